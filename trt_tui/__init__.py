@@ -1,4 +1,4 @@
-"""trt-tui: see which layers of a network lose accuracy in low precision, and put them back."""
+"""trt-tui: finds the layers of a network that lose accuracy in low precision, and raises their precision."""
 
 import os
 
@@ -7,7 +7,7 @@ from trt_tui import lazy_imports, module_path
 __version__ = "0.2.0"
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-"""ONNX Runtime reads it when it is loaded; 0 and an empty value would leave its telemetry on."""
+"""ONNX Runtime reads this variable when it is loaded; 0 and an empty value would leave its telemetry on."""
 
 module_path.remove_current_folder_from_path()
 lazy_imports.install_lazy_finder()

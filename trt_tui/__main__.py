@@ -1,4 +1,4 @@
-"""``python -m trt_tui``."""
+"""The entry point of ``python -m trt_tui``."""
 
 from trt_tui.module_path import remove_start_folder_from_path
 

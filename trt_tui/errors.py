@@ -1,4 +1,4 @@
-"""The one exception type that users see, and the exit codes of the command line."""
+"""The base class of all errors that users see, its subclasses, and the exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every ``trt-tui`` command."""
+    """The exit codes of every ``trt-tui`` command."""
 
     DONE = 0
     TOLERANCE_NOT_MET = 1
@@ -18,12 +18,12 @@ class ExitCode(IntEnum):
 
 
 class TrtTuiError(Exception):
-    """An error a user can act on.
+    """An error that the user can correct.
 
     Args:
-        title: What went wrong, in one line, naming the thing (file, tensor, layer, option).
-        cause: Why, in a sentence; may carry the message of the library that refused.
-        next_step: What to do now, in a sentence.
+        title: The fault in one line. The title names the file, tensor, layer or option.
+        cause: The reason in a sentence, or the message of a library; "" if the title says everything.
+        next_step: The next step of the user in a sentence; "" if there is none.
     """
 
     exit_code: ExitCode = ExitCode.BAD_INPUT
@@ -42,11 +42,11 @@ class TrtTuiError(Exception):
 
 
 class InputError(TrtTuiError):
-    """A file, an option or data that the user gave cannot be used."""
+    """An error in a file, an option or data from the user."""
 
 
 class NotReadyError(InputError):
-    """What is asked for can be done once something that goes on has ended; nothing is wrong."""
+    """A request that is possible only after a running job has ended. Nothing is wrong with the input."""
 
 
 class BackendUnavailableError(TrtTuiError):
@@ -56,11 +56,11 @@ class BackendUnavailableError(TrtTuiError):
 
 
 class OutOfMemoryError(InputError):
-    """An allocation failed; less of the same may still fit."""
+    """A failed memory allocation. The same work with fewer samples or a smaller batch may still fit."""
 
 
 class RunFailedError(TrtTuiError):
-    """A network that was loaded failed while it was executed; memory was not the cause."""
+    """A network failed during execution, after it was loaded. The cause was not a lack of memory."""
 
 
 class CancelledError(TrtTuiError):
@@ -70,7 +70,7 @@ class CancelledError(TrtTuiError):
 
 
 def exception_text(error: BaseException) -> str:
-    """The text of an exception; "" if its ``__str__`` raises, as that of a user's own class may."""
+    """Returns the text of an exception; "" if its ``__str__`` raises, as a user's exception class may."""
     try:
         return str(error)
     except Exception:
@@ -88,7 +88,8 @@ _REMEDIES = {
 
 
 def convert_os_error(error: OSError) -> InputError:
-    """The error for what the operating system has refused, if nothing more specific is known."""
+    """Returns the `InputError` for an error of the operating system for which the program has no more specific error.
+    """
     paths = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     cause = error.strerror or str(error)
     return InputError(f"the system refused: {cause}", paths and f"at {paths}",
@@ -96,7 +97,7 @@ def convert_os_error(error: OSError) -> InputError:
 
 
 def wrong_shape_error(tensor: str, declared_shape: str, computed_shape: str) -> InputError:
-    """The error for a tensor that a file declares with another shape than a run gives it, both as texts."""
+    """Returns the error for a tensor whose declared shape in the file differs from its shape during execution."""
     return InputError(f"the network declares a wrong shape for {tensor}",
                       f"it declares {declared_shape}, and a run on these samples computes {computed_shape}",
                       "Correct the declared shape, or export the network again with that "
@@ -107,10 +108,16 @@ FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:
                                r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
                                r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED|resource allocation failed|"
                                r"expr=cu(?:blas|blasLt|dnn)Create\(", re.I)
-"""What libraries say where an allocation has failed: of a GPU that is nearly full already a library's handle cannot be
-made."""
+"""The pattern of library messages after a failed allocation.
+
+If a GPU is nearly full, already the creation of a library handle fails (cuBLAS, cuDNN).
+"""
 
 
 def convert_memory_error(error: object) -> OutOfMemoryError:
-    """The error for an allocation that failed."""
+    """Returns the `OutOfMemoryError` for a failed allocation.
+
+    Args:
+        error: The message of the library, or its exception.
+    """
     return OutOfMemoryError("out of memory", str(error), "Use fewer samples (--samples) or a smaller batch (--batch).")

@@ -1,8 +1,7 @@
-"""What a person reads, on the screen, on stdout and in Markdown alike.
+"""The text forms of names, values with units, and tables on the screen, on stdout and in Markdown.
 
-Text from files made safe to show, what things are called, figures with their units, tables of text.
-
-``~`` before a figure says that it is simulated; figures of engines carry no mark.
+Hidden characters in text from files are written as escapes before the text is shown. ``~`` before a value marks the
+value as simulated. Values measured on an engine have no mark.
 """
 
 import difflib
@@ -16,19 +15,23 @@ from unicodedata import category
 from rich.cells import cell_len
 
 _HIDDEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
-"""Unicode's categories of what is not drawn and may steer what is: C0, C1 and DEL; bidi, zero-width and other format
-characters; lone surrogates; line and paragraph separators."""
+"""The Unicode categories of characters that are invisible or can control how a terminal shows other characters.
+
+They are C0, C1 and DEL; bidi, zero-width and other format characters; lone surrogates; line and paragraph separators.
+"""
 
 
 def escape_hidden_characters(text: object, keep_line_breaks: bool = False) -> str:
-    r"""The text with every character that would steer a terminal or hide in it written out, as ``\x1b`` or ``\u202e``.
+    r"""Returns the text with each hidden character written as an escape, such as ``\x1b`` or ``\u202e``.
 
-    What this gives can be shown anywhere, encoded as UTF-8, and given to this again, which changes nothing more. Names
-    are compared and looked up as they are, and shown as this.
+    A hidden character is invisible or can control the terminal. The result can be shown on any terminal and encoded as
+    UTF-8. A second call does not change the result. Names are compared and looked up without escapes, and only shown
+    with them.
 
     Args:
-        text: From a network, data, a config, a script, a session, a library or the command line.
-        keep_line_breaks: Keep line breaks, and write tabs as blanks: for texts of several lines. A name has one line.
+        text: A text from a network, data, a config, a script, a session, a library or the command line.
+        keep_line_breaks: True for a text of several lines: line breaks stay, and tabs become blanks. A name has one
+            line.
     """
     text = str(text)
     if text.isprintable():
@@ -39,7 +42,7 @@ def escape_hidden_characters(text: object, keep_line_breaks: bool = False) -> st
 
 
 def escape_hidden_in_json(text: str) -> str:
-    """JSON that means the same, every hidden character of its strings as JSON's own escape; it has lines."""
+    """Returns equivalent JSON with each hidden character of its strings as a JSON escape. Line breaks stay."""
     if text.isascii():
         return text
     return "".join(
@@ -48,26 +51,24 @@ def escape_hidden_in_json(text: str) -> str:
 
 
 def cell_width(text: str) -> int:
-    """How many cells of a terminal a visible text takes: two for each of 漢字, none for a combining accent."""
+    """Returns the number of terminal cells of a visible text: two for each of 漢字, none for a combining accent."""
     return cell_len(text)
 
 
 def pad_right(text: str, width: int) -> str:
-    """The text with blanks after it up to a width in cells."""
     return text + " " * (width - cell_width(text))
 
 
 def pad_left(text: str, width: int) -> str:
-    """The text with blanks before it up to a width in cells."""
     return " " * (width - cell_width(text)) + text
 
 
 def take_first_cells(text: str, width: int) -> str:
-    """As much of a visible text as fits into a width in cells, from its beginning."""
+    """Returns the longest beginning of a visible text that fits into a width in terminal cells."""
     if text.isascii():
         return text[:max(0, width)]
     kept_count, used = 0, 0
-    for character in text[:max(0, width) * 8]:  # more than combining marks make of a name
+    for character in text[:max(0, width) * 8]:  # a name has fewer combining marks
         used += cell_len(character)
         if used > width:
             break
@@ -76,7 +77,7 @@ def take_first_cells(text: str, width: int) -> str:
 
 
 def take_last_cells(text: str, width: int) -> str:
-    """As much of a visible text as fits into a width in cells, up to its end."""
+    """Returns the longest end of a visible text that fits into a width in terminal cells."""
     if text.isascii():
         return text[max(0, len(text) - max(0, width)):]
     kept_count, used = 0, 0
@@ -89,7 +90,6 @@ def take_last_cells(text: str, width: int) -> str:
 
 
 def is_hidden_character(character: str) -> bool:
-    """Whether `escape_hidden_characters` writes a character out."""
     return category(character) in _HIDDEN_CATEGORIES
 
 
@@ -100,38 +100,43 @@ def _escape_character(character: str, keep_line_breaks: bool) -> str:
 
 
 MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
-"""The similarities (0 to 1) from which two names count as spelled alike; the second is of names of up to 3 letters."""
+"""The similarity (0 to 1) from which two names count as similar. The second value applies to names of up to 3 letters.
+"""
 
 
-# -- what things are called -------------------------------------------------------------------------------------------
+# -- names ------------------------------------------------------------------------------------------------------------
 
 FP32_TITLE = "FP32"
-"""The network in FP32, where that is no more than a run."""
+"""The title of FP32 if it is one run among others."""
 
 RUN_TITLES = {"fp16": "FP16", "int8": "INT8", "config": "config"}
-"""The runs of a comparison, by their keys."""
+"""The titles of the runs of a comparison, by run key."""
 
 _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 
 
 EXPORTED = "exported"
-"""The key of the run of a file's own network as it is exported, where that cannot be as the file is."""
+"""The run key of a file's network as exported, if the export cannot be equal to the file."""
 
 
 EXPORTED_NETWORK = "exported network"
 """The title of a run that executes the exported file of a config."""
 
 _EXECUTED_SUFFIX = "-exported-network"
-"""Behind the key of a run: the execution of its exported file."""
+"""The suffix of a run key that stands for the execution of the exported file of that run."""
 
 
 def executed_run_key(run: str) -> str:
-    """Returns the key of the execution of a run's exported file: ``config-exported-network``."""
+    """Returns the run key for the execution of a run's exported file: ``config-exported-network``."""
     return f"{run}{_EXECUTED_SUFFIX}"
 
 
 def run_title(run: str, is_file_precision: bool = False) -> str:
-    """What a run is called in a table: ``INT8``, and for a config that is a file's own ``as in the file``."""
+    """Returns the title of a run in a table, such as ``INT8``, or ``as in the file`` for a config in file precision.
+
+    Args:
+        is_file_precision: True if the config is the file precision of a quantized or typed file.
+    """
     if run == EXPORTED:
         return "as exported"
     if run.endswith(_EXECUTED_SUFFIX):
@@ -140,41 +145,44 @@ def run_title(run: str, is_file_precision: bool = False) -> str:
 
 
 def run_name_in_sentence(run: str, is_file_precision: bool = False) -> str:
-    """The same within a sentence: ``the file``."""
+    """Returns the name of a run within a sentence, such as ``INT8``, or ``the file`` for a config in file precision."""
     return "the file" if run == "config" and is_file_precision else run_title(run)
 
 
 def engine_title(run: str, is_file_precision: bool = False) -> str:
-    """What the engine of a run is called: ``INT8 engine``."""
+    """Returns the title of the engine of a run, such as ``INT8 engine``."""
     if run == "config" and is_file_precision:
         return "file engine"
     return f"{RUN_TITLES.get(run, run.upper())} engine"
 
 
 def builder_title(builder_name: str, version: str) -> str:
-    """What a backend that builds is called: ``TensorRT 8.6.1``."""
+    """Returns the title of a backend that builds engines, with its version: ``TensorRT 8.6.1``."""
     return f"{_BACKENDS.get(builder_name, builder_name)} {version}"
 
 
 def builder_device_text(builder: str, device: str) -> str:
-    """Returns the builder of an engine with its GPU: ``TensorRT 8.6.1, H200``.
+    """Returns the builder of an engine and its GPU as text: ``TensorRT 8.6.1, H200``.
 
     Args:
-        builder: As `builder_title` writes it.
-        device: The GPU's name, "" if there is none.
+        builder: The builder as text, as `builder_title` returns it.
+        device: The name of the GPU, "" if there is none.
     """
     return ", ".join(filter(None, (builder, device.removeprefix("NVIDIA ").removeprefix("GeForce "))))
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- values -----------------------------------------------------------------------------------------------------------
 
 SIMULATED_MARK = "~"
 NOT_MEASURED = "–"
-"""Stands where nothing was measured."""
+"""The text in place of a value that was not measured."""
 
 
 def number_text(value: float | None, digits: int = 3) -> str:
-    """A figure with so many digits, without a leading zero where it is below 1."""
+    """Returns a number as text with ``digits`` significant digits, without the leading zero of numbers below 1.
+
+    None gives `NOT_MEASURED`.
+    """
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
@@ -188,7 +196,8 @@ def number_text(value: float | None, digits: int = 3) -> str:
 
 
 def shorten_number_in_text(text: str, width: int) -> str:
-    """Returns a text with a number that fits into a width, with fewer digits if needed; an ellipsis if none fits."""
+    """Returns a text that contains a number, with fewer digits if the text does not fit into a width; an ellipsis if no
+    form of the number fits."""
     if cell_width(text) <= width:
         return text
     match = re.fullmatch(r"([^\d.]*?)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)(.*)", text)
@@ -205,12 +214,14 @@ def shorten_number_in_text(text: str, width: int) -> str:
 
 def decibels_text(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: int = 0,
                   mark: str = SIMULATED_MARK) -> str:
-    """An SQNR in dB: ``~12.3`` simulated, ``12.3`` as built, or ``exact``, ``NaN``, ``Inf``, a dash for none.
+    """Returns an SQNR in dB as text: ``~12.3`` if simulated, ``12.3`` if measured on an engine.
+
+    The text is ``exact`` for a zero error, ``NaN`` or ``Inf`` for such elements, and `NOT_MEASURED` for None.
 
     Args:
-        exact: The error is zero.
-        nan, inf: Elements that are NaN or infinite where the reference is not.
-        mark: Stands before the figure.
+        exact: True if the error is zero. nan, inf: Numbers of elements that are NaN or infinite where the reference is
+            not.
+        mark: The text before the number.
     """
     if nan or inf:
         return "NaN" if nan else "Inf"
@@ -220,29 +231,37 @@ def decibels_text(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, i
 
 
 def mark_figures_as_simulated(figures_text: str) -> str:
-    """Figures in words, each marked as simulated: ``cosine ~0.99903, ~26.3 dB``; other words stay as they are."""
+    """Returns a list of values as text with the simulation mark before each number: ``cosine ~0.99903, ~26.3 dB``.
+    Words stay unchanged."""
     return re.sub(r"(^|, )((?:\S+ )?)(?=-?\.?\d)", rf"\1\2{SIMULATED_MARK}", figures_text)
 
 
 def add_decibel_unit(decibel_text: str) -> str:
-    """Decibels as text with their unit; words such as ``exact`` have none."""
+    """Returns a text of decibels with the unit dB; words such as ``exact`` get no unit."""
     return f"{decibel_text} dB" if decibel_text[-1:].isdigit() else decibel_text
 
 
 def worst_sample_text(sample_index: int, sqnr_db: float | None, mark: str = SIMULATED_MARK) -> str:
-    """The judged sample of lowest SQNR and that SQNR: ``~8.1 #17``."""
+    """Returns the lowest SQNR over the judged samples and the index of that sample as text: ``~8.1 #17``."""
     return f"{decibels_text(sqnr_db, nan=sqnr_db is None, mark=mark)} #{sample_index}"
 
 
 def engine_gap_text(gap_db: float | None) -> str:
-    """By how much an engine is worse than its simulation; None: it is not finite where that is."""
+    """Returns the difference in dB between an engine and its simulation as text.
+
+    Args:
+        gap_db: None if the engine has NaN or Inf where the simulation is finite.
+    """
     if gap_db is None:
         return "NaN or Inf that the simulation does not have"
     return f"{gap_db:.1f} dB worse than simulated"
 
 
 def percent_text(share: float, mark: str = "") -> str:
-    """A share of a whole such as ``52%``, ``5%``, ``.4%``; ``·`` for one that is next to nothing, a dash for none."""
+    """Returns a fraction as a percentage, such as ``52%``, ``5%`` or ``.4%``.
+
+    A fraction below 0.002 gives ``·``; NaN and infinity give `NOT_MEASURED`.
+    """
     if not math.isfinite(share):
         return NOT_MEASURED
     if abs(share) < 0.002:
@@ -253,7 +272,8 @@ def percent_text(share: float, mark: str = "") -> str:
 
 
 def percent_with_margin_text(share: float, margin: float | None, mark: str = "") -> str:
-    """A share of a whole with how far it may be off, such as ``~52% ±3``; without a margin as `percent_text`."""
+    """Returns a fraction as a percentage with its margin of error in percentage points, such as ``~52% ±3``. Without a
+    margin the text equals that of `percent_text`."""
     figure = percent_text(share, mark)
     if margin is None or not math.isfinite(share):
         return figure
@@ -262,52 +282,54 @@ def percent_with_margin_text(share: float, margin: float | None, mark: str = "")
 
 
 def agreement_text(share: float, mark: str = "") -> str:
-    """How many of the samples agree: ``97.5%``."""
+    """Returns the fraction of samples with the same top-1 class as a percentage: ``97.5%``."""
     return f"{mark}{100 * share:.1f}%"
 
 
 def mismatch_text(share: float, mark: str = "") -> str:
-    """How many of an integer output's elements differ: ``0.12%``."""
+    """Returns the fraction of differing elements of an integer output as a percentage: ``0.12%``."""
     return f"{mark}{100 * share:.3g}%"
 
 
 def cosine_text(value: float | None, mark: str = "") -> str:
-    """A cosine similarity: ``0.99987``."""
     return NOT_MEASURED if value is None else f"{mark}{value:.5f}"
 
 
 def metric_text(value: float | None, mark: str = "") -> str:
-    """A figure of a user's metric, four digits of it."""
     return NOT_MEASURED if value is None else f"{mark}{number_text(value, 4)}"
 
 
 def layer_share_text(layer_count: int, time_share: float | None) -> str:
-    """How many layers, and their share of the time where it was measured: ``12, 30%``."""
+    """Returns a number of layers with their share of the run time: ``12, 30%``.
+
+    Args:
+        time_share: None if the time was not measured.
+    """
     return str(layer_count) if time_share is None else f"{layer_count}, {percent_text(time_share)}"
 
 
 def milliseconds_text(ms: float) -> str:
-    """A latency with its unit: ``3.70 ms``."""
     return f"{number_text(ms)} ms"
 
 
 def output_variation_text(variation_db: float) -> str:
-    """How much an output varies between samples: ``-155 dB of its energy``, or ``none``."""
+    """Returns the variation of an output between samples relative to its energy: ``-155 dB of its energy``, or
+    ``none``."""
     return f"{variation_db:.0f} dB of its energy" if math.isfinite(variation_db) else "none"
 
 
 def megabytes_text(byte_count: float) -> str:
-    """Bytes in MB (10^6), without the unit: ``28.4``."""
+    """Returns a number of bytes in MB (10^6) as text without the unit: ``28.4``."""
     return f"{byte_count / 1e6:.1f}"
 
 
 def byte_size_text(byte_count: float) -> str:
-    """Bytes with their unit: ``28.4 MB``, and ``2.1 GB`` (10^9) from there on."""
+    """Returns a number of bytes with its unit: ``28.4 MB``; from 1 GB (10^9) ``2.1 GB``."""
     return f"{megabytes_text(byte_count)} MB" if byte_count < 1e9 else f"{byte_count / 1e9:.1f} GB"
 
 
 def duration_text(seconds: float) -> str:
-    """A time as a person says it: ``4.2 s``, ``37 s``, ``3 min 05 s``, ``1 h 20 min``."""
+    """Returns a duration as text: ``4.2 s``, ``37 s``, ``3 min 05 s`` or ``1 h 20 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 100:
@@ -317,21 +339,22 @@ def duration_text(seconds: float) -> str:
 
 
 def elapsed_text(seconds: float) -> str:
-    """A time that goes on, without tenths that would flicker: ``4 s``, ``3 min 05 s``."""
+    """Returns the elapsed time of a running job as text, without tenths, which would flicker: ``4 s``, ``3 min 05 s``.
+    """
     return f"{seconds:.0f} s" if seconds < 10 else duration_text(seconds)
 
 
 def name_list_text(names: Sequence[str], max_count: int = 5) -> str:
-    """The first ``max_count`` names, and how many more there are: "conv1, conv2 and 3 more"."""
+    """Returns the first ``max_count`` names as text, with the number of further names: "conv1, conv2 and 3 more"."""
     more_count = len(names) - max_count
     return ", ".join(names[:max_count]) + (f" and {more_count} more" if more_count > 0 else "")
 
 
 def find_similar_names(typed_name: str, names: Iterable[str], max_count: int = 3) -> list[str]:
-    """Returns the names that a mistyped one most likely means, the likeliest first; [] if none is near.
+    """Returns the names that are most similar to a mistyped name, the most similar first; [] if none is similar.
 
-    Those that contain it come first, the shortest before the others; then those that are spelled alike, as a whole or
-    in a part between slashes.
+    Names that contain the mistyped name come first, the shortest before the others. Names with a similar spelling
+    follow; the spelling is compared for the whole name and for each part between slashes.
     """
     folded_name = typed_name.casefold().strip("/")
     unique_names = list(dict.fromkeys(names))
@@ -351,12 +374,11 @@ def find_similar_names(typed_name: str, names: Iterable[str], max_count: int = 3
 
 
 def suggestion_question(suggestions: Sequence[str]) -> str:
-    """Returns the question that suggests names; "" if there is none."""
     return f"Did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 
 def counted_noun_text(count: int, noun: str) -> str:
-    """A count of things: ``1 group``, ``2 groups``."""
+    """Returns a count with its noun in the singular or plural: ``1 group``, ``2 groups``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -364,9 +386,10 @@ def counted_noun_text(count: int, noun: str) -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]], left_aligned_columns: int = 1) -> list[str]:
-    """Lines of columns padded to their widest cell; the first ``left_aligned_columns`` are flush left, the rest right.
+    """Returns the lines of a table. Each column is padded to its widest cell.
 
-    A row may end early; where it has one cell alone, that is a heading, which makes its column no wider.
+    The first ``left_aligned_columns`` columns are left-aligned, all others right-aligned. A row may have fewer cells
+    than the table. A row of a single cell is a heading and does not widen its column.
     """
     rows = [[escape_hidden_characters(cell) for cell in row] for row in rows]
     columns = max(map(len, rows), default=0)
@@ -385,30 +408,30 @@ def table_lines(rows: Sequence[Sequence[str]], left_aligned_columns: int = 1) ->
 
 
 class EscapingTextStream:
-    """Stands before a text stream and passes on only what can be seen and what its encoding holds.
+    """A text stream that escapes hidden characters, and characters that the encoding of the wrapped stream lacks.
 
-    No control sequence gets through, so it says that it is no terminal.
+    Control sequences do not pass, so `isatty` returns False.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes what can be seen of a text; returns the length of the whole text."""
+        """Writes a text with its hidden characters escaped. Returns the length of the original text."""
         if not isinstance(text, str):
             raise TypeError(f"a text is written here, not {type(text).__name__}")
         self.write_styled(text, lambda shown: shown)
         return len(text)
 
     def write_styled(self, text: str, style: Callable[[str], str]) -> None:
-        """Writes what can be seen of a text with control sequences that ``style`` puts around parts of it."""
+        """Writes a text with its hidden characters escaped, and with the control sequences that ``style`` adds to the
+        result."""
         encoding = self._stream.encoding or "utf-8"
         self._stream.write(
             style(escape_hidden_characters(text, keep_line_breaks=True)).encode(encoding,
                                                                                 "backslashreplace").decode(encoding))
 
     def isatty(self) -> bool:
-        """False: no control sequence gets through."""
         return False
 
     def __getattr__(self, name: str) -> Any:

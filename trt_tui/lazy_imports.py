@@ -1,4 +1,7 @@
-"""Modules that are loaded when something is asked of them: half of a start, for what hardly any network needs."""
+"""Lazy imports: modules that are loaded at the first access to one of their attributes.
+
+Loading `LAZY_MODULES` takes half of the start-up time, and hardly any network needs these modules.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -7,11 +10,14 @@ from importlib.util import LazyLoader
 from types import ModuleType
 
 LAZY_MODULES = ("sympy", "onnx_ir._symbolic_shapes")
-"""What computes with symbolic sizes, in onnx-ir."""
+"""The modules with which onnx-ir computes symbolic sizes."""
 
 
 class _LateLoader(LazyLoader):
-    """Tells where a module lies without loading it: `inspect.getmodule`, which Polygraphy calls, asks that of all."""
+    """A lazy loader whose modules report their file and name without being loaded.
+
+    `inspect.getmodule`, which Polygraphy calls, reads the file and the name of every module.
+    """
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -29,11 +35,11 @@ class _LateLoader(LazyLoader):
 
 
 class LazyModuleFinder:
-    """Finds `LAZY_MODULES`, wherever they are imported from."""
+    """The import finder of `LAZY_MODULES`, whichever module imports them."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As `importlib.abc.MetaPathFinder` has it."""
+        """Implements `importlib.abc.MetaPathFinder.find_spec`. Returns None for all modules except `LAZY_MODULES`."""
         spec = PathFinder.find_spec(name, path, target) if name in LAZY_MODULES else None
         if spec is not None and spec.loader is not None:
             spec.loader = _LateLoader(spec.loader)
@@ -41,6 +47,5 @@ class LazyModuleFinder:
 
 
 def install_lazy_finder() -> None:
-    """Puts the finder before all others."""
     if LazyModuleFinder not in sys.meta_path:
         sys.meta_path.insert(0, LazyModuleFinder)

@@ -1,7 +1,8 @@
-"""The module search path: no process of this program searches the current folder, unless the user names that folder.
+"""The module search path of the program's processes.
 
-Python puts the current folder first on the path of ``python -m`` and ``python -c``, and in place of an empty element of
-PYTHONPATH. A file ``re.py`` or ``numpy.py`` in a downloaded folder would then run as part of any command.
+No process searches the current folder for modules, unless the user names that folder. Python puts the current folder
+first on the path of ``python -m`` and ``python -c``, and in place of an empty element of PYTHONPATH. A file ``re.py``
+or ``numpy.py`` in a downloaded folder would then run as part of any command.
 """
 
 import os
@@ -11,17 +12,20 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder that this package is imported from: a checkout, or a folder of installed packages."""
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages", "lib-dynload")
-"""Names of folders that Python searches in any case."""
+"""The names of folders that Python always searches."""
 
 _SAFE_PATH_OPTION = "-P" if sys.version_info >= (3, 11) else "-I"
-"""The option that keeps the current folder off the path; `multiprocessing` passes it on to the processes it starts.
+"""The Python option that keeps the current folder off the path. `multiprocessing` passes the option to its processes.
 
 Python 3.10 lacks ``-P``. Its ``-I`` also ignores PYTHONPATH and the user's packages, which `python_command` restores.
 """
 
 _START_CODE = ("import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
                "import runpy; runpy.run_module({module!r}, None, '__main__', True)")
-"""Garbage is searched for rarely: what is imported stays, as do the many small objects of a big network."""
+"""The Python code that runs a module in a new process.
+
+Garbage collection is made rare, because imported modules and the many small objects of a big network are never garbage.
+"""
 
 
 def python_command(module: str, *arguments: object) -> list[str]:
@@ -38,9 +42,10 @@ def python_command(module: str, *arguments: object) -> list[str]:
 
 
 def remove_current_folder_from_path() -> None:
-    """Removes the current folder from the path, and from PYTHONPATH, if only an empty element of PYTHONPATH names it.
+    """Removes the current folder from the module search path if only an empty element of PYTHONPATH names that folder.
 
-    It stays if Python or this package is in that folder.
+    The empty element is removed from PYTHONPATH too. The folder stays on the path if Python or this package is in that
+    folder.
     """
     value = os.environ.get("PYTHONPATH", "")
     named_folders = [folder for folder in value.split(os.pathsep) if folder]
@@ -54,14 +59,15 @@ def remove_current_folder_from_path() -> None:
 
 
 def remove_start_folder_from_path() -> None:
-    """Removes the current folder from the head of the path, where ``python -m trt_tui`` puts it."""
+    """Removes the current folder from the head of the module search path, where ``python -m trt_tui`` puts that folder.
+    """
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
         if sys.path[0] == _get_current_folder() and not _is_installed(sys.path[0]):
             del sys.path[0]
 
 
 def _get_current_folder() -> str:
-    """Returns the current folder as the path names it, "" if it no longer exists."""
+    """Returns the path of the current folder; "" if the folder no longer exists."""
     try:
         return os.getcwd()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the user asks for when a network is opened."""
+"""The options with which the user opens a network, as plain data."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,11 @@ from trt_tui.core.precision import Precision
 
 @dataclass(frozen=True)
 class Options:
-    """What to open, how to judge it, and how to build; see the command line's help for each."""
+    """The options of the command line: the network, the data, and the settings for measuring accuracy and building
+    engines.
+
+    The help of the command line describes each option.
+    """
 
     model: str
     data: str | None = None
@@ -50,12 +54,11 @@ class Options:
 
     @property
     def has_data(self) -> bool:
-        """Whether data are named that would be read."""
         return self.data is not None or self.calib_data is not None
 
     @property
     def engine_only_options(self) -> tuple[str, ...]:
-        """The options given that say nothing where no engine is built, as they are written."""
+        """The names of the given options that have an effect only on engines, as written on the command line."""
         flags = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
                  "--builds": self.builds > 1, "--compute-capability": self.compute_capability}
         return (*(name for name, value in flags.items() if value), *self.production.requested_option_names)

@@ -1,6 +1,7 @@
-"""The workspace: a network with its data, its judged outputs and its backends, as the options name them.
+"""The workspace: the opened network, its data, its judged outputs and its backends.
 
-It is opened in the child process and nowhere else: data and metrics may be scripts of the user's, and libraries crash.
+A workspace is opened only in the background process and in workers of a cluster. Data and metrics may be scripts of the
+user, and libraries can crash.
 """
 
 from __future__ import annotations
@@ -50,14 +51,15 @@ from trt_tui.files.reading import file_sha256
 from trt_tui.options import Options
 
 MIN_CHOICE_SAMPLES, MIN_HELD_OUT_SAMPLES = 32, 16
-"""Samples are held out of a search where at least so many are left to choose on, and at least so many are held out."""
+"""The minimum numbers of samples for the choices of a search, and of held-out samples. If either is not reached, no
+samples are held out."""
 
 
 class FileReplacedError(InputError):
-    """A file was replaced after it was read.
+    """An input file was replaced after it was read.
 
     Attributes:
-        files: Names of those files, without their folders.
+        files: The names of the replaced files, without their folders.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -68,15 +70,16 @@ class FileReplacedError(InputError):
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """How to build and judge engines.
+    """The settings with which engines are built and measured.
 
     Attributes:
-        settings: Everything about a build except precisions.
-        weakly_typed: Precisions layer by layer and implicit quantization.
-        strict: Build as asked or not at all, in place of going down the rungs of
-        `trt_tui.core.engines.fallback_ladder`.
-        builds_per_config: How often each config is built; the worst counts.
-        other_shapes: Samples of other shapes at which engines are judged too, by their names ("min", "max").
+        settings: All settings of a build except the precisions.
+        weakly_typed: True to set the precision of each layer and to quantize implicitly (``--weak``).
+        strict: True to build only the requested config, without the fallback ladder
+            (`trt_tui.core.engines.fallback_ladder`).
+        builds_per_config: The number of engines built for each config; the worst counts.
+        other_shapes: The simulations on samples of other shapes at which engines are also measured, by shape name
+            ("min", "max").
     """
 
     settings: BuildSettings = field(default_factory=BuildSettings)
@@ -87,56 +90,63 @@ class BuildPlan:
 
 
 class WorkerPool(Protocol):
-    """Other processes that do errands."""
+    """The workers that execute tasks for a workspace."""
 
     @property
     def failure_reason(self) -> str:
-        """Why there are none any more, "" while there are."""
+        """The reason why no workers exist any more; "" while there are workers."""
 
     def count_workers(self, for_engines: bool = False) -> int:
-        """How many take part now, in what depends on the builder and the GPU or in the rest."""
+        """Returns the number of workers that are ready.
+
+        Args:
+            for_engines: True to count only the workers with the same builder and GPU as this process.
+        """
 
     def make_executor(self, workspace: Workspace, wake_caller: Callable[[], None],
                       for_engines: bool) -> Executor[Workspace]:
-        """They for one job, with what is open in the workspace open there too.
+        """Returns the executor of one job. Its workers have the network and data of the workspace open.
 
         Args:
-            wake_caller: Called from another thread when there is something to go on with.
-            for_engines: Only those with the same builder and GPU take part.
+            wake_caller: A function that another thread calls when the job can continue.
+            for_engines: True to use only the workers with the same builder and GPU as this process.
         """
 
     def open_workspace_on_workers(self, workspace: Workspace) -> None:
-        """Has them open what is open here, as far as they have not.
+        """Opens the network and data of a workspace on all workers, unless they are already open there.
 
         Raises:
-            TrtTuiError: a scheduler that was named does not answer.
+            TrtTuiError: The scheduler named by the user does not answer.
         """
 
     def take_new_messages(self) -> Iterator[tuple[str, str]]:
-        """What there is to tell since it was asked last: level ("info", "warning") and text."""
+        """Yields the messages since the last call, each with its level ("info", "warning") and text."""
 
 
 class Workspace:
-    """See the module's docstring. The network is read at once, everything else when it is first asked for.
+    """The opened network with its data, its judged outputs, its backends and the results measured so far.
+
+    The constructor reads the network. Each other part is read at its first use.
 
     Attributes:
-        stamped_files: The files that were read, as they were then.
-        memory_fallbacks: What is known of runs that memory does not suffice for.
-        worker_pool: Other processes that do errands; None where none were asked for.
-        builder: What builds engines; None while it is not started, or where only ONNX Runtime works.
-        calibration: The ranges in use; None while nothing has needed any.
-        source: What figures are of; None while it is not hashed.
-        expected_fingerprint: What an earlier process had opened: this has to be the same.
-        statistics: What tensors hold, as far as it is measured.
-        channel_amax: Largest magnitudes of channels by tensor, as far as they are measured.
-        bias_corrections: Shifts of biases by config, calibration method and group, as far as they are measured.
-        refused_fp32_engine: The FP32 engine, where the builder has refused it.
-        check_exit_codes: Exit codes of the user's check command, by all that they depend on.
-        one_pass_values: Values of several tensors that were measured in one pass, by all that was taken out in it:
-            runtimes fuse what is not taken out, so values differ in the last bits between passes.
+        stamped_files: The files that were read, with their size and time at that moment.
+        memory_fallbacks: The smaller batches and other forms of the graph found after memory ran out.
+        worker_pool: The workers that execute tasks; None if the user requested none.
+        builder: The backend that builds engines; None if no builder is started, or only ONNX Runtime works here.
+        calibration: The ranges in use; None if nothing is calibrated yet.
+        fingerprint: The hashes of the network and data that results belong to; None if they are not hashed yet.
+        expected_fingerprint: The fingerprint of an earlier process, which this workspace must equal; None if there is
+            none.
+        statistics: The tensor statistics measured so far, by tensor.
+        channel_amax: The largest magnitudes of each channel measured so far, by tensor.
+        bias_corrections: The bias corrections measured so far, by config, range method and group.
+        refused_fp32_engine: The result of the FP32 build that the builder refused; None if no FP32 build was refused.
+        check_exit_codes: The exit codes of the user's check command, by cache key.
+        one_pass_values: Values of several tensors measured in one pass, by all tensors read in that pass. Runtimes fuse
+            layers whose tensors are not read, so values differ in the last bits between passes.
 
     Raises:
-        InputError: the network cannot be read. Each part says so where its option cannot be honoured.
+        InputError: The network cannot be read. Each other part raises this error if its option cannot be used.
     """
 
     def __init__(self, options: Options) -> None:
@@ -174,55 +184,52 @@ class Workspace:
 
     @cached_property
     def backend(self) -> Backend:
-        """The backend that simulates and computes the reference."""
+        """The backend that executes the simulation and the reference."""
         return get_simulation_backend(self.options.threads, operators=self.options.ort_ops)
 
     @cached_property
     def operator_library_hashes(self) -> tuple[str, ...]:
-        """SHA-256 of each library of operators that what simulates was given."""
+        """The SHA-256 of each custom operator library given to the simulation backend."""
         return tuple(map(file_sha256, self.options.ort_ops))
 
     @cached_property
     def requested_shape_ranges(self) -> dict[str, ShapeRange]:
-        """The profile that was asked for, by input name."""
+        """The shape ranges requested by ``--shapes``, by input name."""
         return parse_shapes(self.options.shapes, self.network.inputs) if self.options.shapes else {}
 
     @cached_property
     def samples(self) -> Samples:
-        """All samples of ``--data``, or random ones."""
+        """All samples of ``--data``, or random samples if no data is given."""
         return self._load_samples(self.options.data, self.options.samples, self.reads_labels)
 
     @property
     def reads_labels(self) -> bool:
-        """Whether a metric, or a mask of what is judged, reads arrays that are no input."""
+        """True if the metric, or a mask of a judged output, reads arrays that are not network inputs."""
         return self.options.metric is not None or any("@" in item for item in self.options.judge)
 
     @cached_property
     def calib_data_samples(self) -> Samples | None:
-        """The samples of ``--calib-data``."""
         return self._load_samples(self.options.calib_data) if self.options.calib_data is not None else None
 
     @cached_property
     def data_sets(self) -> SampleSplit:
-        """The samples that calibrate and those that are judged."""
         return split_samples(self.samples, self.calib_data_samples)
 
     @property
     def fp32_model(self) -> ir.Model:
-        """The network in FP32."""
         return self.network.model
 
     @property
     def calibration_samples(self) -> Samples:
-        """The samples that calibrate; ``--data`` is not read where others were given for that."""
+        """The samples for calibration. ``--data`` is not read if ``--calib-data`` is given."""
         return self.calib_data_samples if self.calib_data_samples is not None else self.data_sets.calibration_samples
 
     @cached_property
     def metric(self) -> Metric | None:
-        """The user's metric.
+        """The user's metric; None if no metric is given.
 
         Raises:
-            InputError: it cannot be loaded, or there are no labels.
+            InputError: The metric cannot be loaded, or the data has no labels.
         """
         metric = load_metric(self.options.metric, _find_image_size(self.samples)) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
@@ -232,15 +239,15 @@ class Workspace:
 
     @cached_property
     def judgeable_outputs(self) -> tuple[JudgedOutput, ...]:
-        """Where errors could be measured, were the reference to have all of it."""
+        """The outputs selected by ``--judge``, including outputs that the reference may lack."""
         return select_judged_outputs(self.network, self.options.judge, self.samples.label_names)
 
     @cached_property
     def reference_source(self) -> ExternalOutputs | None:
-        """What errors are taken against; None for FP32 of the network itself.
+        """The external outputs that errors are computed against; None if the reference is the network itself in FP32.
 
         Raises:
-            InputError: what was named for it cannot be used.
+            InputError: The reference named by the user cannot be used.
         """
         spec = self.options.reference
         if spec is None:
@@ -251,19 +258,20 @@ class Workspace:
         except NoCommonTensorsError:
             if self.network.source_model is None:
                 raise
-            return None  # its weights are FP32's
+            return None  # this reference only supplies the FP32 weights of the quantized network
         self.stamped_files |= FileStamps.from_paths(outputs.source_files)
         return outputs
 
     @cached_property
     def reference_hashes(self) -> tuple[str, ...]:
-        """Hashes of the files that errors are taken against, with the runner; empty for FP32 of the network itself."""
+        """The name of the external reference and the hashes of its files; empty if the reference is the network itself
+        in FP32."""
         return (self.reference_source.name,
                 *map(file_sha256, self.reference_source.source_files)) if self.reference_source is not None else ()
 
     @cached_property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:
-        """Where errors are measured."""
+        """The judged outputs: the outputs at which errors are measured. The reference has each of them."""
         if self.reference_source is None:
             return self.judgeable_outputs
         return select_outputs_in_reference(self.judgeable_outputs, self.reference_source, self.network,
@@ -271,23 +279,28 @@ class Workspace:
 
     @cached_property
     def feeds(self) -> list[int]:
-        """Feeds that every figure is taken on: the first ones that hold ``--whatif-samples``; all for 0, less every
-        third where some are to be held out and there are enough."""
+        """The indices of the judged feeds that all values are measured on.
+
+        They are the first feeds with ``--whatif-samples`` samples in total; 0 means all. If samples are held out and
+        the data has enough, every third feed is left out.
+        """
         return self._choose_feeds(self.options.whatif_samples, self.options.hold_out)
 
     def make_search_view(self, hold_out: bool) -> Workspace:
-        """Returns the same workspace with all values taken on the samples of a search; itself if they are the same.
+        """Returns a view of the workspace that measures all values on the samples of a search; the workspace itself if
+        these are the same samples.
 
-        A search takes all judged samples, however many other values are taken on, so that its result depends on the
-        data alone. What is open is shared.
+        A search uses all judged samples, even if ``--whatif-samples`` limits the samples of other values. Its result
+        therefore depends on the data alone. The view shares all opened parts.
 
         Args:
-            hold_out: Leave every third batch for the result, if there are enough.
+            hold_out: True to leave every third feed out of the search if the data has enough samples. The result of the
+                search is measured on these feeds.
         """
         feed_indices = self._choose_feeds(0, hold_out)
         if feed_indices == self.feeds:
             return self
-        _ = self.analysis, self.plan  # opened once
+        _ = self.analysis, self.plan  # opened before the copy, so that the view shares them
         view = copy.copy(self)
         view._full_workspace = self
         view.__dict__["feeds"] = feed_indices
@@ -298,7 +311,7 @@ class Workspace:
 
     @property
     def full_workspace(self) -> Workspace:
-        """The workspace of which this is the view of a search; itself if it is no view."""
+        """The original workspace if this object is the view of a search; this object itself if not."""
         return self._full_workspace if self._full_workspace is not None else self
 
     def _choose_feeds(self, sample_count: int, hold_out: bool) -> list[int]:
@@ -319,8 +332,11 @@ class Workspace:
 
     @cached_property
     def held_out(self) -> list[int]:
-        """The judged feeds that no figure is taken on, up to four times the samples that they are taken on; none where
-        they are too few to say anything."""
+        """The indices of the held-out feeds: judged feeds that no value is measured on.
+
+        They have at most about four times as many samples as `feeds`. The list is empty if fewer than
+        `MIN_HELD_OUT_SAMPLES` samples are left.
+        """
         judged_samples, used_feeds = self.data_sets.judged_samples, frozenset(self.feeds)
         feed_indices: list[int] = []
         rows = 0
@@ -332,7 +348,7 @@ class Workspace:
 
     @property
     def judged_sample_count(self) -> int:
-        """How many samples every figure is taken on."""
+        """The number of samples that all values are measured on."""
         return sum(self.data_sets.judged_samples.count_samples_of_feed(index) for index in self.feeds)
 
     @cached_property
@@ -343,15 +359,15 @@ class Workspace:
 
     @property
     def execution_mode(self) -> ExecutionMode | None:
-        """How the simulation runs on a device, None while that is not known."""
+        """The execution mode of the simulation on its device; None if nothing has been executed yet."""
         return self.analysis.execution_mode if "analysis" in self.__dict__ else None
 
     @cached_property
     def plan(self) -> BuildPlan:
-        """How engines are built here, and what other shapes they are judged at.
+        """The build plan of engines, with the simulations at the other shapes of ``--judge-at``.
 
         Raises:
-            InputError: the data has no such shape.
+            InputError: The data has no samples of such a shape.
         """
         options = self.options
         settings = BuildSettings(
@@ -367,20 +383,23 @@ class Workspace:
                           for shape_name in options.judge_at}, options.builds)
 
     def read_all_parts(self) -> Iterator[None]:
-        """Reads all parts, and yields between them."""
+        """Opens all parts of the workspace, and yields once in between."""
         _ = self.backend, self.samples
         yield
         _ = self.data_sets, self.metric, self.judged_outputs, self.plan, self.analysis
 
     @property
     def ranges(self) -> Mapping[str, float]:
-        """The calibrated amax by tensor name, in the tensors' own units, with those that other code types have of their
-        own (`trt_tui.core.calibration.calibration`); empty while nothing is calibrated."""
+        """The calibrated amax by tensor name, in the tensors' own units; empty if nothing is calibrated.
+
+        Quantized types with ranges different from INT8 have their own entries (`trt_tui.core.calibration.calibration`).
+        """
         return self.calibration.range_table if self.calibration is not None else {}
 
     @property
     def shape_profile(self) -> dict[str, ShapeRange]:
-        """The least, usual and largest shape of the dynamic inputs: as asked for, else as the data has it."""
+        """The smallest, usual and largest shape of each dynamic input: from ``--shapes`` if given, and from the data if
+        not."""
         if self.options.data is None:
             return self.requested_shape_ranges
         judged_samples = self.data_sets.judged_samples
@@ -389,14 +408,14 @@ class Workspace:
 
     @cached_property
     def outline(self) -> NetworkOutline:
-        """The network without its weights, what the file leaves open of its sizes as the samples have it."""
+        """The network outline, with open sizes of the file replaced by those of the samples."""
         return build_outline_for_input_sizes(self.network,
                                              {name: array.shape
                                               for name, array in self.samples.read_feed(0).items()})
 
     def close(self) -> None:
-        """Frees the sessions of the simulation."""
-        parts = self.__dict__  # a part that was never asked for is not made for this
+        """Frees the inference sessions of the simulation."""
+        parts = self.__dict__  # reading a property would open a part that was never used
         if "analysis" in parts:
             self.analysis.close()
         for analysis in self.plan.other_shapes.values() if "plan" in parts else ():
@@ -411,17 +430,19 @@ class Workspace:
         samples.memory_fallbacks = self.memory_fallbacks
         return samples
 
-    # -- what was read ----------------------------------------------------------------------------------------------
+    # -- input files ------------------------------------------------------------------------------------------------
 
     def update_file_stamps(self) -> None:
-        """Watches what the metric has imported since, too."""
+        """Adds the stamps of files that the metric has imported or read since the last call."""
         self.stamped_files |= FileStamps.from_paths(_list_metric_files(self.options))
 
     def require_unchanged_files(self, interval_s: float = 0.0) -> None:
-        """Refuses to go on if a file was replaced after it was read; checks at most once in ``interval_s`` seconds.
+        """Raises an error if a file was replaced after it was read.
+
+        The files are checked at most once in ``interval_s`` seconds.
 
         Raises:
-            ReplacedError: it is, or was found so before.
+            FileReplacedError: A file was replaced, now or at an earlier check.
         """
         now = time.monotonic()
         if not self._replaced_files and now - self._last_check_s >= interval_s:
@@ -431,10 +452,12 @@ class Workspace:
             raise FileReplacedError(self._replaced_files)
 
     def set_fingerprint(self, sha256: str) -> Fingerprint:
-        """Sets the hashes of what figures are of, compares them with what was expected, and returns them.
+        """Computes, stores and returns the fingerprint of the network and the judged data.
+
+        Files that differ from `expected_fingerprint` are reported as replaced by the next `require_unchanged_files`.
 
         Args:
-            sha256: Of the network and its external data.
+            sha256: The hash of the network and its external data.
         """
         source = self.fingerprint = Fingerprint(sha256, self._hash_judged_data(), self.stamped_files)
         self.stamped_files.hash_files()
@@ -448,12 +471,12 @@ class Workspace:
         return source
 
     def metric_cache_key(self) -> tuple[object, ...]:
-        """What a metric's figures depend on: its name and the content of its files."""
+        """Returns the part of a cache key that depends on the metric: its name and the hashes of its files."""
         return (self.options.metric,
                 *map(cached_file_sha256, _list_metric_files(self.options))) if self.metric is not None else ()
 
     def _hash_judged_data(self) -> str:
-        """Of the samples and labels that figures are taken on."""
+        """Returns the hash of the samples and labels that values are measured on."""
         judged_samples = self.data_sets.judged_samples
         labels = hashlib.sha256()
         for index in self.feeds:
@@ -464,7 +487,7 @@ class Workspace:
 
 
 def _open_shape_analysis(workspace: Workspace, shape_name: str) -> Analysis:
-    """The simulation at another shape of the profile ("min" or "max")."""
+    """Opens the simulation at another shape of the profile ("min" or "max")."""
     options = workspace.options
     if not workspace.requested_shape_ranges:
         raise InputError(f"there is no {shape_name} shape to judge at", "no profile was given",
@@ -487,7 +510,8 @@ def _open_shape_analysis(workspace: Workspace, shape_name: str) -> Analysis:
 
 
 def _find_image_size(samples: Samples) -> tuple[int, int] | None:
-    """Height and width of the first input of four axes, channels in front or behind; None where there is none."""
+    """Returns height and width of the first four-dimensional input, in NCHW or NHWC order; None if there is no such
+    input."""
     for array in samples.read_feed(0).values():
         if array.ndim == 4:
             height, width = array.shape[2:] if array.shape[1] <= array.shape[3] else array.shape[1:3]
@@ -496,7 +520,7 @@ def _find_image_size(samples: Samples) -> tuple[int, int] | None:
 
 
 def _list_metric_files(options: Options) -> tuple[str, ...]:
-    """The metric's file, what it has imported from its folder, and what it has read."""
+    """Returns the file of the metric, the modules it has imported from its folder, and the files it has read."""
     metric = options.metric or ""
     if (annotations := find_annotations_path(metric)) is not None:
         return (str(annotations),)
@@ -505,7 +529,8 @@ def _list_metric_files(options: Options) -> tuple[str, ...]:
 
 
 def can_run_engines(backend: EngineBackend, settings: BuildSettings) -> bool:
-    """Whether engines of a backend can run on this machine: it has a GPU, and they are built for that GPU."""
+    """Returns True if engines of a backend can run on this machine: a GPU is present, and engines are built for that
+    GPU."""
     compute_capability = settings.compute_capability
     return backend.capabilities.can_execute and (compute_capability is None
                                                  or compute_capability == find_first_device().compute_capability)
@@ -513,7 +538,7 @@ def can_run_engines(backend: EngineBackend, settings: BuildSettings) -> bool:
 
 def find_shape_profile(network: Network, samples: Samples, feed_indices: Sequence[int],
                        ) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
-    """The least, first and largest shape of each dynamic input in some feeds of the samples."""
+    """Returns the smallest, first and largest shape of each dynamic input over some feeds."""
     dynamic = [info.name for info in network.inputs
                if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
     shapes = {name: [samples.read_feed(index)[name].shape for index in feed_indices] for name in dynamic}

@@ -1,1 +1,4 @@
-"""What computes: ONNX Runtime, TensorRT and TensorRT-RTX, behind the protocols of `trt_tui.core.runner`."""
+"""The backends that execute networks or build engines: ONNX Runtime, TensorRT and TensorRT-RTX.
+
+Each backend implements the protocols of `trt_tui.core.runner`.
+"""

@@ -1,4 +1,4 @@
-"""The GPU that this process would use, as the driver library tells; this needs no CUDA toolkit and no package."""
+"""The first visible GPU, read from the NVIDIA driver library. Neither a CUDA toolkit nor a Python package is needed."""
 
 import ctypes
 import functools
@@ -16,8 +16,8 @@ class CudaDevice:
     """The first visible GPU.
 
     Attributes:
-        compute_capability: As (major, minor).
-        driver: The newest CUDA release that its driver supports, as (major, minor).
+        compute_capability: The compute capability as (major, minor).
+        driver: The newest CUDA release that the driver supports, as (major, minor).
     """
 
     name: str
@@ -26,10 +26,10 @@ class CudaDevice:
 
 
 def find_first_device() -> CudaDevice:
-    """The first GPU that CUDA_VISIBLE_DEVICES leaves visible.
+    """Returns the first GPU that CUDA_VISIBLE_DEVICES makes visible.
 
     Raises:
-        BackendUnavailableError: there is no driver, it does not work, or there is no GPU.
+        BackendUnavailableError: There is no driver, the driver does not work, or there is no GPU.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -56,7 +56,7 @@ def find_first_device() -> CudaDevice:
 
 
 def count_devices() -> int:
-    """How many GPUs are visible; 0 without a driver that works."""
+    """Returns the number of visible GPUs; 0 without a working driver."""
     count = ctypes.c_int()
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -66,21 +66,27 @@ def count_devices() -> int:
 
 
 def copy_device_memory(regions: Iterable[tuple[int, int, int]]) -> None:
-    """Copies memory of the first GPU, for each of some addresses to another so many bytes; all is there on return.
+    """Copies regions within the memory of the first GPU and waits for the copies to end.
+
+    Args:
+        regions: The regions, each as (source address, destination address, size in bytes).
 
     Raises:
-        RuntimeError: the driver refuses.
+        RuntimeError: The driver refuses a copy.
     """
     cuda = _load_driver_with_context()
     statuses = [cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(destination), ctypes.c_uint64(source), ctypes.c_size_t(size))
                 for source, destination, size in regions]
-    statuses.append(cuda.cuStreamSynchronize(None))  # which a copy on the device does not wait for
+    statuses.append(cuda.cuStreamSynchronize(None))  # device-to-device copies are asynchronous
     for status in filter(None, statuses):
         raise RuntimeError(f"a copy on the GPU failed: {_error_text(cuda, status)}")
 
 
 def _load_driver_with_context() -> ctypes.CDLL:
-    """The driver library, with a context of the first GPU on this thread: that which the CUDA runtime has too."""
+    """Returns the driver library, after a CUDA context of the first GPU is made current on this thread.
+
+    The context is the primary one, which the CUDA runtime uses too.
+    """
     cuda, context = _load_driver(), ctypes.c_void_p()
     cuda.cuCtxGetCurrent(ctypes.byref(context))
     if not context.value:

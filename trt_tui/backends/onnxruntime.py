@@ -1,4 +1,4 @@
-"""ONNX Runtime: the reference and the simulation."""
+"""The ONNX Runtime backend, which executes the reference and the simulation."""
 
 from __future__ import annotations
 
@@ -35,18 +35,28 @@ from trt_tui.errors import (
 from trt_tui.files.reading import check_regular_file
 
 _MIN_SHARED_WEIGHT_BYTES = 1024
-"""Initializers of this size or larger are shared with the session in memory instead of being serialized."""
+"""The size in bytes from which an initializer is shared with the inference session in memory instead of being
+serialized."""
 
 _MIN_FED_WEIGHT_BYTES = 1 << 16
-"""In lean sessions, initializers of this size or larger are fed to each run, so that the session does not copy them."""
+"""The size in bytes from which an initializer becomes an input of each execution in a low-memory inference session. The
+session then makes no copy of the initializer."""
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 
 _CUDA_GRAPH_ARGUMENTS = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
-"""Arguments of sessions that capture. A Gemm copies its bias into all of its result first: longer than an Add."""
+"""The arguments of inference sessions that capture CUDA graphs.
+
+MatMulAddFusion is off, because the resulting Gemm first copies its bias to the whole result, which takes longer than an
+Add.
+"""
 
 _TRANSPOSE_OPTIMIZER = "TransposeOptimizer_CPUExecutionProvider"
-"""Moves a Transpose behind a cubic Resize to fewer values, which ONNX Runtime then refuses to run."""
+"""The optimizer that is disabled for networks with a cubic Resize.
+
+It moves a Transpose behind the Resize if that reduces the number of transposed values. ONNX Runtime then refuses to
+execute the Resize.
+"""
 
 _WRONG_SHAPE_MESSAGES = {
     "": re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
@@ -54,14 +64,17 @@ _WRONG_SHAPE_MESSAGES = {
     "the result of ": re.compile(  # release 1.23 names the node
         r".*while running \w+ node\. Name:'(?P<name>[^']*)'.*OrtValue shape verification failed\. "
         r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}")}
-"""Messages for an output of a branch of another shape than the file declares, by what comes before the name in it."""
+"""The patterns of ONNX Runtime messages about an output of a subgraph whose shape differs from its declared shape.
+
+The key is the text before the name of the tensor in the resulting error.
+"""
 
 _LOADING_REMEDIES = {
     "NOT_IMPLEMENTED": "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or "
                        "FP16, or judge its engine.",
     "is under development": "Export the network at an older opset, or install a newer ONNX Runtime; Python 3.10 has "
                             "none beyond 1.23."}
-"""Next steps by a part of the message with which ONNX Runtime refuses a network."""
+"""The next steps after ONNX Runtime refuses a network, by a part of its error message."""
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
@@ -71,21 +84,21 @@ _NUMPY_TYPES = {
 
 
 class OnnxRuntimeBackend:
-    """Runs networks with ONNX Runtime.
+    """The backend that executes networks in ONNX Runtime.
 
     Args:
-        provider: "cpu" or "cuda"; the best that works here by default.
-        threads: Threads of one operator; ONNX Runtime's default (all cores) when None.
-        operators: Libraries of custom operators; code of theirs runs in this process.
+        provider: "cpu" or "cuda"; by default "cuda" if it works here, and "cpu" if not.
+        threads: The number of threads of one operator; None for ONNX Runtime's default, all cores.
+        operators: The paths of custom operator libraries. Their code runs in this process.
 
     Raises:
-        BackendUnavailableError: ONNX Runtime is not installed, or has no such provider.
-        InputError: a library does not load.
+        BackendUnavailableError: ONNX Runtime is not installed, or the provider does not work here.
+        InputError: A library does not load.
     """
 
     name = "onnxruntime"
     cuda_options: dict[str, str]
-    """Options of the CUDA provider, for networks that are loaded from then on."""
+    """The options of the CUDA provider. A change applies to networks loaded afterwards."""
 
     def __init__(self, provider: str | None = None, threads: int | None = None, *, operators: Sequence[str] = ()
                  ) -> None:
@@ -116,7 +129,7 @@ class OnnxRuntimeBackend:
                                                 has_device=provider == "cuda")
 
     def get_host_backend(self) -> OnnxRuntimeBackend | None:
-        """The same with the CPU provider; see `trt_tui.core.runner.Backend`."""
+        """Returns the same backend with the CPU provider; None if this backend already uses it."""
         if self.provider == "cpu":
             return None
         return OnnxRuntimeBackend("cpu", self._threads, operators=self._operators)
@@ -124,18 +137,18 @@ class OnnxRuntimeBackend:
     def load(self, model: ir.Model, *, low_memory: bool = False,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, optimize: bool = True,
              few_executions: bool = False) -> OnnxRuntimeRunner:
-        """Loads a network; its big weights are shared with ``model``, not copied.
+        """Loads a network. Its large weights are shared with ``model`` and not copied.
 
         Args:
-            low_memory: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each
-            run.
-            on_mode_change: Given, what is fed stays on the GPU, where there is one, and a run is a CUDA graph where it
-                can be; it is called with how runs are made whenever that changes.
-            optimize: False keeps every operator as written (no fusion).
-            few_executions: No CUDA graph is made.
+            low_memory: True for the lowest peak memory: no memory pattern, no constant folding, and large weights fed
+                to each execution.
+            on_mode_change: A function that is called with the execution mode whenever the mode changes. If it is given
+                and there is a GPU, inputs stay on the GPU, and an execution is a CUDA graph if possible.
+            optimize: False to keep every operator as written, without fusion.
+            few_executions: True to capture no CUDA graph.
 
         Raises:
-            OutOfMemoryError: an allocation failed.
+            OutOfMemoryError: An allocation failed.
             InputError: ONNX Runtime refuses the network.
         """
         options = self._create_session_options()
@@ -150,7 +163,7 @@ class OnnxRuntimeBackend:
         if any(_is_cubic_resize(node) for node in model.graph.all_nodes()):
             arguments["disabled_optimizers"] = [*arguments.get("disabled_optimizers", ()), _TRANSPOSE_OPTIMIZER]
         if on_mode_change is not None and self.provider == "cuda":
-            options.enable_mem_reuse = False  # planning it takes time that grows with the square of the nodes
+            options.enable_mem_reuse = False  # planning memory reuse takes time quadratic in the number of nodes
         with _expose_weights_as_inputs(model, _MIN_FED_WEIGHT_BYTES if low_memory else None) as weights:
             proto, names, arrays = _serialize_without_weights(model)
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
@@ -162,7 +175,7 @@ class OnnxRuntimeBackend:
             except self._ort.capi.onnxruntime_pybind11_state.RuntimeException as error:
                 if not optimize or FAILED_ALLOCATION.search(str(error)):
                     raise
-                # an optimizer of this release fails on the graph
+                # An optimizer of this release fails on the graph.
                 options.graph_optimization_level = levels.ORT_DISABLE_ALL
                 session = self._create_inference_session(proto, options, arguments)
         except Exception as error:
@@ -181,7 +194,10 @@ class OnnxRuntimeBackend:
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, io_binding_runner, bf16_inputs)
 
     def describe_best_execution_mode(self) -> str:
-        """How networks can run here at best, with the reason if that is no CUDA graph: a network of one node is run."""
+        """Returns the best execution mode on this machine as text, with the reason if no CUDA graph is possible.
+
+        A network of one node is executed to find the mode.
+        """
         input_value = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
         node = ir.node("Relu", [input_value])
         output_value = node.outputs[0]
@@ -198,15 +214,19 @@ class OnnxRuntimeBackend:
 
     def _create_inference_session(self, model_bytes: bytes, options: Any, session_arguments: Mapping[str, Any], *,
                                   capture_graphs: bool = False) -> Any:
-        """A session; with ``capture_graphs`` one that captures CUDA graphs: it takes no node on the CPU and no control
-        flow."""
+        """Creates an inference session.
+
+        Args:
+            capture_graphs: True for a session that captures CUDA graphs. Such a session refuses control flow and nodes
+                on the CPU.
+        """
         providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
         if self.provider == "cuda":
             providers.insert(0, (_CUDA_PROVIDER, self.cuda_options |
                                  ({"enable_cuda_graph": "1"} if capture_graphs else {})))
         session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
         if self.provider == "cuda" and _CUDA_PROVIDER not in session.get_providers(
-        ):  # some releases ignore the argument
+        ):  # some releases ignore ``enable_fallback``
             raise RuntimeError("the CUDA provider did not start")
         session.disable_fallback()
         return session
@@ -215,7 +235,7 @@ class OnnxRuntimeBackend:
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        # Threads that spin after a run take cores from what runs next: another piece of the graph, or the app.
+        # Threads that spin after an execution take cores from the next work: another part of the graph, or the app.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         for path in self._operators:
             options.register_custom_ops_library(path)
@@ -225,14 +245,14 @@ class OnnxRuntimeBackend:
 
 
 class OnnxRuntimeRunner:
-    """One loaded network.
+    """A network that is loaded in ONNX Runtime.
 
     Args:
-        session_arrays: Arrays that the session reads but does not own.
-        inputs: Names of the inputs that a run is given, in order.
-        weights: What every run is fed in addition.
-        io_binding_runner: Runs with everything on the device; None where arrays are handed over.
-        bf16_inputs: Inputs in BF16, which the session takes as FP32.
+        session_arrays: The arrays that the inference session reads without owning them.
+        inputs: The names of the inputs that callers feed, in order.
+        weights: The weights that are fed to every execution in addition.
+        io_binding_runner: The runner with all inputs and outputs bound on the device; None to pass arrays.
+        bf16_inputs: The names of BF16 inputs, which the inference session takes as FP32.
     """
 
     def __init__(self, session: Any, session_arrays: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray],
@@ -247,7 +267,6 @@ class OnnxRuntimeRunner:
         self.outputs = tuple(_read_tensor_info(value) for value in session.get_outputs())
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Runs once; see `trt_tui.core.runner.Runner`."""
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
         full_feed = {**self._weights, **feed}
         full_feed.update((name, feed[name].astype(np.float32)) for name in self._bf16_inputs if name in feed)
@@ -266,7 +285,7 @@ class OnnxRuntimeRunner:
                                  "Check the data's shapes and types against the network's inputs.") from None
 
     def close(self) -> None:
-        """Frees the session and the weights."""
+        """Frees the inference session and the weights."""
         if self._io_binding_runner is not None:
             self._io_binding_runner.close()
         self._session = None
@@ -282,10 +301,10 @@ class OnnxRuntimeRunner:
 
 @functools.cache
 def _cuda_failure_reason() -> str:
-    """Why the CUDA provider does not work here, "" if it does.
+    """Returns the reason why the CUDA provider does not work here; "" if it works.
 
-    ONNX Runtime lists the provider if it was built with it, and silently falls back to the CPU if the provider's
-    libraries are missing. A network of one node is therefore run on it.
+    ONNX Runtime lists the provider if it was built with CUDA, and silently falls back to the CPU if libraries of the
+    provider are missing. A network of one node is therefore executed on the provider.
     """
     import onnxruntime
 
@@ -297,7 +316,7 @@ def _cuda_failure_reason() -> str:
     except BackendUnavailableError as error:
         return f"{error.title}: {error.cause}"
     if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints which libraries it does not find
+        with contextlib.redirect_stdout(io.StringIO()):  # ``preload_dlls`` prints the libraries that it does not find
             onnxruntime.preload_dlls()
     libraries = Path(onnxruntime.__file__).parent / "capi"
     try:
@@ -330,20 +349,22 @@ def _first_error_line(error: Exception) -> str:
 
 
 def _is_cubic_resize(node: ir.Node) -> bool:
-    """Whether a node is a Resize by cubic interpolation."""
     return node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
 
 
 def _get_initializer_tensor(initializer: ir.Value) -> ir.TensorProtocol:
-    """The array of an initializer."""
     assert initializer.const_value is not None
     return initializer.const_value
 
 
 @contextlib.contextmanager
 def _expose_weights_as_inputs(model: ir.Model, min_bytes: int | None) -> Iterator[dict[str, np.ndarray]]:
-    """Makes inputs of initializers that take some bytes, of none without a number; yields their arrays by input name,
-    which every run is fed. The model is as it was behind that."""
+    """Turns large initializers into graph inputs during the ``with`` block. Yields their arrays by input name, to be
+    fed to every execution.
+
+    Args:
+        min_bytes: The minimum size of the initializers to turn into inputs; None for no such initializers.
+    """
     graph = model.graph
     initializers, inputs = dict(graph.initializers), list(graph.inputs)
     moved_tensors: dict[ir.Value, ir.TensorProtocol] = {}
@@ -373,10 +394,11 @@ def _expose_weights_as_inputs(model: ir.Model, min_bytes: int | None) -> Iterato
 
 
 def _serialize_without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray]]:
-    """The serialized model with its big initializers declared as external, and their names and arrays.
+    """Returns the serialized model with its large initializers declared as external, and the names and arrays of these
+    initializers.
 
-    Initializers that nothing reads are left out: ONNX Runtime drops them first, then fails to find them by name.
-    What lies in a file and cannot be passed as an array is read here, so that ONNX Runtime opens no file.
+    Initializers without a reader are left out: ONNX Runtime drops them first, and then fails to find them by name. An
+    initializer in a file that cannot be passed as an array is read here, so that ONNX Runtime opens no file.
     """
     names, arrays = [], []
     initializers = model.graph.initializers
@@ -412,7 +434,8 @@ def _serialize_without_weights(model: ir.Model) -> tuple[bytes, list[str], list[
 
 
 def _expose_bf16_interface_as_fp32(graph: onnx.GraphProto) -> None:
-    """Lets inputs and outputs in BF16, which ONNX Runtime does not exchange with numpy, be FP32 behind a Cast."""
+    """Turns BF16 inputs and outputs of a graph into FP32 with a Cast, since ONNX Runtime does not exchange BF16 with
+    numpy."""
     def make_cast_node(source: str, result: str, element_type: int) -> onnx.NodeProto:
         return onnx.helper.make_node("Cast", [source], [result], name=f"{result}__cast", to=element_type)
 
@@ -429,7 +452,6 @@ def _expose_bf16_interface_as_fp32(graph: onnx.GraphProto) -> None:
 
 
 def _rename_value(graph: onnx.GraphProto, old_name: str, new_name: str) -> None:
-    """Gives a value another name wherever nodes, also those of subgraphs, have it."""
     for node in graph.node:
         for names in (node.input, node.output):
             for index, name in enumerate(names):
@@ -441,7 +463,7 @@ def _rename_value(graph: onnx.GraphProto, old_name: str, new_name: str) -> None:
 
 
 def _set_static_input_shapes(model_bytes: bytes, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """A serialized model with fixed shapes of its inputs, so that what is computed from shapes is a constant."""
+    """Returns a serialized model with static input shapes, so that values computed from shapes become constants."""
     model = onnx.ModelProto.FromString(model_bytes)
     for value in model.graph.input:
         if value.name in shapes:

@@ -1,15 +1,15 @@
-"""Runs on a GPU with everything bound: what is fed lies there, and where the graph allows it a run is one CUDA graph.
+"""GPU execution in ONNX Runtime with I/O binding for all inputs and outputs, as one CUDA graph if the network allows
+it.
 
-An array that is fed again, as weights and samples are, is copied to the device once: it is known by its identity, and
-its copy goes with it. Levels, from the fastest:
+An array that is fed again, such as weights or samples, is copied to the device once. Its copy is found by the identity
+of the array and freed with the array. The modes, from the fastest:
 
-- a CUDA graph for the shapes that came twice first, which needs a graph without control flow and without nodes on the
-  CPU. Addresses are fixed when it is captured, so that every input has a slot of its own, and what changes is copied
-  there;
-- inputs and outputs bound.
+- A CUDA graph for the first shapes that occur twice. It needs a network without control flow and without nodes on the
+  CPU. Addresses are fixed at capture, so every input has a separate buffer, and changed inputs are copied there.
+- Bound inputs and outputs.
 
-Copies of what a run does not need are kept up to `MAX_IDLE_COPY_BYTES`; with a CUDA graph, whose slots hold what is
-fed, that goes for all of them. So what is fed lies on the device once, and that much of it a second time.
+Copies that the last execution did not need are kept up to `MAX_IDLE_COPY_BYTES`. With a CUDA graph, whose buffers hold
+the inputs, this limit applies to all copies. The device therefore holds the inputs once, plus copies up to the limit.
 """
 
 import re
@@ -25,35 +25,35 @@ from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import FAILED_ALLOCATION
 
 _ShapesKey = tuple[tuple[str, tuple[int, ...]], ...]
-"""The shapes of what is fed, by input."""
+"""The shapes of a feed, by input."""
 
 DEVICE = "cuda"
 
 RUNS_BEFORE_CAPTURE = 2
-"""As many runs of the same shapes come before one is captured."""
+"""The number of executions with the same shapes before a CUDA graph is captured."""
 
 MAX_IDLE_COPY_BYTES = 1 << 30
-"""Copies of arrays that are fed now and then are kept on the device up to this size."""
+"""The maximum size of the device copies of arrays that the last execution did not need."""
 
 CUDA_GRAPH_MODE, BOUND_MODE = "CUDA graph", "bound inputs and outputs"
-"""The names of the levels."""
+"""The names of the two execution modes on a GPU."""
 
 _MAX_REASON_CHARACTERS = 160
 
 _MESSAGE_FRAME = re.compile(
     r"^\d+ : [A-Z_]+ : |Exception during initialization: |/\S+\.(cc|h):\d+ .*?\) ?(\[with .*?\] )?")
-"""What ONNX Runtime puts around what it says: codes, places in its source."""
+"""The parts of ONNX Runtime messages around the actual text: error codes and positions in its source."""
 
 _HOST_ONLY_KINDS = "OUS"
-"""Kinds of arrays that no device takes."""
+"""The numpy kinds of arrays that cannot be copied to a device: objects and strings."""
 
 
 class DeviceArrayCopies:
-    """Copies of arrays in the memory of a GPU, by the identity of the array; a copy goes when its array does.
+    """Copies of numpy arrays in GPU memory, found by the identity of the array. A copy is freed with its array.
 
     Attributes:
-        size: What they take, in bytes.
-        max_idle_bytes: What those may take that the last run did not need.
+        total_bytes: The size of all copies.
+        max_idle_bytes: The maximum size of the copies that the last execution did not need.
     """
 
     def __init__(self, ort: Any) -> None:
@@ -65,7 +65,7 @@ class DeviceArrayCopies:
         return len(self._copies)
 
     def get_device_copy(self, array: np.ndarray) -> Any:
-        """The copy of an array, an OrtValue."""
+        """Returns the device copy of an array, an OrtValue. The copy is made if there is none."""
         cached = self._copies.get(id(array))
         if cached is not None and cached[0]() is array:
             return cached[1]
@@ -80,7 +80,7 @@ class DeviceArrayCopies:
             self.total_bytes -= byte_count
 
     def free_unused_copies(self, used_arrays: Iterable[np.ndarray] = ()) -> None:
-        """Frees the oldest copies, as far as others than those in use take more than the limit."""
+        """Frees the oldest device copies of unused arrays, until such copies take at most `max_idle_bytes`."""
         if self.total_bytes <= self.max_idle_bytes:
             return
         used_sizes = {id(array): array.nbytes for array in used_arrays if id(array) in self._copies}
@@ -94,19 +94,18 @@ class DeviceArrayCopies:
                 idle_bytes -= array.nbytes
 
     def free_all_device_copies(self) -> None:
-        """Frees all copies."""
         self._copies.clear()
         self.total_bytes = 0
 
 
 class IoBindingRunner:
-    """The runs of one network with everything bound.
+    """The executions of one network on a GPU with I/O binding for all inputs and outputs.
 
     Args:
-        session: Of any shapes; its first provider is CUDA.
-        make_capturing_session: Makes a session for shapes, by input, that captures CUDA graphs; None where there is to
-            be none.
-        on_mode_change: Called with the level whenever it changes.
+        session: An inference session for any shapes, with CUDA as its first provider.
+        make_capturing_session: A function that creates an inference session that captures CUDA graphs for given input
+            shapes; None to capture no graph.
+        on_mode_change: A function that is called with the execution mode whenever the mode changes.
     """
 
     def __init__(self, ort: Any, session: Any,
@@ -120,13 +119,13 @@ class IoBindingRunner:
         self._captured_graph: _CapturedCudaGraph | None = None
         self._shape_counts: Counter[_ShapesKey] = Counter()
         self.mode = ExecutionMode(BOUND_MODE)
-        """How runs are made: by a CUDA graph those of the shapes that came twice first, others with bound inputs."""
+        """The execution mode: a CUDA graph for the first shapes that occurred twice, bound inputs for other shapes."""
 
     def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> list[np.ndarray]:
-        """Runs once; returns the outputs in the order of ``output_names``.
+        """Executes the network once. Returns the outputs in the order of ``output_names``.
 
-        Where the device has no memory for it, the graph and all copies that it does not need are freed, and it is run
-        once more; from then on no others are kept.
+        If device memory runs out, the CUDA graph and all copies that this execution does not need are freed, and the
+        network is executed again. From then on, no idle copies are kept.
         """
         try:
             return self._run_without_retry(feed, output_names)
@@ -169,7 +168,8 @@ class IoBindingRunner:
         return binding
 
     def _capture_cuda_graph(self, feed: Mapping[str, np.ndarray]) -> None:
-        """Goes on with a CUDA graph for some shapes, where the session takes the network for that."""
+        """Captures a CUDA graph for the shapes of a feed, if the network can be captured. Later executions with these
+        shapes use the graph."""
         make_session, self._make_capturing_session = self._make_capturing_session, None
         self._shape_counts.clear()
         assert make_session is not None
@@ -184,7 +184,7 @@ class IoBindingRunner:
             self._device_copies.free_unused_copies()
             self._captured_graph = _CapturedCudaGraph(self._ort, make_session(dict(_input_shapes_key(feed))), feed,
                                                       output_slots)
-        except Exception as error:  # nodes on the CPU, control flow, text, no memory left: runs stay as they are
+        except Exception as error:  # nodes on the CPU, control flow, strings, no memory: inputs and outputs stay bound
             self._set_execution_mode(ExecutionMode(BOUND_MODE, f"no CUDA graph: {_short_error_text(error)}"))
         else:
             self._set_execution_mode(ExecutionMode(CUDA_GRAPH_MODE))
@@ -194,16 +194,15 @@ class IoBindingRunner:
         self._on_mode_change(mode)
 
     def close(self) -> None:
-        """Frees what lies on the device."""
         self._device_copies.free_all_device_copies()
         self._captured_graph = self._session = self._make_capturing_session = None
 
 
 class _CapturedCudaGraph:
-    """A run of fixed shapes as one CUDA graph, every input and output in a slot of its own.
+    """A captured CUDA graph of a network with fixed shapes. Every input and output has a separate buffer.
 
     Args:
-        output_slots: The slots of all outputs.
+        output_slots: The buffers of all outputs, by name.
     """
 
     def __init__(self, ort: Any, session: Any, feed: Mapping[str, np.ndarray], output_slots: Mapping[str, Any]) -> None:
@@ -216,10 +215,11 @@ class _CapturedCudaGraph:
             self._binding.bind_ortvalue_input(name, slot)
         for name, slot in self._output_slots.items():
             self._binding.bind_ortvalue_output(name, slot)
-        self._session.run_with_iobinding(self._binding)  # the one that is captured
+        self._session.run_with_iobinding(self._binding)  # this execution is captured
 
     def find_changed_inputs(self, feed: Mapping[str, np.ndarray]) -> list[str] | None:
-        """Of what other arrays are fed than before; None where something has not the shape that the graph has."""
+        """Returns the names of the inputs whose arrays differ from the last feed; None if a shape differs from the
+        captured shape."""
         last_feed = self._last_feed
         changed_names = [name for name, array in feed.items() if last_feed.get(name) is not array]
         has_same_shapes = len(feed) == len(last_feed) and all(
@@ -228,7 +228,8 @@ class _CapturedCudaGraph:
 
     def replay(self, feed: Mapping[str, np.ndarray], changed_inputs: Sequence[str], output_names: Sequence[str],
                device_copies: DeviceArrayCopies) -> list[np.ndarray]:
-        """Copies what changed to its slots, and replays; returns the results on the host, as named."""
+        """Copies the changed inputs to their buffers and replays the graph. Returns the named outputs as host arrays.
+        """
         copies = []
         for name in changed_inputs:
             array = self._last_feed[name] = feed[name]
@@ -249,7 +250,7 @@ def _copy_to_device(ort: Any, array: np.ndarray) -> Any:
 
 
 def _short_error_text(error: Exception) -> str:
-    """What an error says in one line, without what ONNX Runtime puts around it."""
+    """Returns the message of an ONNX Runtime error in one line, without error codes and positions in its source."""
     text = " ".join(str(error).split()) or type(error).__name__
     if FAILED_ALLOCATION.search(text):
         return "the GPU memory is too small"

@@ -1,8 +1,8 @@
-"""An exported ONNX file in ONNX Runtime, as a user's own program loads it.
+"""The execution of an exported ONNX file in ONNX Runtime, loaded as in a user's own program.
 
-Two things differ from the defaults, so that the results are those which the ONNX standard defines. On processors
-without VNNI the default INT8 kernels saturate their sums at 16 bits, which no TensorRT engine does. Some releases
-truncate FP16 values in a QuantizeLinear, which has to round them.
+Two settings differ from the defaults, so that the results are those of the ONNX standard. On processors without VNNI,
+the default INT8 kernels saturate their sums at 16 bits, which no TensorRT engine does. Some releases truncate FP16
+values in a QuantizeLinear, which must round them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,19 @@ from trt_tui.backends.onnxruntime_releases import CPU_PROVIDER, quantize_in_fp32
 from trt_tui.errors import FAILED_ALLOCATION, InputError, convert_memory_error
 
 PROVIDERS = {"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"}
-"""The execution providers by the names that backends use."""
+"""The execution providers of ONNX Runtime, by the names that backends use."""
 
 
 class ExportedFileRunner:
-    """A loaded file. Fusions, quantized kernels and every other optimization are as ONNX Runtime chooses them.
+    """An exported file that is loaded in ONNX Runtime, with the fusions, quantized kernels and other optimizations that
+    ONNX Runtime chooses.
 
     Args:
-        path: The ONNX file.
-        provider: A name of `PROVIDERS`.
-        tf32: Whether the CUDA provider may compute FP32 in TF32; the config says so.
-        threads: Threads of one operator; ONNX Runtime's default if None.
-        operators: Libraries of custom operators.
+        path: The path of the ONNX file.
+        provider: A key of `PROVIDERS`.
+        tf32: True if the CUDA provider may compute FP32 in TF32, according to the config.
+        threads: The number of threads of one operator; None for ONNX Runtime's default.
+        operators: The paths of custom operator libraries.
 
     Raises:
         InputError: ONNX Runtime refuses the file.
@@ -46,10 +47,10 @@ class ExportedFileRunner:
         if provider == "cuda":
             from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
-            OnnxRuntimeBackend("cuda")  # loads the libraries of the provider, and refuses if it does not work
+            OnnxRuntimeBackend("cuda")  # loads the provider's libraries; raises an error if it does not work
             providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(tf32))}))
-        # INT8 sums do not saturate with the first entry, but some operators have no kernel then. The second one keeps
-        # every Q/DQ pair.
+        # With the first entry INT8 sums do not saturate, but some operators lack a kernel. The second entry keeps every
+        # Q/DQ pair.
         failure = None
         for entry in ("session.x64quantprecision", "session.disable_quant_qdq"):
             options = onnxruntime.SessionOptions()
@@ -72,10 +73,10 @@ class ExportedFileRunner:
             raise InputError("ONNX Runtime refuses the exported file", f"its provider {provider} did not start")
 
     def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Executes the file once; returns some of its outputs by name.
+        """Executes the exported network once. Returns the named outputs.
 
         Raises:
-            InputError: ONNX Runtime cannot execute it.
+            InputError: ONNX Runtime cannot execute the file.
             OutOfMemoryError: An allocation failed.
         """
         input_names = {info.name for info in self._session.get_inputs()}

@@ -1,8 +1,9 @@
-"""Random numbers that are the same in every run, in a model for ONNX Runtime.
+"""Deterministic random numbers: the replacement of random operators by nodes with the same output in every execution.
 
-A seed would not do: its generators go on from run to run, so that the second batch of one run would be given what the
-first of another was. Numbers are taken from a fixed table instead, in order, from a place that a node's attributes
-decide; nodes with the same attributes, seed included, draw the same.
+A seed would not suffice: the generators of ONNX Runtime continue from one execution to the next. The numbers of a batch
+would therefore depend on earlier executions. The replacing nodes read numbers in order from a fixed table, from an
+offset that depends on the attributes of the original node. Nodes with the same attributes, seed included, get the same
+numbers.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 _TABLE_SIZE = 65521
-"""Numbers in a table: a prime, so that no axis of a tensor is likely to repeat it."""
+"""The number of values in a table of random numbers: a prime, so that a tensor axis is unlikely to repeat the table."""
 
 
 _CAST_LIKE_OPSET, _RANGE_OPSET = 15, 11
-"""The opsets that have brought these operators."""
+"""The opsets that introduced CastLike and Range."""
 
 
 def make_random_nodes_deterministic(graph: onnx.GraphProto, random_outputs: Mapping[str, int], opset: int) -> None:
-    """Replaces nodes by ones that make the same of the same shapes in each run, in subgraphs too.
+    """Replaces random nodes by nodes that yield the same numbers for the same shapes in every execution, also in
+    subgraphs.
 
     Args:
-        random_outputs: The first results of the nodes to replace, with their element types as far as these are known,
-            else FP32's. A Multinomial stays: nobody reads one but for its choice.
-        opset: That of the model; below 11 all stay, since there is nothing to make numbers of.
+        random_outputs: The first outputs of the nodes to replace, with their element types; FP32 if the type is
+            unknown. A Multinomial is not replaced, since networks use it only to choose at random.
+        opset: The opset of the model. Below 11 no node is replaced, since Range does not exist.
     """
     if opset < _RANGE_OPSET:
         return
@@ -50,10 +52,10 @@ def make_random_nodes_deterministic(graph: onnx.GraphProto, random_outputs: Mapp
 
 
 class _RandomNodeReplacement:
-    """The nodes in place of one that draws.
+    """The nodes that replace one random node.
 
     Args:
-        element_type: Of what it yields; None where a CastLike can tell.
+        element_type: The element type of the output; None if a CastLike can take the type from the input.
     """
 
     def __init__(self, node: onnx.NodeProto, element_type: int | None) -> None:
@@ -65,23 +67,28 @@ class _RandomNodeReplacement:
         self._table_offset = zlib.crc32(" ".join(key_parts).encode()) % _TABLE_SIZE
 
     def add_node(self, operator: str, inputs: Sequence[str], result: str = "", **attributes: Any) -> str:
-        """Adds a node; its result, named after the node's where no name is given."""
+        """Adds a node and returns the name of its output.
+
+        Args:
+            result: The name of the output; "" for a name derived from the replaced node.
+        """
         result = result or f"{self.node.output[0]}__chance_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [result], name=result, **attributes))
         return result
 
     def add_constant(self, array: np.ndarray | np.generic) -> str:
-        """Adds a constant; its name."""
         return self.add_node("Constant", [], value=numpy_helper.from_array(np.asarray(array)))
 
     def add_output_shape(self) -> str:
-        """The shape of what is drawn: of the first input, or as an attribute has it."""
+        """Adds the nodes that yield the shape of the random tensor: that of the first input, or of the ``shape``
+        attribute."""
         shape_attribute = self.attributes.get("shape")
         return self.add_node("Shape", self.node.input[:1]) if shape_attribute is None else self.add_constant(
             np.array(shape_attribute, np.int64))
 
     def add_random_tensor(self, number_table: np.ndarray) -> str:
-        """Numbers of a table, FP32, in the shape of what is drawn."""
+        """Adds the nodes that read FP32 numbers from a table in the shape of the random tensor. Returns the name of the
+        output."""
         shape = self.add_output_shape()
         count = self.add_node("ReduceProd", [shape], keepdims=0)
         start = self.add_constant(np.int64(self._table_offset))
@@ -90,13 +97,14 @@ class _RandomNodeReplacement:
         return self.add_node("Reshape", [self.add_node("Gather", [self.add_constant(number_table), indices]), shape])
 
     def add_cast_to_input_type(self, value: str, result: str = "") -> str:
-        """Adds a Cast to the type of the first input; its result."""
+        """Adds a Cast to the type of the first input and returns the name of its output."""
         if self._element_type is None:
             return self.add_node("CastLike", [value, self.node.input[0]], result)
         return self.add_node("Cast", [value], result, to=self._element_type)
 
     def add_cast_to_result_type(self, value: str) -> None:
-        """Ends in the node's result, of the type that its attribute or its input says."""
+        """Adds a Cast to the output of the replaced node, with the type of its ``dtype`` attribute or its first input.
+        """
         dtype = self.attributes.get("dtype")
         if dtype is None and self.node.input:
             self.add_cast_to_input_type(value, self.node.output[0])
@@ -150,6 +158,6 @@ _REPLACERS = {
 
 @functools.cache
 def _make_random_number_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Normal and uniform numbers, FP32."""
+    """Returns the tables of normal and of uniform FP32 numbers."""
     random = np.random.default_rng(0)
     return random.standard_normal(_TABLE_SIZE, np.float32), random.random(_TABLE_SIZE, np.float32)

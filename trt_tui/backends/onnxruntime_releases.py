@@ -1,7 +1,7 @@
-"""Networks written so that every release of ONNX Runtime computes what the ONNX standard defines.
+"""Rewrites of networks so that every release of ONNX Runtime computes the results that the ONNX standard defines.
 
-Release 1.23, the newest one for Python 3.10, truncates FP16 values in a QuantizeLinear, has no kernel of a
-QuantizeLinear at opset 23, and does not run reductions that reduce nothing.
+Release 1.23, the newest for Python 3.10, truncates FP16 values in a QuantizeLinear. It has no kernel for QuantizeLinear
+at opset 23, and does not execute reductions without axes that reduce nothing.
 """
 
 import functools
@@ -13,26 +13,30 @@ import onnx_ir as ir
 CPU_PROVIDER = "CPUExecutionProvider"
 
 MAX_IR_VERSION = 10
-"""The newest version of the file format that all supported releases read. No later one changes what is computed."""
+"""The newest version of the ONNX file format that all supported releases read. Later versions do not change the
+computation."""
 
 _REDUCTIONS_OF_NOTHING = {
     **dict.fromkeys("ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum".split(), "Identity"),
     "ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
-"""The operator that computes what a reduction without axes makes of each element."""
+"""The element-wise operators that replace reductions without axes, by the type of the reduction."""
 
 _OWN_DOMAIN = "com.microsoft"
-"""The domain of ONNX Runtime's own operators. Its QuantizeLinear has no opset, and takes FP32 alone."""
+"""The domain of ONNX Runtime's own operators. The QuantizeLinear of this domain has no opset, and reads only FP32."""
 
 _OWN_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4,
               ir.DataType.UINT4)
-"""The types that this QuantizeLinear yields."""
+"""The output types of the QuantizeLinear of ONNX Runtime's own domain."""
 
 _Rewrites = dict[Callable[[ir.Node], bool], Callable[[ir.Node], None]]
-"""What is made of the nodes that meet a condition, by that condition."""
+"""The functions that rewrite a node, each by the condition under which a node is rewritten."""
 
 
 def adapt_to_release(model: ir.Model) -> ir.Model:
-    """Returns a model for the installed release; the given one if nothing of it has to change."""
+    """Returns an equivalent model that the installed release of ONNX Runtime computes correctly.
+
+    The result is ``model`` itself if no node needs a change.
+    """
     rewrites: _Rewrites = {_is_reduction_of_nothing: _compute_each_element}
     if truncates_fp16_quantization():
         rewrites[_quantizes_fp16] = _cast_to_fp32
@@ -42,12 +46,13 @@ def adapt_to_release(model: ir.Model) -> ir.Model:
 
 
 def quantize_in_fp32(model: ir.Model) -> ir.Model:
-    """Returns a model that quantizes FP16 values in FP32; the given one if it quantizes none."""
+    """Returns a model whose QuantizeLinear nodes read FP32 in place of FP16; ``model`` itself if there are no such
+    nodes."""
     return _rewrite(model, {_quantizes_fp16: _cast_to_fp32})
 
 
 def _rewrite(model: ir.Model, rewrites: _Rewrites) -> ir.Model:
-    """Returns a copy with each node rewritten that meets a condition; the given model if none does."""
+    """Returns a copy of a model with every node rewritten that meets a condition; ``model`` itself if no node does."""
     if not any(condition(node) for node in model.graph.all_nodes() for condition in rewrites):
         return model
     model = model.clone()
@@ -60,7 +65,7 @@ def _rewrite(model: ir.Model, rewrites: _Rewrites) -> ir.Model:
 
 
 def _is_reduction_of_nothing(node: ir.Node) -> bool:
-    """Returns True if a reduction has no axes, and no axes mean that it reduces nothing."""
+    """Returns True if a node is a reduction that reduces no axis (``noop_with_empty_axes`` without axes)."""
     if (node.op_type not in _REDUCTIONS_OF_NOTHING or node.domain
             or not node.attributes.get_int("noop_with_empty_axes", 0)):
         return False
@@ -78,13 +83,13 @@ def _compute_each_element(node: ir.Node) -> None:
 
 
 def _quantizes_fp16(node: ir.Node) -> bool:
-    """Returns True if a QuantizeLinear reads FP16, or a type that nothing declares."""
+    """Returns True if a node is a QuantizeLinear that reads FP16 or an undeclared type."""
     return (node.op_type == "QuantizeLinear" and not node.domain and node.inputs[1] is not None
             and node.inputs[1].dtype is not ir.DataType.FLOAT)
 
 
 def _cast_to_fp32(node: ir.Node) -> None:
-    """Lets a QuantizeLinear read its value and its scale in FP32."""
+    """Inserts Casts to FP32 before the value and the scale of a QuantizeLinear."""
     assert node.graph is not None
     for index in range(2):
         cast = ir.node("Cast", [node.inputs[index]], {"to": ir.DataType.FLOAT})
@@ -94,7 +99,7 @@ def _cast_to_fp32(node: ir.Node) -> None:
 
 
 def _quantizes_to_integers(node: ir.Node) -> bool:
-    """Returns True if ONNX Runtime's own QuantizeLinear computes the same as a node."""
+    """Returns True if the QuantizeLinear of ONNX Runtime's own domain computes the same result as a node."""
     return (node.op_type == "QuantizeLinear" and not node.domain and len(node.inputs) == 3
             and node.inputs[2] is not None and node.inputs[2].dtype in _OWN_TYPES
             and not node.attributes.get_int("block_size", 0))
@@ -108,19 +113,20 @@ def _move_to_own_domain(node: ir.Node) -> None:
 
 @functools.cache
 def truncates_fp16_quantization() -> bool:
-    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (seen: 1.23.2)."""
+    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (observed: 1.23.2)."""
     return _quantize_three_quarters(np.float16, opset=19) == 0
 
 
 @functools.cache
 def _lacks_quantization_at_opset_23() -> bool:
-    """Returns True if the installed ONNX Runtime runs QuantizeLinear at opset 21, and not at 23 (seen: 1.23.2)."""
+    """Returns True if the installed ONNX Runtime executes QuantizeLinear at opset 21 but not at opset 23 (observed:
+    1.23.2)."""
     return _quantize_three_quarters(np.float32, opset=21) is not None \
         and _quantize_three_quarters(np.float32, opset=23) is None
 
 
 def _quantize_three_quarters(float_type: type[np.floating], opset: int) -> int | None:
-    """Returns the quantized value of 0.75 at a scale of 1; None if this release refuses the operator."""
+    """Returns the quantized value of 0.75 at a scale of 1; None if the installed release refuses the operator."""
     import onnxruntime
 
     value = ir.Value(name="x", type=ir.TensorType(ir.DataType.from_numpy(np.dtype(float_type))), shape=ir.Shape([1]))

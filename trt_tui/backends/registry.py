@@ -1,4 +1,4 @@
-"""Which backends there are, which work on this machine, and why the others do not."""
+"""The list of backends, and the diagnosis of the backends that do not work on this machine."""
 
 import importlib.metadata
 import importlib.util
@@ -9,21 +9,21 @@ from trt_tui.core.runner import Backend, EngineBackend
 from trt_tui.errors import BackendUnavailableError, InputError
 
 BUILDER_NAMES = ("tensorrt", "tensorrt-rtx")
-"""Backends that build engines."""
+"""The names of the backends that build engines."""
 
 BACKEND_NAMES = ("onnxruntime", *BUILDER_NAMES)
-"""Backends that a user can name."""
+"""The names of the backends that a user can select."""
 
 
 @dataclass(frozen=True)
 class BackendDiagnosis:
-    """What `trt-tui doctor` says of one backend.
+    """The report of `trt-tui doctor` on one backend.
 
     Attributes:
-        works: It can be used on this machine.
-        version: "" if it is not installed.
-        detail: What it does here, or why it does not work.
-        remedy: The command that installs what is missing, "" if nothing is.
+        works: True if the backend can be used on this machine.
+        version: The installed version; "" if the backend is not installed.
+        detail: The uses of the backend on this machine, or the reason why it does not work.
+        remedy: The command that installs the missing package; "" if none is missing.
     """
 
     name: str
@@ -34,7 +34,7 @@ class BackendDiagnosis:
 
 
 def diagnose_backends() -> tuple[BackendDiagnosis, ...]:
-    """The diagnosis of every backend, working ones first."""
+    """Returns the diagnosis of every backend, working backends first."""
     diagnoses = [
         _diagnose_onnxruntime("cpu"),
         _diagnose_onnxruntime("cuda"), *(_diagnose_engine_backend(name) for name in BUILDER_NAMES)
@@ -43,14 +43,14 @@ def diagnose_backends() -> tuple[BackendDiagnosis, ...]:
 
 
 def get_simulation_backend(threads: int | None = None, *, operators: Sequence[str] = ()) -> Backend:
-    """The backend that simulates and computes the reference.
+    """Returns the backend that executes the simulation and the reference.
 
     Args:
-        operators: Libraries of custom operators.
+        operators: The paths of custom operator libraries.
 
     Raises:
-        InputError: one of the libraries does not load.
-        BackendUnavailableError: it does not work on this machine.
+        InputError: A library does not load.
+        BackendUnavailableError: The backend does not work on this machine.
     """
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
@@ -59,15 +59,16 @@ def get_simulation_backend(threads: int | None = None, *, operators: Sequence[st
 
 def get_engine_builder(backend_name: str = "auto", on_unused_backend: Callable[[str], None] | None = None, *,
                        plugins: Sequence[str] = ()) -> EngineBackend | None:
-    """The backend that builds engines: the one asked for, with "auto" TensorRT if it works; None for ONNX Runtime.
+    """Returns the backend that builds engines. "auto" selects TensorRT if it works. Returns None for ONNX Runtime, and
+    if "auto" finds no working TensorRT.
 
     Args:
-        on_unused_backend: Called with the reason why an installed TensorRT is not used, for "auto".
-        plugins: Libraries of plugins.
+        on_unused_backend: A function that is called with the reason why "auto" does not use an installed TensorRT.
+        plugins: The paths of plugin libraries.
 
     Raises:
-        InputError: there is no backend of that name, or one of the libraries does not load.
-        BackendUnavailableError: the one asked for does not work on this machine.
+        InputError: There is no backend with that name, or a library does not load.
+        BackendUnavailableError: The requested backend does not work on this machine.
     """
     if backend_name not in ("auto", *BACKEND_NAMES):
         raise InputError(f"unknown backend {backend_name}", f"available: auto, {', '.join(BACKEND_NAMES)}",
@@ -90,7 +91,7 @@ def _find_installed_version(*distributions: str) -> str:
     for name in distributions:
         try:
             return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # the next name may be the installed one
+        except importlib.metadata.PackageNotFoundError:  # the next package may be installed
             continue
     return ""
 
@@ -112,7 +113,7 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
 
 
 def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
-    """Whether TensorRT can build here: its builder is started, but nothing is built."""
+    """Returns the diagnosis of a TensorRT backend. The builder is started for it, but builds nothing."""
     from trt_tui.backends.cuda import find_first_device
     from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, import_tensorrt, startup_failure_reason
 

@@ -1,1 +1,1 @@
-"""Errands done by the workers of a Dask cluster; nothing else imports `distributed`."""
+"""The execution of tasks on the workers of a Dask cluster. No other package imports `distributed`."""

@@ -1,8 +1,11 @@
-"""The workers of a Dask cluster, and who gives them what to do: a thread with an event loop, one task for each worker.
+"""The connection to a Dask cluster, and the distribution of tasks to its workers.
 
-Dask starts and restarts processes, moves bytes, and lets go of everything once this program is gone. Which worker does
-what is decided here: only workers of the same kind take part, each does one bundle of items at a time, and one that is
-gone has what it was doing done by another.
+A thread with an event loop runs one asyncio task for each worker. Dask starts and restarts processes, transfers bytes,
+and frees all results when this program ends. This module decides which worker executes which items:
+
+- Only workers with the same software as this process are used.
+- Each worker executes one batch of items at a time.
+- The batch of a lost worker is executed by another worker.
 """
 
 import asyncio
@@ -27,28 +30,34 @@ from trt_tui.errors import TrtTuiError, exception_text
 from trt_tui.formatting import counted_noun_text
 
 CONNECT_TIMEOUT_S = 5.0
-"""How long a scheduler that was named has to answer."""
+"""The time in seconds within which a scheduler named by the user must answer."""
 
 POLL_INTERVAL_S = 0.3
-"""How often the connection to the scheduler is looked at."""
+"""The interval in seconds at which the connection to the scheduler is checked."""
 
 WORKER_LIST_INTERVAL_S = 2.0
-"""How often the list of workers is compared with the scheduler's: events from before the subscription are lost."""
+"""The interval in seconds at which the known workers are compared with the scheduler's list.
+
+The comparison finds workers whose events came before the subscription.
+"""
 
 
 class Cluster:
-    """See the module's docstring. Its methods are called by one thread, and return at once unless they say otherwise.
+    """The client of a Dask cluster, which opens the workspace on the workers and sends tasks to them.
+
+    One thread calls the methods. They return at once, except those that are documented to wait.
 
     Args:
-        spec: Who is asked.
-        folder: Where Dask keeps files.
+        spec: The scheduler to connect to, or the local cluster to start.
+        folder: The folder for files of Dask.
 
     Attributes:
-        messages: What to tell: level ("info", "warning") and text.
-        transfer_counts: What was moved.
-        local_cluster: The cluster of our own, once it runs.
-        failure_reason: Why there is no cluster any more, "" while there is one.
-        wake: Called by the loop's thread when there is news.
+        messages: The messages for the user, each with its level ("info", "warning") and text.
+        transfer_counts: The bytes transferred so far.
+        local_cluster: The cluster that this program has started; None before the start, or with a scheduler of the
+            user.
+        failure_reason: The reason why the cluster was lost; "" while it exists.
+        wake: A function that the event loop's thread calls after each message or result.
     """
 
     def __init__(self, spec: ClusterSpec, folder: Path) -> None:
@@ -73,13 +82,13 @@ class Cluster:
         self._thread = threading.Thread(target=self._run_event_loop, daemon=True, name="cluster")
         self._thread.start()
 
-    # -- for jobs -----------------------------------------------------------------------------------------------------
+    # -- called by jobs -----------------------------------------------------------------------------------------------
 
     def require_connection(self) -> None:
-        """Waits for a scheduler that was named.
+        """Waits for the connection to the scheduler that the user has named.
 
         Raises:
-            TrtTuiError: it does not answer.
+            TrtTuiError: The scheduler does not answer.
         """
         if self.spec.scheduler:
             if not self._connected.wait(2 * CONNECT_TIMEOUT_S) or self.failure_reason:
@@ -89,40 +98,46 @@ class Cluster:
 
     def open_manifest_on_workers(self, manifest: WorkspaceManifest,
                                  required_environment: worker.WorkerEnvironment) -> None:
-        """Has workers open something, in place of what they have open.
+        """Opens the network and data of a manifest on all workers, in place of the workspace that the workers have
+        open.
 
         Args:
-            required_environment: What workers have to be like.
+            required_environment: The versions and the GPU that workers must have.
         """
         self._environment, self._manifest = required_environment, manifest
         self._call_in_event_loop(self._announce_task_changes)
 
     def submit(self, task_run: TaskRun) -> None:
-        """Has workers do it, or what has been added to it."""
+        """Submits a task run to the workers, or announces items added to it."""
         self._call_in_event_loop(self._add_task_run, task_run)
 
     def cancel(self, task_run: TaskRun) -> None:
-        """Calls off what is not done of it."""
+        """Cancels the remaining items of a task run."""
         task_run.is_closed = True
         self._call_in_event_loop(self._announce_task_changes)
 
     @property
     def can_get_more_workers(self) -> bool:
-        """Whether workers may yet come to take part."""
+        """True if further workers may become ready."""
         if self.failure_reason:
             return False
-        if len(self._workers) < self.spec.workers:  # of our own: what ends is started anew
+        if len(self._workers) < self.spec.workers:  # Dask restarts each local worker that has ended
             return True
         return not self._connected.is_set() or any(handle.workspace is None and not handle.refusal_reason
                                                    for handle in list(self._workers.values()))
 
     def count_workers(self, for_engines: bool = False) -> int:
-        """How many workers take part in what depends on the GPU and the builder, or in the rest."""
+        """Returns the number of workers that have the current workspace open.
+
+        Args:
+            for_engines: True to count only the workers with the same builder and GPU as this process.
+        """
         return sum(handle.workspace is not None and handle.parcel is self._manifest
                    and not (for_engines and handle.engine_refusal_reason) for handle in list(self._workers.values()))
 
     def report_workers_unfit_for_engines(self) -> None:
-        """Says, once for each, which workers take no part in what depends on the GPU and the builder."""
+        """Warns once of each worker that cannot build engines, because its builder or its GPU differs from that of this
+        process."""
         for worker_handle in [
                 handle for handle in list(self._workers.values())
                 if handle.engine_refusal_reason and not handle.is_announced
@@ -134,21 +149,22 @@ class Cluster:
 
     @property
     def worker_count_text(self) -> str:
-        """How many take part, for a line about a job; "" while nobody does."""
+        """The number of workers in use, as the end of a line about a job: ", on 4 workers (1 lost)"; "" without
+        workers."""
         if not (worker_count := self.count_workers()):
             return ""
         return f", on {counted_noun_text(worker_count, 'worker')}" + (f" ({self._lost_worker_count} lost)"
                                                                       if self._lost_worker_count else "")
 
     def close(self) -> None:
-        """Ends the cluster, if it is our own, and waits for that."""
+        """Closes the connection, ends a cluster that this program has started, and waits for the end."""
         self._call_in_event_loop(self._closing.set)
         self._thread.join()
 
-    # -- the loop -----------------------------------------------------------------------------------------------------
+    # -- event loop ---------------------------------------------------------------------------------------------------
 
     def _call_in_event_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # raised if the loop has ended
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _run_event_loop(self) -> None:
@@ -176,7 +192,7 @@ class Cluster:
                 self._connected.set()
                 self._start_task(self._keep_workers_synchronized(client))
                 while client.status == "running" and not self._closing.is_set():
-                    with suppress(asyncio.TimeoutError):  # time to look again
+                    with suppress(asyncio.TimeoutError):  # raised when the connection is to be checked again
                         await asyncio.wait_for(self._closing.wait(), POLL_INTERVAL_S)
                 if not self._closing.is_set():
                     self._abandon_cluster("the connection ended")
@@ -184,11 +200,11 @@ class Cluster:
                 for task in tuple(self._tasks):
                     task.cancel()
                 client.unsubscribe_topic("all")
-        except Exception as error:  # whatever Dask raises, the work goes on here
+        except Exception as error:  # after any error of Dask, this process executes the tasks
             self._abandon_cluster(exception_text(error).partition("\n")[0] or type(error).__name__)
 
     def _abandon_cluster(self, reason: str) -> None:
-        """Leaves what is not done to the program itself."""
+        """Gives the cluster up; this process then executes the remaining items."""
         if self.failure_reason:
             return
         was_connected, self.failure_reason = self._connected.is_set(), reason
@@ -209,7 +225,7 @@ class Cluster:
         self._exit_codes[address] = exit_code
 
     def _handle_scheduler_event(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Takes what the scheduler says."""
+        """Handles an event of the scheduler: a new worker, or a removed worker."""
         _, fields = event
         if fields.get("action") == "add-worker":
             self._add_worker(fields["worker"])
@@ -217,16 +233,19 @@ class Cluster:
             handle.gone_event.set()
 
     async def _keep_workers_synchronized(self, client: Client) -> None:
-        """Asks for the list again and again, beside the look at the connection, which does not wait for an answer."""
+        """Compares the known workers with the scheduler's list at regular intervals.
+
+        The check of the connection runs in parallel and does not wait for the list.
+        """
         while True:
             await asyncio.sleep(WORKER_LIST_INTERVAL_S)
-            with suppress(asyncio.TimeoutError, OSError):  # that the connection is lost shows there
+            with suppress(asyncio.TimeoutError, OSError):  # the check of the connection detects a lost one
                 await asyncio.wait_for(self._synchronize_workers(client), CONNECT_TIMEOUT_S)
 
     async def _synchronize_workers(self, client: Client) -> None:
-        """Adds the workers that the scheduler lists, and ends those that it no longer lists.
+        """Adds the workers that the scheduler lists, and removes the workers that the scheduler no longer lists.
 
-        The listing is newer than what was known when it was asked for, and may be older than what is known now.
+        The list is newer than the workers known before the request, and may be older than the workers known after it.
         """
         assert client.scheduler is not None, "the client is connected"
         known_addresses = set(self._workers)
@@ -259,10 +278,10 @@ class Cluster:
             task_run.wake()
         self._announce_task_changes()
 
-    # -- a worker -----------------------------------------------------------------------------------------------------
+    # -- each worker --------------------------------------------------------------------------------------------------
 
     async def _dispatch_batches_to_worker(self, worker_handle: WorkerHandle) -> None:
-        """Gives a worker what to do until it is gone."""
+        """Opens the workspace on a worker and sends batches of items to the worker until the worker is lost."""
         try:
             while True:
                 change_event = self._worker_calls.change_event
@@ -297,7 +316,7 @@ class Cluster:
             self._wake_all_jobs()
 
     def _report_ready_workers(self, worker_handle: WorkerHandle, manifest: WorkspaceManifest) -> None:
-        """Says that the workers are ready, once all of them are, and who cannot do what waits."""
+        """Reports when all workers are ready, and warns of workers that cannot build engines."""
         if any(task_run.for_engines for task_run in self._task_runs):
             self.report_workers_unfit_for_engines()
         if not any(handle.parcel is manifest and handle.workspace is None and not handle.refusal_reason
@@ -314,14 +333,17 @@ class Cluster:
         self.wake()
 
     def _choose_task_run_for_worker(self, worker_handle: WorkerHandle) -> TaskRun | None:
-        """The work that was begun last goes first: somebody waits for it, while a sweep goes on for long."""
+        """Returns the task run that a worker executes next: the latest task run with waiting items.
+
+        The user waits for the latest request, while an earlier sweep may take long.
+        """
         candidates = (
             task_run for task_run in reversed(self._task_runs)
             if task_run.has_waiting_items() and not (task_run.for_engines and worker_handle.engine_refusal_reason))
         return next(candidates, None) if worker_handle.workspace is not None else None
 
     async def _run_batch_on_worker(self, worker_handle: WorkerHandle, task_run: TaskRun, batch: ItemBatch) -> None:
-        """Has a worker do a bundle."""
+        """Executes a batch of items on a worker and records the results."""
         task = task_run.task_futures.get(worker_handle.address)
         if task is None:
             task = task_run.task_futures[worker_handle.address] = self._worker_calls.submit_to_worker(
@@ -338,7 +360,7 @@ class Cluster:
             raise
         except TaskCancelledError:
             task_run.task_futures.clear()
-        except (asyncio.CancelledError, FutureCancelledError):  # the connection is lost
+        except (asyncio.CancelledError, FutureCancelledError):  # raised if the connection is lost
             task_run.requeue_batch(batch)
             raise
         except Exception as error:
@@ -348,7 +370,7 @@ class Cluster:
             task_run.complete_batch(batch, seconds, pickle.loads(packed))
 
     async def _worker_exit_text(self, worker_handle: WorkerHandle) -> str:
-        """How the process of a worker of our own ended, in words."""
+        """Returns the exit code or signal of a local worker's process as text; "" if it is unknown."""
         if not self.spec.scheduler and worker_handle.address not in self._exit_codes:
             await asyncio.sleep(POLL_INTERVAL_S)
         exit_code = self._exit_codes.get(worker_handle.address)

@@ -1,4 +1,4 @@
-"""The workers of a cluster as the hands of jobs."""
+"""The executor of jobs on the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class ClusterWorkerPool:
-    """See `trt_tui.workspace.WorkerPool`.
+    """The workers of a cluster as a `trt_tui.workspace.WorkerPool`.
 
     Args:
-        spec: Who is asked.
+        spec: The scheduler to connect to, or the local cluster to start.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -66,18 +66,19 @@ class ClusterWorkerPool:
         return ClusterExecutor(self.cluster, workspace, wake_caller, for_engines)
 
     def close(self) -> None:
-        """Ends a cluster of our own, and waits for that; nothing is left in another."""
+        """Ends a cluster that this program has started, and waits for the end. Nothing stays on a cluster of the user.
+        """
         self.cluster.close()
         self._scratch_stack.close()
 
 
 class ClusterExecutor:
-    """See `trt_tui.core.execution.Executor`. While no worker takes part this process does what there is to do.
+    """The executor of a job on the workers of a cluster. If no worker is ready, this process executes the items.
 
     Args:
-        workspace: What workers have open too.
-        wake: Called from another thread when there is something to go on with.
-        for_engines: Only workers with the same builder and GPU take part.
+        workspace: The workspace that the workers have open too.
+        wake: A function that another thread calls when the job can continue.
+        for_engines: True to use only the workers with the same builder and GPU as this process.
     """
 
     def __init__(self, cluster: Cluster, workspace: Workspace, wake: Callable[[], None],
@@ -132,5 +133,6 @@ class ClusterExecutor:
 
     @property
     def _can_run_crashing_items(self) -> bool:
-        """Whether this process does what has ended a worker: only where no other is going to come."""
+        """True if this process may execute items during which a worker has ended. No further worker can become ready
+        then."""
         return not self._cluster.can_get_more_workers

@@ -1,4 +1,4 @@
-"""Which cluster: one of this program's own on this host, or one that runs."""
+"""The choice and the start of a cluster: a local cluster of this program, or a running scheduler of the user."""
 
 import logging
 import multiprocessing
@@ -16,13 +16,14 @@ from trt_tui.errors import InputError
 from trt_tui.options import Options
 
 LOCAL_HOST = "127.0.0.1"
-"""Where a cluster of this program's own listens."""
+"""The address at which a local cluster listens."""
 
 DEFAULT_WORKER_THREADS = 4
-"""Threads of a worker where their number was left open."""
+"""The number of threads of a worker if the user has not set the number of workers."""
 
 _PRELOADED_MODULES = ("distributed", "distributed.nanny", "onnxruntime", "trt_tui.cluster.worker")
-"""What a process imports from which the workers are forked: it has no threads and uses no GPU."""
+"""The modules imported by the process that local workers are forked from. That process has no threads and uses no GPU.
+"""
 
 _DASK_CONFIG = {
     "distributed.worker.multiprocessing-method": "forkserver",
@@ -35,13 +36,13 @@ _DASK_CONFIG = {
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Who is asked to do errands.
+    """The cluster that the options request.
 
     Attributes:
-        scheduler: Address of one that runs; "" for a cluster of our own.
-        gpus: What CUDA_VISIBLE_DEVICES of each worker is; none for workers on processor cores.
-        workers: How many there are.
-        threads: How many each of them runs an operator on.
+        scheduler: The address of a running scheduler; "" for a local cluster.
+        gpus: The value of CUDA_VISIBLE_DEVICES for each worker; empty for workers on processor cores.
+        workers: The number of workers.
+        threads: The number of threads that each worker runs an operator on.
     """
 
     scheduler: str = ""
@@ -51,10 +52,10 @@ class ClusterSpec:
 
 
 def parse_cluster_options(options: Options) -> ClusterSpec | None:
-    """Who the options ask for; None for nobody.
+    """Returns the cluster that the options request; None if they request none.
 
     Raises:
-        InputError: there are no such GPUs, or no such number.
+        InputError: A requested GPU does not exist.
     """
     if options.scheduler is not None:
         return ClusterSpec(options.scheduler)
@@ -70,7 +71,7 @@ def parse_cluster_options(options: Options) -> ClusterSpec | None:
 
 
 def _list_visible_gpus(requested_gpus: str) -> tuple[str, ...]:
-    """What makes each of the GPUs that were asked for the only visible one."""
+    """Returns for each requested GPU the value of CUDA_VISIBLE_DEVICES that makes only this GPU visible."""
     visible_setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = [entry.strip() for entry in visible_setting.split(",")
                ] if visible_setting else [str(entry) for entry in range(count_devices())]
@@ -85,10 +86,10 @@ def _list_visible_gpus(requested_gpus: str) -> tuple[str, ...]:
 
 
 def configure_dask(folder: Path) -> None:
-    """Sets what Dask is to do in this process, and what its workers are forked from.
+    """Configures Dask in this process, and the process that local workers are forked from.
 
     Args:
-        folder: Where it keeps files.
+        folder: The folder for files of Dask.
     """
     dask.config.set({**_DASK_CONFIG, "temporary-directory": str(folder)})
     logging.getLogger("distributed").setLevel(logging.ERROR)
@@ -96,7 +97,7 @@ def configure_dask(folder: Path) -> None:
 
 
 class _MonitoredNanny(Nanny):
-    """Tells how a worker's process ended."""
+    """A Dask nanny that reports the exit code of its worker's process."""
 
     def __init__(self, *args: Any, ended: Callable[[str, int], None], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -109,12 +110,12 @@ class _MonitoredNanny(Nanny):
 
 
 def launch_local_cluster(spec: ClusterSpec, folder: Path, on_worker_exit: Callable[[str, int], None]) -> SpecCluster:
-    """A cluster of processes on this host, to be entered by the loop that is to own it.
+    """Returns a cluster of processes on this host, which the event loop must enter as a context manager.
 
     Args:
-        folder: Where workers keep their files.
-        on_worker_exit: Called with the address and the exit code of a worker whose process has ended; it is started
-    anew.
+        folder: The folder for files of the workers.
+        on_worker_exit: A function that is called with the address and the exit code of each ended worker process. Dask
+            restarts the process.
     """
     shared_options = {
         "host": LOCAL_HOST, "dashboard_address": f"{LOCAL_HOST}:0", "nthreads": spec.threads, "memory_limit": 0,

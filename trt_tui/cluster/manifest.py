@@ -1,7 +1,8 @@
-"""What a worker needs to open what is open here: the options, and the files that they name.
+"""The manifest of a workspace: all that a worker needs to open the same workspace.
 
-Files go by content, and only to workers that do not see the same file at the same place, as those of one host do. A
-script that gives samples is not run again: what it gave goes as files.
+A manifest contains the options and the files that they name. File contents are sent only to workers that do not see the
+same file at the same path; workers on the same host do. A script that generates samples is not executed again: its
+samples are sent as files.
 """
 
 import os
@@ -21,10 +22,10 @@ from trt_tui.workspace import Workspace
 
 @dataclass(frozen=True)
 class ManifestFile:
-    """A file as it was when it was read here.
+    """A file of a manifest, with its stamp at the time of reading.
 
     Attributes:
-        path: Its absolute path.
+        path: The absolute path.
     """
 
     path: str
@@ -32,7 +33,7 @@ class ManifestFile:
 
     @property
     def is_present_on_this_host(self) -> bool:
-        """Whether this process sees the same file there."""
+        """True if this process sees the same file at the same path."""
         return read_file_stamp(self.path) == self.stamp
 
     @property
@@ -42,11 +43,11 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class WorkspaceManifest:
-    """See the module's docstring.
+    """The options, files and fingerprint from which a worker opens the same workspace.
 
     Attributes:
-        options: With absolute paths.
-        source: What figures are of: a worker that has opened anything else is refused.
+        options: The options, with absolute paths.
+        source: The fingerprint of the results. A worker that has opened anything else is refused.
     """
 
     options: Options
@@ -54,28 +55,28 @@ class WorkspaceManifest:
     source: Fingerprint
 
     def rebase_option_paths(self, root_folder: Path) -> Options:
-        """The options, with every path below a folder in place of ``/``."""
+        """Returns the options with all paths below ``root_folder`` in place of the file system root."""
         return _map_option_paths(self.options, lambda path: str(root_folder) + path)
 
     def read_file_piece(self, file_index: int, start_byte: int, byte_count: int) -> bytes:
-        """So many bytes of a file's content, fewer at its end."""
+        """Reads ``byte_count`` bytes of a file from ``start_byte`` on, or fewer at the end of the file."""
         with open(self.files[file_index].path, "rb") as stream:
             stream.seek(start_byte)
             return stream.read(byte_count)
 
 
 def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
-    """What is open in a workspace whose network and data are hashed.
+    """Builds the manifest of a workspace whose network and data are hashed.
 
     Args:
-        folder: Takes what scripts gave; it has to last as long as the parcel.
+        folder: The folder for the samples of scripts. It must exist as long as the manifest is in use.
 
     Raises:
-        OSError: the folder has no room.
+        OSError: The disk is full.
     """
     source, options = workspace.fingerprint, workspace.options
     assert source is not None, "a workspace is identified before it is handed on"
-    # Ranges go with errands; the rest concerns this process.
+    # Ranges are part of tasks; the other options concern this process only.
     options = replace(options, calib_cache=None, stages=(), engine=None, outputs=None, inputs=None, gpus=None,
                       workers=None, scheduler=None, production=replace(options.production, timing_cache=""))
     options = _map_option_paths(options, os.path.abspath)
@@ -92,7 +93,8 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
 
 
 def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
-    """The options with each path in another place; what stands behind a path, such as a function, stays."""
+    """Returns the options with ``map_path`` applied to each path. A suffix behind a path, such as a function name,
+    stays."""
     def map_path_spec(path_spec: str) -> str:
         prefix = DETECTION_PREFIX if path_spec.startswith(DETECTION_PREFIX) else ""
         return prefix + map_path(path_spec.removeprefix(prefix))
@@ -115,7 +117,7 @@ def _is_script_spec(spec: str | None) -> bool:
 
 
 def _write_feeds(samples: Samples, folder: Path) -> list[str]:
-    """Writes each feed with its labels as a file of its own; returns their paths."""
+    """Writes each feed with its labels to a separate file. Returns the paths."""
     folder.mkdir()
     paths = []
     for index in range(len(samples)):

@@ -1,4 +1,5 @@
-"""Having a worker open what is open here: it is looked at first, then sent what it does not see."""
+"""The opening of a workspace on a worker: a check of the worker, then the transfer of the files that the worker lacks.
+"""
 
 import asyncio
 from typing import Any
@@ -10,15 +11,15 @@ from trt_tui.cluster.worker_calls import WorkerCalls, WorkerHandle
 from trt_tui.errors import TrtTuiError
 
 PIECE_BYTES = 32 << 20
-"""Files go to workers in pieces of this size."""
+"""The size of the pieces in which files are sent to workers."""
 
 
 class WorkerProvisioner:
-    """Settles workers; used by the thread of the loop.
+    """Opens workspaces on workers. Only the thread of the event loop uses this object.
 
     Args:
-        worker_calls: Asks them.
-        transfer_counts: Takes what is moved.
+        worker_calls: The calls of functions on workers.
+        transfer_counts: The counts to which transferred bytes are added.
     """
 
     def __init__(self, worker_calls: WorkerCalls, transfer_counts: TransferByteCounts) -> None:
@@ -27,13 +28,14 @@ class WorkerProvisioner:
 
     async def provision_worker(self, worker_handle: WorkerHandle, manifest: WorkspaceManifest,
                                required_environment: worker.WorkerEnvironment) -> None:
-        """Has a worker open a parcel.
+        """Checks a worker, sends the missing files of a manifest to it, and opens the workspace there.
 
         Args:
-            required_environment: What it has to be like.
+            required_environment: The versions and the GPU that the worker must have. Its builder and GPU only decide if
+                the worker can build engines.
 
         Raises:
-            TrtTuiError: it is of another kind, or cannot open it.
+            TrtTuiError: The worker has other versions, or cannot open the workspace.
         """
         worker_handle.parcel, worker_handle.workspace, worker_handle.refusal_reason = manifest, None, ""
         call, submit = self._worker_calls.call_on_worker, self._worker_calls.submit_to_worker
@@ -51,7 +53,6 @@ class WorkerProvisioner:
         worker_handle.workspace = workspace
 
     def drop_file_pieces(self) -> None:
-        """Lets go of the pieces that workers hand on among themselves."""
         self._piece_futures.clear()
 
     async def _send_file_piece(self, worker_handle: WorkerHandle, manifest: WorkspaceManifest, file_index: int,

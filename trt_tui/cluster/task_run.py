@@ -1,4 +1,4 @@
-"""An errand under way: which items wait, which are being done, and what came of them."""
+"""The state of one task on a cluster: waiting items, items in execution, and results."""
 
 import pickle
 import threading
@@ -11,21 +11,21 @@ from trt_tui.core.execution import Task
 from trt_tui.errors import TrtTuiError
 
 BATCH_TARGET_S = 0.4
-"""A worker is given about so much to do at a time."""
+"""The intended duration in seconds of a batch on a worker."""
 
 MAX_PREFETCHED_ITEMS = 4096
-"""So many items are taken from their source ahead of being done."""
+"""The maximum number of items that are taken from their source before their execution."""
 
 MAX_LOST_WORKERS = 2
-"""An item that ends so many workers is not tried again."""
+"""The number of workers that may end during an item before the item is given up."""
 
 
 @dataclass
 class ItemBatch:
-    """Items that a worker is given together.
+    """A batch of items that a worker receives together.
 
     Attributes:
-        lost_workers: How many workers have ended while they did them.
+        lost_workers: The number of workers that have ended during the execution of these items.
     """
 
     items: list[Any]
@@ -34,7 +34,7 @@ class ItemBatch:
 
 @dataclass
 class TransferByteCounts:
-    """Bytes that went to workers and came from them."""
+    """The numbers of bytes sent to workers (files and items) and received from them (results)."""
 
     files: int = 0
     items: int = 0
@@ -42,19 +42,21 @@ class TransferByteCounts:
 
 
 class TaskRun:
-    """See the module's docstring. Two threads use it: the job's takes what has arrived, the cluster's gives items out.
+    """The execution of one task on a cluster.
+
+    Two threads use this object: the thread of the job takes results, and the thread of the cluster takes batches.
 
     Args:
-        items: Taken from as they are needed, by the job's thread alone.
-        wake: Called when something has arrived.
-        for_engines: Whether it takes workers with the same builder and GPU.
+        items: The source of items. Only the thread of the job reads it, as items are needed.
+        wake: A function that is called after each arrival.
+        for_engines: True if the task needs workers with the same builder and GPU as this process.
 
     Attributes:
-        pickled_task: The errand, pickled.
-        arrivals: Items with what came of them, or an exception.
-        is_closed: Nobody waits for it any more.
-        task_futures: Futures of the errand in workers, by address; used by the cluster's thread alone.
-        remaining: How many items taken from their source are not done; used by the job's thread alone.
+        pickled_task: The pickled task.
+        arrivals: The items with their results, or an exception that ends the job.
+        is_closed: True if no job waits for the results any more.
+        task_futures: The futures of the unpickled task on each worker, by address. Only the cluster's thread uses them.
+        remaining: The number of items taken from their source without a result yet. Only the job's thread uses it.
     """
 
     def __init__(self, task: Task[Any, Any, Any], items: Iterable[Any], wake: Callable[[], None], for_engines: bool
@@ -71,7 +73,7 @@ class TaskRun:
         self.remaining = 0
 
     def prefetch_items(self) -> bool:
-        """Takes items from their source; whether there were any."""
+        """Takes items from their source into the queue. Returns True if there were any."""
         with self._lock:
             before = self.remaining
             while len(self._waiting_batches) < MAX_PREFETCHED_ITEMS:
@@ -83,15 +85,24 @@ class TaskRun:
             return self.remaining > before
 
     def has_waiting_items(self, include_crashing_items: bool = True) -> bool:
-        """Whether there are items that nobody does; without ``include_crashing_items`` but for those that have ended a
-        worker."""
+        """Returns True if items wait for a worker.
+
+        Args:
+            include_crashing_items: False to ignore items that have ended a worker.
+        """
         with self._lock:
             return not self.is_closed and any(include_crashing_items or not batch.lost_workers
                                               for batch in self._waiting_batches)
 
     def take_item_batch(self, worker_count: int, include_crashing_items: bool = True) -> ItemBatch | None:
-        """Items for one of some workers: one at first, then as many as take `BATCH_TARGET_S`, and fewer towards the
-        end."""
+        """Takes a batch of waiting items for one worker; None if no item waits.
+
+        The first batch has one item. Later batches take about `BATCH_TARGET_S`, and become smaller towards the end, so
+        that all ``worker_count`` workers end together.
+
+        Args:
+            include_crashing_items: False to leave out items that have ended a worker.
+        """
         with self._lock:
             index = next((index for index, candidate in enumerate(self._waiting_batches)
                           if include_crashing_items or not candidate.lost_workers), None)
@@ -108,7 +119,7 @@ class TaskRun:
             return batch
 
     def complete_batch(self, batch: ItemBatch, duration_s: float, results: list[Any]) -> None:
-        """Takes what came of a bundle; an exception in place of the last result fails the job."""
+        """Records the results of a batch. An exception as the last result fails the job."""
         failed = bool(results) and isinstance(results[-1], Exception)
         count = len(results) - failed
         self._seconds_per_item = duration_s / max(1, count)
@@ -118,7 +129,10 @@ class TaskRun:
         self.wake()
 
     def retry_or_fail_batch(self, batch: ItemBatch, worker_exit_text: str) -> None:
-        """Puts a bundle back whose worker has ended, each item apart; fails the job over one that was alone twice."""
+        """Returns the items of a batch to the queue after the loss of its worker, each item in a separate batch.
+
+        If the items have already ended `MAX_LOST_WORKERS` workers, the job fails.
+        """
         lost_workers = batch.lost_workers + 1
         if lost_workers >= MAX_LOST_WORKERS:
             item_text = self.task.describe_item(batch.items[0])
@@ -132,13 +146,12 @@ class TaskRun:
             self._waiting_batches.extendleft(ItemBatch([item], lost_workers) for item in reversed(batch.items))
 
     def requeue_batch(self, batch: ItemBatch) -> None:
-        """Puts a bundle back that nobody has begun, or whose worker is not to blame."""
+        """Returns the items of a batch to the queue if the batch was not started, or its worker is not at fault."""
         with self._lock:
             self._waiting_batches.extendleft(ItemBatch([item], batch.lost_workers) for item in reversed(batch.items))
         self.wake()
 
     def end_with_error(self, error: Exception) -> None:
-        """Ends the job with an error."""
         self.arrivals.append(error)
         self.wake()
 

@@ -1,7 +1,7 @@
-"""What runs in a worker: it says what it is, opens what the program has open, and does errands.
+"""The worker side of a cluster: its description, its workspace, and the execution of tasks.
 
-A `WorkerWorkspace` is a result that Dask keeps in the worker for as long as the program that asked for it is connected;
-with it go the sessions and the files.
+Dask keeps a `WorkerWorkspace` while the program that created it is connected. Its inference sessions and files are
+removed when Dask drops it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from trt_tui.files.writing import make_private_folder
 from trt_tui.workspace import Workspace
 
 POLL_INTERVAL_S = 0.05
-"""A task that waits for its turn looks this often whether it was called off."""
+"""The interval in seconds at which a waiting task checks if it was cancelled."""
 
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """What results depend on beside the network, the data and the options.
+    """The software and hardware of a process that results depend on, besides the network, the data and the options.
 
     Attributes:
-        program: Version of this program, with that of its arithmetic.
-        runtime: ONNX Runtime, with what it runs on.
-        builders: The releases of TensorRT and TensorRT-RTX.
-        gpu: Its name; "" where there is none.
+        program: The version of trt-tui, with those of its arithmetic and source.
+        runtime: The version of ONNX Runtime, with its execution provider.
+        builders: The versions of TensorRT and TensorRT-RTX.
+        gpu: The name of the GPU; "" without a GPU.
     """
 
     program: str
@@ -54,7 +54,11 @@ class WorkerEnvironment:
     gpu: str
 
     def describe_differences(self, other_environment: WorkerEnvironment, for_engines: bool) -> list[str]:
-        """How another kind differs, in words; what engines alone depend on counts if ``for_engines``."""
+        """Returns a text for each difference between this environment and another one.
+
+        Args:
+            for_engines: True to compare the builders and the GPUs too, on which only engines depend.
+        """
         labels = {"program": "trt-tui", "runtime": "ONNX Runtime"} | (
             {"builders": "TensorRT", "gpu": "GPU"} if for_engines else {})
         values, other_values = ({field.name: str(kind.__dict__[field.name]) for field in fields(WorkerEnvironment)}
@@ -65,10 +69,10 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker says of itself.
+    """The description that a worker gives of its process.
 
     Attributes:
-        threads: How many it runs an operator on, where it runs on processor cores.
+        threads: The number of threads that the worker runs an operator on, if it uses processor cores.
     """
 
     environment: WorkerEnvironment
@@ -77,7 +81,7 @@ class WorkerInfo:
 
 
 def get_worker_environment(backend: Backend) -> WorkerEnvironment:
-    """The kind of this process, whose backend simulates."""
+    """Returns the environment of this process, with the version of its simulation backend."""
     releases = []
     for name in ("tensorrt", "tensorrt-rtx"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -90,7 +94,6 @@ def get_worker_environment(backend: Backend) -> WorkerEnvironment:
 
 
 def describe_worker() -> WorkerInfo:
-    """What this worker is."""
     from trt_tui.backends.registry import get_simulation_backend
 
     return WorkerInfo(get_worker_environment(get_simulation_backend()), socket.gethostname(),
@@ -98,10 +101,10 @@ def describe_worker() -> WorkerInfo:
 
 
 class WorkerWorkspace:
-    """What a worker has open; its errands run one at a time.
+    """The workspace of a worker. Its tasks run one at a time.
 
     Args:
-        manifest: What to open.
+        manifest: The manifest of the workspace to open.
     """
 
     def __init__(self, manifest: WorkspaceManifest) -> None:
@@ -115,21 +118,20 @@ class WorkerWorkspace:
         raise TypeError("a place stays in its worker")
 
     def list_missing_files(self) -> list[int]:
-        """The numbers of the files that are not seen here."""
         return [index for index, file in enumerate(self._manifest.files) if not file.is_present_on_this_host]
 
     def receive_file_piece(self, file_index: int, piece: bytes) -> None:
-        """Takes the next piece of a file."""
+        """Appends a piece to the local copy of a file."""
         path = self._received_file_path(file_index)
         make_private_folder(path.parent)
         with open(path, "ab") as stream:
             stream.write(piece)
 
     def open_workspace(self) -> None:
-        """Opens the parcel.
+        """Opens the workspace of the manifest.
 
         Raises:
-            InputError: what is open now is not what the program has open.
+            InputError: The hashes of the network or the samples differ from those of the program.
         """
         manifest, options = self._manifest, self._manifest.options
         if self._folder.exists():
@@ -150,7 +152,7 @@ class WorkerWorkspace:
 
     @contextlib.contextmanager
     def lock_workspace(self, task_key: str) -> Iterator[Workspace | None]:
-        """The workspace once no other errand uses it; None if the task was called off meanwhile."""
+        """Yields the workspace once no other task uses it; None if the task was cancelled during the wait."""
         while not self._lock.acquire(timeout=POLL_INTERVAL_S):
             if is_task_cancelled(task_key):
                 yield None
@@ -177,22 +179,22 @@ def open_workspace(worker_workspace: WorkerWorkspace) -> None:
 
 
 def unpickle_task(pickled_task: bytes) -> Any:
-    """The errand, which stays in the worker until the program lets go of it."""
+    """Returns an unpickled task, which Dask keeps on the worker until the program drops its future."""
     return pickle.loads(pickled_task)
 
 
 def is_task_cancelled(task_key: str) -> bool:
-    """Whether nobody waits for the task that this thread runs: it was cancelled, or the program is gone."""
+    """Returns True if the Dask task of this thread was cancelled, or the program has ended."""
     task_state = get_worker().state.tasks.get(task_key)
     return task_state is None or task_state.state != "executing"
 
 
 def run_task(worker_workspace: WorkerWorkspace, worker_task: Task[Workspace, Any, Any],
              pickled_items: bytes) -> tuple[float, bytes]:
-    """Does an errand with some items, which are pickled.
+    """Executes a task for pickled items.
 
     Returns:
-        Seconds; what came of each item, pickled, in place of the last of them an exception where one failed.
+        The duration in seconds, and the pickled results. If an item fails, the last result is its exception.
     """
     task_key, results = str(get_worker().get_current_task()), []
     with worker_workspace.lock_workspace(task_key) as workspace:

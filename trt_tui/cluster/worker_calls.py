@@ -1,4 +1,4 @@
-"""Asking a worker for something, and hearing at once that it is gone or that nobody waits for the answer."""
+"""Calls of functions on workers. A call ends at once if the worker is lost or the call is cancelled."""
 
 import asyncio
 import uuid
@@ -15,24 +15,25 @@ from trt_tui.cluster.task_run import TaskRun
 
 
 class WorkerLostError(Exception):
-    """A worker is gone."""
+    """A worker was lost."""
 
 
 class TaskCancelledError(Exception):
-    """Nobody waits for what was asked of a worker."""
+    """A call on a worker was cancelled, because no job waits for its result any more."""
 
 
 @dataclass
 class WorkerHandle:
-    """A worker.
+    """A worker of the cluster, as the program sees it.
 
     Attributes:
-        gone_event: Set when it is.
-        info: What it says of itself; None while it was not asked.
-        workspace: What it has open, of ``parcel``.
-        refusal_reason: Why it takes no part.
-        engine_refusal_reason: Why it takes no part in what depends on the GPU and the builder.
-        is_announced: Whether that was said.
+        gone_event: An event that is set when the worker is lost.
+        info: The description of the worker; None before the first answer.
+        workspace: The future of the workspace that the worker has opened from ``parcel``; None if none is open.
+        parcel: The manifest that the worker was requested to open.
+        refusal_reason: The reason why the worker is not used; "" if it can be used.
+        engine_refusal_reason: The reason why the worker cannot build engines; "" if it can.
+        is_announced: True if the user was warned that the worker cannot build engines.
     """
 
     address: str
@@ -46,15 +47,14 @@ class WorkerHandle:
 
     @property
     def display_name(self) -> str:
-        """For people."""
         return f"{self.address} ({self.info.host})" if self.info is not None else self.address
 
 
 class WorkerCalls:
-    """Asks workers; its methods are called by the thread whose loop the client is of.
+    """Calls functions on workers. Only the thread of the client's event loop calls the methods.
 
     Attributes:
-        change_event: Set, and replaced by another, whenever works come or go.
+        change_event: An event that is set, and replaced by a new event, whenever task runs are added or removed.
     """
 
     def __init__(self, client: Client) -> None:
@@ -62,34 +62,34 @@ class WorkerCalls:
         self.change_event = asyncio.Event()
 
     def notify_task_changes(self) -> None:
-        """Works have come or gone."""
+        """Wakes everything that waits for `change_event`, after task runs were added or removed."""
         change_event, self.change_event = self.change_event, asyncio.Event()
         change_event.set()
 
     def submit_to_worker(self, worker_handle: WorkerHandle, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A future of what a function returns in a worker, which stays there."""
+        """Starts a function on a worker. Returns the future of its result, which stays on the worker."""
         return self.client.submit(function, *arguments, workers=[worker_handle.address], allow_other_workers=False,
                                   pure=False, key=f"trt-tui-{uuid.uuid4().hex}")
 
     async def call_on_worker(self, worker_handle: WorkerHandle, function: Callable[..., Any], *arguments: Any,
                              task_run: TaskRun | None = None) -> Any:
-        """What a function returns in a worker.
+        """Calls a function on a worker and returns its result.
 
         Raises:
-            GoneError: the worker is.
-            CalledOffError: nobody waits for the work any more.
+            WorkerLostError: The worker was lost.
+            TaskCancelledError: No job waits for the result any more.
         """
         future = self.submit_to_worker(worker_handle, function, *arguments)
         try:
             return await self.wait_for_result(worker_handle, future.result(), task_run)
         finally:
             if not future.done():
-                with suppress(Exception):  # the scheduler may be lost
+                with suppress(Exception):  # the connection to the scheduler may be lost
                     await self.client.cancel([future])
 
     async def wait_for_result(self, worker_handle: WorkerHandle, operation: Coroutine[Any, Any, Any],
                               task_run: TaskRun | None = None) -> Any:
-        """What was asked for, unless the worker is gone first or the work is called off; raises as `call_on_worker`."""
+        """Waits for an operation and returns its result. Raises the errors of `call_on_worker`."""
         operation_task, gone_task = asyncio.ensure_future(operation), asyncio.ensure_future(
             worker_handle.gone_event.wait())
         watched_tasks = {operation_task, gone_task}

@@ -1,1 +1,1 @@
-"""Files: reading them with limits, writing them whole or not at all, and removing temporary ones."""
+"""File access: reading with limits, atomic writing, and the removal of temporary files."""

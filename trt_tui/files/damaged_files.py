@@ -1,4 +1,5 @@
-"""Damaged files: checksums that reveal them, and their removal from the path, so that nothing fails again."""
+"""Checksums that detect damaged files, and the renaming of damaged files, so that the program does not read them again.
+"""
 
 import contextlib
 from pathlib import Path
@@ -11,19 +12,19 @@ _MAX_DAMAGED_FILES = 100
 
 
 def write_checksum_file(path: Path) -> None:
-    """Stores the checksum of a file beside it; nothing happens if the folder takes none."""
+    """Writes the checksum of a file to a second file beside it. Nothing is written if the folder is not writable."""
     with contextlib.suppress(OSError, InputError):
         write_file_atomically(_checksum_file_path(path), file_sha256(path))
 
 
 def update_checksum_file(path: Path) -> None:
-    """Stores the checksum of a file anew, if it has one."""
+    """Writes the checksum file of a file again, if the file has one."""
     if _checksum_file_path(path).is_file():
         write_checksum_file(path)
 
 
 def has_wrong_checksum(path: Path) -> bool:
-    """Returns True if a file is not what it was when its checksum was stored; False without a checksum."""
+    """Returns True if the content of a file differs from its stored checksum; False if no checksum is stored."""
     try:
         return path.is_file() and _checksum_file_path(path).is_file() and read_text(
             _checksum_file_path(path)) != file_sha256(path)
@@ -36,7 +37,7 @@ def _checksum_file_path(path: Path) -> Path:
 
 
 def rename_damaged_file(path: Path) -> Path | None:
-    """Renames a damaged file to a name that is free; returns the new path, None if it cannot be renamed."""
+    """Renames a damaged file to an unused name. Returns the new path, or None if the file cannot be renamed."""
     suffixes = ("", *(f"-{number}" for number in range(2, _MAX_DAMAGED_FILES)))
     candidates = (path.with_name(f"{path.name}.damaged{mark}") for mark in suffixes)
     free_path = next((candidate for candidate in candidates if not candidate.exists()), None)

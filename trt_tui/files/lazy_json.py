@@ -1,7 +1,7 @@
-"""JSON of any size, read in pieces: long strings stay in the file, and only where they stand is kept.
+"""A JSON reader for files of any size that leaves long strings in the file and keeps only their positions.
 
-Parsers that stream (ijson, among others) hand over whole strings, and a tensor in JSON is one string of base64: with
-them a gigabyte of values takes several of memory. Here one takes a few numbers.
+Streaming parsers such as ijson return whole strings, and a tensor in JSON is one string of base64. With such a parser,
+a gigabyte of values needs several gigabytes of memory. This reader needs a few numbers for each such string.
 """
 
 import json
@@ -16,10 +16,10 @@ from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import open_regular_file
 
 MAX_KEPT_STRING_BYTES = 4096
-"""Longer strings stay in the file."""
+"""The maximum length of a string that is kept in memory. Longer strings stay in the file."""
 
 MAX_VALUES = 4_000_000
-"""Most values (strings, numbers, lists, objects) of a file."""
+"""The maximum number of values (strings, numbers, lists, objects) in a file."""
 
 _MAX_DEPTH = 64
 _BLOCK_BYTES = 1 << 20
@@ -32,12 +32,12 @@ _CONSTANTS: dict[bytes, object] = {b"true": True, b"false": False, b"null": None
 
 @dataclass(frozen=True)
 class FileSpan:
-    """A long string that stays in its file.
+    """A long JSON string that stays in its file, with its position.
 
     Attributes:
-        start: The first byte behind the opening quote.
-        length: Bytes up to the closing quote.
-        has_escapes: Whether a backslash stands in it.
+        start: The position of the first byte after the opening quote.
+        length: The number of bytes up to the closing quote.
+        has_escapes: True if the string contains a backslash.
     """
 
     path: Path
@@ -46,10 +46,10 @@ class FileSpan:
     has_escapes: bool
 
     def iterate_blocks(self, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
-        """Its bytes as they stand in the file, ``block_bytes`` at a time.
+        """Yields the bytes of the string as stored in the file, ``block_bytes`` at a time.
 
         Raises:
-            InputError: the file is shorter than it was.
+            InputError: The file is shorter than it was.
         """
         with open_regular_file(self.path) as file:
             file.seek(self.start)
@@ -63,10 +63,10 @@ class FileSpan:
 
 
 class _JsonText:
-    """A file as text to be parsed, a block at a time.
+    """The text of a JSON file, read one block at a time.
 
     Attributes:
-        offset: Position in the block.
+        offset: The position in the current block.
     """
 
     def __init__(self, file: BinaryIO, file_name: str) -> None:
@@ -81,21 +81,20 @@ class _JsonText:
         return self._block_start + self.offset
 
     def invalid_json_error(self, reason: str) -> InputError:
-        """That the text is no JSON where it is now."""
         return InputError(f"{self._name} is not valid JSON", f"{reason} at byte {self.file_position:,}",
                           "Write the file again; it may be another format.")
 
     def read_next_block(self) -> bool:
-        """Goes on to the next block; False at the end."""
+        """Reads the next block. Returns False at the end of the file."""
         self._block_start += len(self._block)
         self._block, self.offset = self._file.read(_BLOCK_BYTES), 0
         return bool(self._block)
 
     def peek_nonblank_byte(self) -> bytes:
-        """The next byte that is no blank, which is not taken.
+        """Skips blanks and returns the next byte without consuming it.
 
         Raises:
-            InputError: the file ends here.
+            InputError: The file ends here.
         """
         while True:
             match = _SPACE_PATTERN.match(self._block, self.offset)
@@ -107,7 +106,11 @@ class _JsonText:
                 raise self.invalid_json_error("it ends early, so the file may have been cut off,")
 
     def take_nonblank_byte(self, allowed_bytes: bytes) -> bytes:
-        """The next byte that is no blank, one of ``allowed_bytes``."""
+        """Skips blanks, and consumes and returns the next byte.
+
+        Raises:
+            InputError: The byte is not one of ``allowed_bytes``.
+        """
         byte = self.peek_nonblank_byte()
         if byte not in allowed_bytes:
             raise self.invalid_json_error(f"{' or '.join(map(chr, allowed_bytes))} is missing")
@@ -115,7 +118,7 @@ class _JsonText:
         return byte
 
     def read_scalar(self) -> object:
-        """A number or a constant."""
+        """Reads a number or a constant such as ``true``."""
         text = b""
         while True:
             match = _SCALAR_PATTERN.match(self._block, self.offset)
@@ -132,7 +135,8 @@ class _JsonText:
             raise self.invalid_json_error("neither a string nor a number is found") from None
 
     def read_string(self, path: Path) -> str | FileSpan:
-        """A string whose opening quote was taken."""
+        """Reads a string after its opening quote. Returns a `FileSpan` for a string of over `MAX_KEPT_STRING_BYTES`
+        bytes."""
         start, length, has_escapes = self.file_position, 0, False
         parts: list[bytes] = []
         while True:
@@ -170,15 +174,15 @@ def _refuse_long_number() -> object:
 
 
 def read_lazy_json(path: Path, file_name: str) -> Any:
-    """The value of a JSON file: objects as dictionaries (of two equal keys the last counts), lists, and so on.
+    """Reads a JSON file and returns its value, with each string of over `MAX_KEPT_STRING_BYTES` bytes as a `FileSpan`.
 
-    Strings of over `MAX_KEPT_STRING_BYTES` are `FileSpan`.
+    Objects become dictionaries; of two equal keys the last counts.
 
     Args:
-        file_name: What messages call the file.
+        file_name: The name of the file in messages.
 
     Raises:
-        InputError: it is no JSON, is cut off, is nested over 64 deep, or holds over `MAX_VALUES` values.
+        InputError: The file is not JSON, is cut off, has over 64 nested levels, or has over `MAX_VALUES` values.
     """
     with limit_file_reading(path), open_regular_file(path) as file:
         text = _JsonText(file, file_name)

@@ -1,4 +1,5 @@
-"""YAML from elsewhere: plain values, with aliases and merge keys that stand for a limited number of them."""
+"""A reader of YAML files from elsewhere, limited to plain values. The number of values behind aliases and merge keys is
+limited too."""
 
 from typing import Any
 
@@ -7,13 +8,14 @@ import yaml
 from trt_tui.errors import InputError
 
 MAX_YAML_VALUES = 1_000_000
-"""Values of a document with every alias written out."""
+"""The maximum number of values of a document, with every alias expanded."""
 _MAX_NUMBER_CHARACTERS = 64
-"""A longer number in base 60 or 10 takes long to convert; no option of a tool needs one."""
+"""The maximum length of a number. The conversion of a longer number in base 60 or 10 is slow, and no tool's option
+needs one."""
 
 
 class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """A `yaml.SafeLoader` that counts what aliases stand for before anything is built from them."""
+    """A `yaml.SafeLoader` that counts the values behind aliases before any value is built."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -39,7 +41,7 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
         """Returns the number of a scalar.
 
         Raises:
-            yaml.YAMLError: it has too many characters, or no float holds it.
+            yaml.YAMLError: The number has too many characters, or no float represents it.
         """
         try:
             if len(node.value) <= _MAX_NUMBER_CHARACTERS:
@@ -60,7 +62,7 @@ def read_yaml(text: str, file_name: str) -> Any:
     """Returns the value of a YAML document: None, texts, numbers, dates, lists and dictionaries.
 
     Raises:
-        InputError: it is no YAML, or stands for too many values.
+        InputError: The text is not YAML, or has too many values.
     """
     try:
         loader = _LimitedLoader(text)

@@ -1,4 +1,4 @@
-"""Locks for files that several programs of one user may write; they lie in the user's cache folder."""
+"""Locks for files that several processes of one user may write. The lock files are in the user's cache folder."""
 
 import contextlib
 import hashlib
@@ -12,10 +12,10 @@ from filelock import FileLock, Timeout
 
 @contextlib.contextmanager
 def file_lock(path: Path | str, max_wait_s: float) -> Iterator[None]:
-    """Holds a file's lock. Where the cache folder cannot be written to there is none, and the body runs all the same.
+    """Holds the lock of a file during the ``with`` block. If the cache folder is not writable, there is no lock.
 
     Raises:
-        Timeout: another program holds it for longer than ``max_wait_s``.
+        Timeout: Another process holds the lock for longer than ``max_wait_s``.
     """
     name = hashlib.sha256(os.path.realpath(path).encode(errors="surrogateescape")).hexdigest()[:32]
     folder = Path(platformdirs.user_cache_dir("trt-tui")) / "locks"

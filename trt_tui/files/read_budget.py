@@ -1,8 +1,8 @@
-"""The budget of time and memory that the reading of one file has.
+"""The limits of CPU time and memory for reading one file.
 
-A file below 1 MB can keep a reader busy for years: by a pattern that backtracks, by lists that double, by names that
-repeat. A timer of the CPU time that this process uses interrupts the main thread, regular expressions included, and
-the reading ends with an error that names the file.
+A file below 1 MB can keep a reader busy for years, for example with a backtracking pattern, doubling lists or repeated
+names. A timer of the CPU time of this process interrupts the main thread, even within a regular expression. The reading
+then ends with an error that names the file.
 """
 
 import contextlib
@@ -16,10 +16,12 @@ from pathlib import Path
 from trt_tui.errors import InputError
 
 MAX_READ_S = 5.0
-"""CPU time for a small file; a large one has `MIN_BYTES_PER_S` on top."""
+"""The CPU time in seconds for reading a small file. A large file gets additional time: its size divided by
+`MIN_BYTES_PER_S`."""
 MIN_BYTES_PER_S = 10 << 20
 MAX_MEMORY_BYTES = 2 << 30
-"""Growth of this process's memory for a small file; a large one has `MAX_MEMORY_PER_BYTE` times its size on top."""
+"""The growth of process memory for reading a small file. A large file gets additional memory: `MAX_MEMORY_PER_BYTE`
+times its size."""
 MAX_MEMORY_PER_BYTE = 32
 _TICK_S = 0.05
 
@@ -27,7 +29,8 @@ _DEFAULT_NEXT_STEP = "Check that this is the right file; if it is, shorten its r
 
 
 class _BudgetExceededError(BaseException):
-    """The budget is spent; no reader takes it for an error of its own."""
+    """The reading of a file has used up its CPU time or memory. The class is a BaseException, so that no reader catches
+    it."""
 
 
 _is_running = False
@@ -36,19 +39,19 @@ _is_running = False
 @contextlib.contextmanager
 def limit_reading_resources(input_title: str, size_bytes: int = 0, *, max_seconds: float | None = None,
                             next_step: str = _DEFAULT_NEXT_STEP) -> Iterator[None]:
-    """Ends the block with an error if it takes too much time or memory, or is nested too deep.
+    """Stops the ``with`` block with an error if it uses too much CPU time or memory, or reads too deeply nested data.
 
-    A block within another one shares the budget of the outer one. Outside of the main thread there is no limit, since
-    no other thread can be interrupted; every reader of this program runs in one.
+    A block within another one shares the budget of the outer block. Only the main thread can be interrupted, so there
+    is no limit in other threads. Every reader of this program runs in a main thread.
 
     Args:
         input_title: The name of the file in messages.
         size_bytes: The size of the file.
-        max_seconds: CPU time for a small file; `MAX_READ_S` by default.
-        next_step: The advice if the budget is spent.
+        max_seconds: The CPU time for a small file; `MAX_READ_S` by default.
+        next_step: The advice if a limit is exceeded.
 
     Raises:
-        InputError: the budget is spent; or the block raised a RecursionError or a MemoryError.
+        InputError: A limit is exceeded, or the block raised a RecursionError or a MemoryError.
     """
     global _is_running
     if _is_running or threading.current_thread() is not threading.main_thread():
@@ -82,7 +85,7 @@ def limit_reading_resources(input_title: str, size_bytes: int = 0, *, max_second
 
 @contextlib.contextmanager
 def limit_file_reading(path: Path | str) -> Iterator[None]:
-    """Is the `limit_reading_resources` of a file of that size, called by its name in messages."""
+    """Applies `limit_reading_resources` to the ``with`` block, with the size and the name of a file."""
     size = 0
     with contextlib.suppress(OSError, ValueError):
         size = os.stat(path).st_size
@@ -102,7 +105,7 @@ def _convert_exhaustion_errors(input_title: str) -> Iterator[None]:
 
 
 def _read_resident_memory_bytes() -> int:
-    """Returns the memory that this process holds; 0 where the system does not say."""
+    """Returns the resident memory of this process in bytes; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

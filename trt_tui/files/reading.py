@@ -1,7 +1,7 @@
-"""Reading files that users name: only regular ones, and only up to a size.
+"""Reading of files that users name. Only regular files up to a maximum size are read.
 
-Reading a pipe or a device in place of a file would never end, and a file of another kind may be too large for memory;
-both are refused before anything is read.
+Reading a pipe or a device would never end, and a file of an unexpected kind may be too large for memory. Both are
+refused before any byte is read.
 """
 
 import hashlib
@@ -15,20 +15,21 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import find_similar_names, suggestion_question
 
 MAX_TEXT_BYTES = 256 << 20
-"""Most bytes of a file that is read as text in one piece: configs, calibration caches, the JSON of engine layers."""
+"""The maximum size of a file that is read as one text: configs, calibration caches, the JSON of engine layers."""
 MAX_SCRIPT_BYTES = 16 << 20
-"""Most bytes of a Python file."""
+"""The maximum size of a Python file."""
 MAX_BINARY_BYTES = 16 << 30
-"""Most bytes of an engine or a timing cache."""
+"""The maximum size of an engine or a timing cache."""
 
 MAX_DEPTH = 64
-"""Lists and objects within each other in a file of ours; far fewer than Python's own limit for pickles and JSON."""
+"""The maximum nesting depth of lists and objects in a file of trt-tui. Python's own limits for pickles and JSON are far
+higher."""
 
 _BLOCK_BYTES, _BLOCK_COUNT = 1 << 16, 128
-"""What `sampled_file_sha256` reads of a large file: 8 MiB of it."""
+"""The size and number of the blocks that `sampled_file_sha256` reads of a large file: 8 MiB in total."""
 
 MAX_SCANNED_FILES = 10_000
-"""Files of a folder that are looked at for names like that of a missing file."""
+"""The maximum number of files of a folder that are searched for names similar to that of a missing file."""
 
 _SPECIAL_FILE_KINDS = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is a pipe"),
                        (stat.S_ISSOCK, "it is a socket"), (stat.S_ISCHR, "it is a device"), (stat.S_ISBLK,
@@ -36,11 +37,11 @@ _SPECIAL_FILE_KINDS = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is 
 
 
 def check_regular_file(path: Path | str, *, max_bytes: int | None = None) -> os.stat_result:
-    """Refuses what is no regular file, or is larger than ``max_bytes`` bytes; returns its status.
+    """Returns the status of a file, after a check that it is a regular file of at most ``max_bytes`` bytes.
 
     Raises:
-        InputError: there is no such file, it cannot be asked for, is a pipe, a device, a socket or a folder, or is too
-            large.
+        InputError: The file does not exist, its status cannot be read, or it is too large. A pipe, a device, a socket
+            or a folder raises the same error.
     """
     try:
         status = os.stat(path)
@@ -52,9 +53,10 @@ def check_regular_file(path: Path | str, *, max_bytes: int | None = None) -> os.
 
 
 def find_similar_files(path: Path | str) -> list[str]:
-    """Returns up to 3 files of the same folder whose names are most like that of a missing one, the likeliest first.
+    """Returns up to 3 files of the same folder whose names are most similar to that of a missing file, the most similar
+    first.
 
-    Of a file with a suffix only files with that suffix, or with one that is spelled alike, are suggested.
+    If the missing file has a suffix, only files with the same or a similar suffix are returned.
     """
     missing_path = Path(path)
     try:
@@ -74,17 +76,17 @@ def find_similar_files(path: Path | str) -> list[str]:
 
 
 def missing_file_error(title: str, path: Path | str, next_step: str = "Check the path.") -> InputError:
-    """Returns the error of a file that is not there, with the files that may be meant."""
+    """Returns the error for a file that does not exist, with the names of similar files."""
     folder = Path(path).parent
     cause = suggestion_question(find_similar_files(path)) if folder.is_dir() else f"the folder {folder} does not exist"
     return InputError(title, cause, next_step)
 
 
 def open_regular_file(path: Path | str, *, max_bytes: int | None = None) -> BinaryIO:
-    """Opens a file for reading, checked as by `check_regular_file`; it never waits for a pipe's other end.
+    """Opens a regular file for reading. The call never waits for the other end of a pipe.
 
     Raises:
-        InputError: as `check_regular_file`, or it may not be read.
+        InputError: `check_regular_file` raises it, or reading is not permitted.
     """
     check_regular_file(path, max_bytes=max_bytes)
     try:
@@ -101,14 +103,14 @@ def open_regular_file(path: Path | str, *, max_bytes: int | None = None) -> Bina
 
 
 def read_bytes(path: Path | str, max_bytes: int = MAX_BINARY_BYTES) -> bytes:
-    """The content of a regular file of at most ``max_bytes`` bytes.
+    """Reads a regular file of at most ``max_bytes`` bytes.
 
     Raises:
-        InputError: as `open_regular_file`, or reading fails.
+        InputError: `open_regular_file` raises it, or reading fails.
     """
     with open_regular_file(path, max_bytes=max_bytes) as stream:
         try:
-            # A read of `max_bytes` bytes would allocate them; files under /proc are longer than they say.
+            # A read of `max_bytes` bytes would allocate them; files under /proc are longer than their reported size.
             data = stream.read(min(max_bytes, os.fstat(stream.fileno()).st_size) + 1)
             while len(data) <= max_bytes and (piece := stream.read(1 << 20)):
                 data += piece
@@ -120,10 +122,10 @@ def read_bytes(path: Path | str, max_bytes: int = MAX_BINARY_BYTES) -> bytes:
 
 
 def read_text(path: Path | str, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """The content of a regular file in UTF-8, with or without a byte order mark.
+    """Reads a regular file as UTF-8, with or without a byte order mark.
 
     Raises:
-        InputError: as `read_bytes`, or it is no text in UTF-8.
+        InputError: `read_bytes` raises it, or the file is not UTF-8 text.
     """
     data = read_bytes(path, max_bytes)
     try:
@@ -134,7 +136,7 @@ def read_text(path: Path | str, max_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def is_nested_deeper(value: object, max_depth: int) -> bool:
-    """Returns True if lists and dictionaries stand within each other at more than ``max_depth`` levels."""
+    """Returns True if lists and dictionaries are nested at more than ``max_depth`` levels."""
     level_values = [value]
     for _ in range(max_depth + 1):
         containers = [container for container in level_values if isinstance(container, (dict, list))]
@@ -148,7 +150,7 @@ def is_nested_deeper(value: object, max_depth: int) -> bool:
 
 
 def file_sha256(path: Path | str) -> str:
-    """SHA-256 of a regular file, read in pieces; "" where there is none, or it cannot be read."""
+    """Returns the SHA-256 of a regular file; "" if the file does not exist or cannot be read."""
     sha256 = hashlib.sha256()
     try:
         with open_regular_file(path) as stream:
@@ -160,10 +162,11 @@ def file_sha256(path: Path | str) -> str:
 
 
 def sampled_file_sha256(path: Path | str) -> str:
-    """Returns a SHA-256 of blocks spread evenly over a file, its first and last among them, and of its size.
+    """Returns a SHA-256 of the size of a file and of blocks spread evenly over it, the first and the last among them;
+    "" if the file cannot be read.
 
     Two versions of trained weights differ nearly everywhere, so most replaced files are noticed in a few milliseconds.
-    A change between the blocks is not: `file_sha256` reads all. "" if the file cannot be read.
+    A change between the blocks is not noticed: `file_sha256` reads the whole file.
     """
     sha256 = hashlib.sha256()
     try:

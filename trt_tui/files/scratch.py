@@ -1,4 +1,4 @@
-"""Temporary folders and files: gone when their block ends, and cleared later where the process was killed in it."""
+"""Temporary folders and files, which are removed after use, or by a later process if their own process was killed."""
 
 import contextlib
 import fcntl
@@ -13,19 +13,23 @@ from pathlib import Path
 from trt_tui.errors import InputError
 
 _LOCK_FILE = ".in-use"
-"""A file in each scratch folder that its process holds a lock on: ids of processes are others in another container."""
+"""The file in each scratch folder that the process of the folder locks.
+
+A process id would not identify the process: ids in another container are different.
+"""
 
 STALE_S = 3600.0
-"""After so long a temporary file that nothing was written to, and a folder without a lock, belong to nobody."""
+"""The age in seconds from which a temporary file, or a folder without a lock, is considered abandoned."""
 
 
 @contextlib.contextmanager
 def create_scratch_folder() -> Iterator[Path]:
-    """A temporary folder that is gone after the block, and after the next `remove_unused_scratch_folders` if the
-    process was killed.
+    """Creates a temporary folder that is removed after the ``with`` block.
+
+    If the process is killed, the next `remove_unused_scratch_folders` removes the folder.
 
     Raises:
-        InputError: no temporary folder can be made.
+        InputError: No temporary folder can be created.
     """
     while True:
         try:
@@ -42,8 +46,7 @@ def create_scratch_folder() -> Iterator[Path]:
 def _lock_scratch_folder(folder: Path, lock_stack: contextlib.ExitStack) -> bool:
     """Locks a new scratch folder until ``lock_stack`` is closed.
 
-    Returns False if `remove_unused_scratch_folders` of a process that was starting removed the folder before it was
-    locked.
+    Returns False if another starting process removed the folder with `remove_unused_scratch_folders` before the lock.
     """
     try:
         lock = lock_stack.enter_context(open(folder / _LOCK_FILE, "w"))
@@ -51,12 +54,11 @@ def _lock_scratch_folder(folder: Path, lock_stack: contextlib.ExitStack) -> bool
         return os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK_FILE))
     except FileNotFoundError:
         return False
-    except OSError:  # a file system without locks: the folder is left alone for `STALE_S`
+    except OSError:  # a file system without locks: other processes keep the folder for `STALE_S`
         return True
 
 
 def remove_unused_scratch_folders() -> None:
-    """Removes the scratch folders of this user's processes that were killed."""
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob("trt-tui-*-*"):
             with contextlib.suppress(OSError):
@@ -65,7 +67,7 @@ def remove_unused_scratch_folders() -> None:
 
 
 def _remove_unused_folder(folder: Path) -> None:
-    """Removes a scratch folder that no process holds, under its lock."""
+    """Removes a scratch folder under its lock. Raises OSError if a process holds the lock."""
     try:
         with open(folder / _LOCK_FILE) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +78,7 @@ def _remove_unused_folder(folder: Path) -> None:
 
 
 def temporary_path(destination: Path, unique_suffix: str) -> Path:
-    """The name of a temporary file that is to take the place of ``destination``."""
+    """Returns the path of the temporary file that will replace ``destination``."""
     return destination.with_name(f".{destination.name[:100]}.{unique_suffix}.tmp")
 
 
@@ -85,7 +87,7 @@ _temporaries: set[Path] = set()
 
 @contextlib.contextmanager
 def register_temporary_file(path: Path) -> Iterator[None]:
-    """In this block `remove_temporary_files` removes a file."""
+    """Marks a file as temporary during the ``with`` block, so that `remove_temporary_files` removes the file."""
     _temporaries.add(path)
     try:
         yield
@@ -94,14 +96,14 @@ def register_temporary_file(path: Path) -> Iterator[None]:
 
 
 def remove_temporary_files() -> None:
-    """Removes the temporary files that are being written, for a process that is about to end in the middle of it."""
+    """Removes the temporary files that are being written, before the process ends early."""
     for path in tuple(_temporaries):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def remove_stale_files_beside(destination: Path) -> None:
-    """Removes temporary files and folders of a target whose writers were killed."""
+    """Removes the temporary files and folders of a destination whose writing processes were killed."""
     start, end = f".{destination.name[:100]}.", ".tmp"
     with contextlib.suppress(OSError):
         for entry in os.scandir(destination.parent):
@@ -111,7 +113,11 @@ def remove_stale_files_beside(destination: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """In this block a folder is locked; raises BlockingIOError if it is already."""
+    """Locks a folder during the ``with`` block.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,15 +128,15 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mark_folder_in_use(folder: Path) -> Iterator[None]:
-    """In this block `remove_stale_path` leaves a folder alone, however long ago something was added to it."""
+    """Protects a temporary folder from `remove_stale_path` during the ``with`` block, even if its last file is old."""
     with contextlib.ExitStack() as lock_stack:
-        with contextlib.suppress(OSError):  # without it the folder is left alone for `STALE_S`
+        with contextlib.suppress(OSError):  # without the lock, other processes keep the folder for `STALE_S`
             lock_stack.enter_context(_lock_folder(folder))
         yield
 
 
 def remove_stale_path(path: Path) -> bool:
-    """Removes a temporary file or folder that nobody writes to any more; whether it did."""
+    """Removes a temporary file or folder that no process writes to any more. Returns True if the path was removed."""
     with contextlib.suppress(OSError):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _is_stale(path):
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Writes files and folders completely or not at all."""
+"""Atomic writing of files and folders: completely or not at all."""
 
 import contextlib
 import errno
@@ -18,12 +18,13 @@ from trt_tui.files.scratch import mark_folder_in_use, register_temporary_file, r
 
 
 def write_file_atomically(path: Path | str, data: bytes | str, *, is_private: bool = False) -> None:
-    """Writes a file as `open_atomic_writer` does; text as UTF-8.
+    """Writes a file completely or not at all, a text as UTF-8.
 
-    What UTF-8 cannot hold (a name of broken UTF-8) is written with a backslash, which JSON reads as what it was.
+    The file is written by `open_atomic_writer`. Characters that UTF-8 cannot encode (from a name in broken UTF-8) are
+    written as backslash escapes, which JSON decodes again.
 
     Raises:
-        InputError: see `open_atomic_writer`.
+        InputError: The file cannot be written.
     """
     with open_atomic_writer(path, is_private=is_private) as stream:
         stream.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
@@ -31,10 +32,11 @@ def write_file_atomically(path: Path | str, data: bytes | str, *, is_private: bo
 
 @dataclass(frozen=True)
 class _PendingFile:
-    """A file that is written and takes its place when the transaction ends.
+    """A file that is written under a temporary name and renamed to its destination when the transaction ends.
 
     Attributes:
-        is_new: False if it replaces a file.
+        path: The destination as the caller named it, for messages; `destination` has symbolic links resolved.
+        is_new: False if the file replaces another one.
     """
 
     temporary_file: Path
@@ -43,14 +45,13 @@ class _PendingFile:
     is_new: bool
 
     def move_to_destination(self) -> None:
-        """Puts the file at its place."""
         with convert_write_errors(self.path):
             os.replace(self.temporary_file, self.destination)
 
 
 @dataclass
 class _Transaction:
-    """The files of a `file_transaction` in the order of writing, and what removes those that never take their place."""
+    """The files of a `file_transaction` in the order of writing, and the cleanup of their temporary files."""
 
     pending_files: list[_PendingFile] = field(default_factory=list)
     cleanup_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -61,13 +62,15 @@ _transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", d
 
 @contextlib.contextmanager
 def file_transaction() -> Iterator[None]:
-    """In this block `open_atomic_writer` writes files that take their places when it ends: all of them, or none if it
-    raises.
+    """Collects the files written in the ``with`` block and puts them in place when it ends: all of them, or none if the
+    block raises.
 
-    A block within another one is part of it. Devices and pipes are written at once.
+    It collects the files of `open_atomic_writer`. A block within another one is part of the outer block. Devices and
+    pipes are written at once.
 
     Raises:
-        InputError: a file cannot take its place. Those before it are removed, unless they replaced others.
+        InputError: A file cannot be renamed to its destination. The new files before it are removed; files that
+            replaced others stay.
     """
     if _transaction.get() is not None:
         yield
@@ -90,7 +93,8 @@ def file_transaction() -> Iterator[None]:
 
 
 def find_content_path(path: Path) -> Path:
-    """The path of a file's content: a temporary file if the transaction that is under way has written it."""
+    """Returns the path with the current content of a file: a temporary file if the open transaction has written the
+    file, and ``path`` if not."""
     transaction, destination = _transaction.get(), Path(os.path.realpath(path))
     pending_files = transaction.pending_files if transaction is not None else ()
     return next((pending_file.temporary_file
@@ -105,23 +109,25 @@ def _remove_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
+    """Opens a stream whose content replaces the file ``path`` when the ``with`` block ends. If the block raises, the
+    content is discarded.
 
-    In a `file_transaction` it takes the place when that ends.
+    In a `file_transaction` the file is replaced when the transaction ends.
 
-    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions, and until
-    then only its owner may read the new content. Only a regular file is replaced; a device or a pipe is written to.
+    A symbolic link stays a link, and the file behind it is replaced. A replaced file keeps its permissions; before the
+    replacement, only its owner can read the new content. Only a regular file is replaced; a device or a pipe is written
+    to.
 
     Args:
-        is_private: True for a file that only its owner may read and write, whatever permissions a replaced one has.
+        is_private: True for a file that only its owner may read and write, whatever the permissions of a replaced file.
 
     Raises:
-        InputError: the folder does not exist, the place is a folder or is read-only, nothing reads from the pipe, or
-            the disk is full.
+        InputError: The folder does not exist, the destination is a folder or is read-only, no process reads from the
+            pipe, or the disk is full.
     """
     path = Path(path)
     with convert_write_errors(path):
-        if is_special_file(path):  # as it is named: /dev/stdout leads to a pipe that has no name
+        if is_special_file(path):  # links are not resolved here: /dev/stdout leads to a pipe without a name
             with _open_device_writer(path) as stream:
                 yield stream
             return
@@ -138,7 +144,7 @@ def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterato
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0),
                              0o666 if replaced_status is None and not is_private else 0o600)
         with contextlib.ExitStack() as cleanup:
-            cleanup.callback(_remove_file, temporary)  # without effect once it took its place
+            cleanup.callback(_remove_file, temporary)  # without effect after the rename
             cleanup.enter_context(register_temporary_file(temporary))
             with os.fdopen(descriptor, "wb") as stream:
                 yield stream
@@ -155,9 +161,9 @@ def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterato
 
 
 def _copy_permissions(replaced_status: os.stat_result, temporary: Path) -> None:
-    """Gives a temporary file the group and the permissions of the file that it replaces.
+    """Copies the group and the permissions of a replaced file to the temporary file that replaces it.
 
-    If it cannot get the group, no group has any permission.
+    If the group cannot be set, the group permissions are removed.
     """
     mode = stat.S_IMODE(replaced_status.st_mode)
     if os.stat(temporary).st_gid != replaced_status.st_gid:
@@ -169,7 +175,7 @@ def _copy_permissions(replaced_status: os.stat_result, temporary: Path) -> None:
 
 
 def is_special_file(path: Path | str) -> bool:
-    """Whether something stands there that is neither a regular file nor a folder: a device, a pipe or a socket."""
+    """Returns True if a path is a device, a pipe or a socket: it exists, and is neither a regular file nor a folder."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -179,8 +185,8 @@ def is_special_file(path: Path | str) -> bool:
 
 @contextlib.contextmanager
 def _open_device_writer(destination: Path) -> Iterator[BinaryIO]:
-    """A stream whose content is written to a device or a pipe when the block ends."""
-    # Without O_NONBLOCK a pipe that nothing reads from would be waited for for ever.
+    """Opens a stream whose content is written to a device or a pipe when the ``with`` block ends."""
+    # Without O_NONBLOCK, opening a pipe without a reader would wait for ever.
     descriptor = os.open(destination, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "wb", buffering=0) as device, tempfile.TemporaryFile(prefix="trt-tui-") as stream:
@@ -193,7 +199,7 @@ def _open_device_writer(destination: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def convert_write_errors(path: Path) -> Iterator[None]:
-    """Turns an OSError of the block into an InputError that names ``path`` and what to do."""
+    """Converts an OSError of the ``with`` block to an InputError that names ``path`` and the next step."""
     try:
         yield
     except OSError as error:
@@ -214,10 +220,10 @@ def convert_write_errors(path: Path) -> Iterator[None]:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes a folder that only its owner may enter, and its parents; a folder that exists stays as it is.
+    """Creates a folder that only its owner may enter, and its missing parents. An existing folder stays unchanged.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: The folder cannot be created.
     """
     if not folder.parent.exists():
         make_private_folder(folder.parent)
@@ -225,10 +231,10 @@ def make_private_folder(folder: Path) -> None:
 
 
 def require_empty_folder(folder: Path) -> None:
-    """Checks that a folder is new, or empty.
+    """Raises an error unless a folder is empty or does not exist.
 
     Raises:
-        InputError: something is there.
+        InputError: The folder has content, or the path is not a folder.
     """
     with convert_write_errors(folder):
         is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
@@ -239,12 +245,13 @@ def require_empty_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def fill_folder_atomically(destination: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``destination`` when the block ends and is dropped if it raises.
+    """Yields a new temporary folder that becomes ``destination`` when the ``with`` block ends. If the block raises, the
+    folder is removed.
 
-    An empty folder that it replaces leaves it its permissions.
+    If ``destination`` is an empty folder, the new folder takes its permissions.
 
     Raises:
-        InputError: something is there already, its parent is not there or cannot be written, or the disk is full.
+        InputError: The destination has content, its parent does not exist or is not writable, or the disk is full.
     """
     require_empty_folder(destination)
     with convert_write_errors(destination):
@@ -258,10 +265,10 @@ def fill_folder_atomically(destination: Path) -> Iterator[Path]:
             temporary_folder.chmod(
                 stat.S_IMODE(destination.stat().st_mode) if destination.exists() else 0o777 & ~_read_umask())
             require_empty_folder(destination)
-            os.replace(temporary_folder, destination)  # an empty folder gives way
+            os.replace(temporary_folder, destination)  # an empty folder is replaced
         except BaseException as error:
             shutil.rmtree(temporary_folder, ignore_errors=True)
-            if isinstance(error, InputError):  # in the words of what was asked for
+            if isinstance(error, InputError):  # the message names the folder that the user named
                 error.title = error.title.replace(str(temporary_folder), str(destination))
             raise
 

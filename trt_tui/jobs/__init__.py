@@ -1,1 +1,1 @@
-"""Long work in a child process: the requests to it, the events from it, and how it is stopped."""
+"""The jobs of the background process, the requests that start them, the events they send, and their cancellation."""

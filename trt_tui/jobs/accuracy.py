@@ -1,4 +1,4 @@
-"""Configs at the judged outputs."""
+"""The jobs that measure the accuracy of configs at the judged outputs."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -20,7 +20,11 @@ from trt_tui.workspace import Workspace
 
 def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                      phase: str = "") -> Iterator[Accuracy]:
-    """Yields the verdict of one config, complete at the end; reports progress if the phase has a name."""
+    """Yields the accuracy of a config after each feed. The last value covers all feeds.
+
+    Args:
+        phase: The phase under which the progress is reported; "" to report none.
+    """
     cached = store.load_result(workspace, "verdict", config, Accuracy)
     if cached is not None:
         yield cached
@@ -35,7 +39,7 @@ def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobRepo
 
 
 class AccuracyTask:
-    """An errand: the whole verdict of a config on some feeds."""
+    """The task that measures the accuracy of a config on some feeds."""
 
     def __init__(self, ranges: Mapping[str, float], feed_indices: Sequence[int]) -> None:
         self._ranges, self._feed_indices = ranges, tuple(feed_indices)
@@ -53,7 +57,7 @@ class AccuracyTask:
 
 def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                    configs: Sequence[PrecisionConfig], urgency: Urgency) -> Steps[None]:
-    """Has other processes judge several configs at once, one each; what comes of them is stored."""
+    """Measures several configs in parallel, each on one worker, and stores the results."""
     unknown = [config for config in configs if store.load_result(workspace, "verdict", config, Accuracy) is None]
     executor = get_executor(workspace, reporter)
     for finished in executor.map(AccuracyTask(workspace.ranges, workspace.feeds), unknown):
@@ -63,14 +67,15 @@ def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, rep
 
 
 PendingIntervals = dict[str, Iterator[PartialResult[Accuracy]]]
-"""What goes on with the metric on draws of the samples, by run, once all its feeds are measured."""
+"""The measurements that remain for each run after its last feed: the metric on draws of the samples, by run key."""
 
 
 def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
                     ) -> Steps[PendingIntervals]:
-    """Sends the verdict of each run: all on the first feed, then all of them one feed further at a time.
+    """Measures and sends the accuracy of each run: all runs on the first feed, then all runs one feed further at a
+    time.
 
-    Returns what `add_metric_intervals` goes on with.
+    Returns the pending metric intervals, which `add_metric_intervals` completes.
     """
     start_time, done, feed_indices = time.monotonic(), 0, workspace.feeds
     pending: PendingIntervals = {}
@@ -93,7 +98,7 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
 
     for run, config in runs.items():
         ensure_ranges(workspace, store, reporter,
-                      [config])  # only now, so that FP16's first verdict does not wait for it
+                      [config])  # only now: the first FP16 result does not wait for it
         cached = store.load_result(workspace, "verdict", config, Accuracy)
         if cached is not None:
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, cached, True))
@@ -119,10 +124,10 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
 def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          runs: Mapping[str, PrecisionConfig],
                          pending_intervals: PendingIntervals | None = None) -> Steps[None]:
-    """Sends the verdicts of runs again, with the interval of the metric where that is not known.
+    """Sends the accuracies of runs again, with the confidence interval of the metric added where it is missing.
 
     Args:
-        pending_intervals: What was measured just now; the others are measured once more.
+        pending_intervals: The measurements that `send_accuracies` has begun. All other runs are measured again.
     """
     if workspace.metric is None:
         return
@@ -141,7 +146,7 @@ def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: Job
 
 
 def send_reference_metric(workspace: Workspace, store: ResultStore, reporter: JobReporter) -> Steps[dict[str, float]]:
-    """Returns the metric of the FP32 network, and sends it."""
+    """Measures and sends the metric of the reference. Returns its values."""
     fp32 = PrecisionConfig.from_precision(Precision.FP32)
     metric_values = store.load_result(workspace, "metric", fp32, dict[str, float])
     if metric_values is None:

@@ -1,4 +1,4 @@
-"""Engines of configs: built and judged, or built and written to a file."""
+"""The jobs that build the engine of a config, and measure it or write it to a file."""
 
 import contextlib
 import shlex
@@ -40,12 +40,13 @@ from trt_tui.jobs.store import EngineCache, ResultStore
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
 
 BuildSteps = Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]
-"""A build under way; its result comes last."""
+"""The generator of the steps of a build. The last step is the result."""
 
 
 def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                   request: rq.BuildEngine) -> Steps[None]:
-    """Builds a config and judges what came out, after the FP32 engine; without a builder its export is executed."""
+    """Builds and measures the engine of a config, after the FP32 engine. Without a builder, the exported file is
+    executed."""
     config, builder = request.config, workspace.builder
     ensure_ranges(workspace, store, reporter, [config])
     if builder is None:
@@ -72,9 +73,12 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
 
 def build_and_judge_config(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                            quick: bool = False) -> Steps[EngineResult]:
-    """Returns a config's engine, built and judged, and sends it. A quick one is not kept.
+    """Builds and measures the engine of a config, and sends and returns the result.
 
-    Several builds of one config are made at once where other processes are.
+    If each config is built several times, workers make the builds in parallel.
+
+    Args:
+        quick: True for a build at the lowest effort, whose result is not stored.
     """
     if not quick and _choose_build_plan(workspace, config).builds_per_config > 1:
         yield from build_engines_in_parallel(workspace, store, reporter, (config,))
@@ -89,28 +93,29 @@ def build_and_judge_config(workspace: Workspace, store: ResultStore, reporter: J
 
 def start_build(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool,
                 cache: EngineCache, wake: Callable[[], None]) -> BuildSteps:
-    """The build of a config by the workspace's builder."""
+    """Returns the steps that build and measure the engine of a config with the workspace's builder."""
     return build_and_judge_repeatedly(workspace.analysis, _require_builder(workspace), config, ranges, workspace.feeds,
                                       _choose_build_plan(workspace, config), quick=quick, cache=cache, wake=wake)
 
 
 def _choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPlan:
-    """The workspace's, but for what others are held against."""
+    """Returns the build plan for a config. An FP32 config, to which others are compared, is strongly typed and built
+    once."""
     return workspace.plan if reduces_precision(workspace.network, config) else replace(
         workspace.plan, weakly_typed=False, builds_per_config=1)
 
 
 ConfigBuild = tuple[PrecisionConfig, int]
-"""One of the builds of a config, the first of them 0."""
+"""A config with the index of one of its builds, from 0."""
 
 
 class BuildTask:
-    """An errand: a build of a config, judged, or why there is none.
+    """The task that builds and measures the engine of a config. Its result is an error if the build fails.
 
     Args:
-        feed_indices: It is judged on these.
-        cache: Holds engines; in another process that of its user.
-        wake: Called when there is something to go on with; in another process nobody waits for it.
+        feed_indices: The feeds on which the engine is measured.
+        cache: The engine cache; a worker uses the cache of its user instead.
+        wake: A function that is called when the build can continue; not used on workers.
     """
 
     def __init__(self, ranges: Mapping[str, float], feed_indices: Sequence[int], cache: EngineCache | None = None,
@@ -153,13 +158,15 @@ class BuildTask:
 
 
 def _do_nothing_on_wake() -> None:
-    """Wakes nobody."""
+    """Does nothing. On workers, this function replaces the function that wakes the scheduler."""
 
 
 def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                               configs: Sequence[PrecisionConfig]) -> Steps[int]:
-    """Has other processes make several builds at once, where there are any; returns how many configs have an engine of
-    that. One whose first build fails there is built again here.
+    """Builds the engines of several configs on workers and stores the results; without workers nothing is built.
+
+    Returns the number of configs whose engine is stored. A config whose first build fails is built again in this
+    process.
     """
     build_counts = {config: _choose_build_plan(workspace, config).builds_per_config for config in dict.fromkeys(configs)
                     if store.load_engine_result(workspace, config) is None}
@@ -186,7 +193,7 @@ def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter
 
 def _find_worst_build(store: ResultStore, reporter: JobReporter,
                       builds: Sequence[BuildOutput | TrtTuiError]) -> EngineResult | None:
-    """The worst of the builds of a config, which is kept; None if the first failed."""
+    """Stores the worst of several builds of a config and returns its result; None if the first build failed."""
     if isinstance(builds[0], TrtTuiError):
         return None
     repeated_builds = WorstBuildReducer(store.engines)
@@ -200,10 +207,11 @@ def _find_worst_build(store: ResultStore, reporter: JobReporter,
 
 def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter, builder: EngineBackend,
                                 fp32_config: PrecisionConfig, is_optional: bool) -> Steps[EngineResult]:
-    """Returns the FP32 engine, and sends it.
+    """Builds and measures the FP32 engine, or takes it from the store. Sends and returns the result.
 
     Args:
-        is_optional: Go on without it where it cannot be had; one that TensorRT refuses is not tried again for that.
+        is_optional: True to continue without the engine if the build fails. An FP32 engine that TensorRT has refused is
+            then not built again.
     """
     result = store.load_engine_result(workspace,
                                       fp32_config) or (workspace.refused_fp32_engine if is_optional else None)
@@ -225,7 +233,11 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
 
 def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                           build_steps: BuildSteps, quick: bool, phase_prefix: str = "") -> Steps[EngineResult]:
-    """Reports how a build goes on and what it made; returns that. A quick one is not kept."""
+    """Runs the steps of a build, reports the progress, and sends and returns the result.
+
+    Args:
+        quick: True for a build at the lowest effort, whose result is not stored.
+    """
     start_time, phase = time.monotonic(), ""
     printed: list[tuple[str, str]] = []
     with contextlib.closing(build_steps):
@@ -256,7 +268,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
 
 def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.WriteEngine) -> Steps[None]:
-    """Builds a config's engine and writes it, unjudged."""
+    """Builds the engine of a config and writes it to a file, without measuring it."""
     builder, plan, network = _require_builder(workspace), workspace.plan, workspace.network
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config, request.config_ranges)
     workspace.require_unchanged_files()
@@ -307,7 +319,7 @@ def _quick_build_warning_lines(quick: bool) -> tuple[str, ...]:
 
 
 def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
-    """The trtexec command lines that build the same."""
+    """Returns the trtexec command lines that build the same engine."""
     path, production = Path(request.path), workspace.options.production
     script = path.with_name(f"{path.name}.sh")
     if request.quick:
@@ -328,7 +340,7 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
 
 
 def _engine_info_lines(workspace: Workspace, builder: EngineBackend, engine: BuiltEngine) -> tuple[str, ...]:
-    """What to know of an engine, in lines."""
+    """Returns the lines that describe a written engine: builder, origin, options and failed attempts."""
     settings = workspace.plan.settings
     compute_capability = settings.compute_capability
     builder_text = f"{builder.name} {builder.version}"

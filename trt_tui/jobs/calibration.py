@@ -1,4 +1,4 @@
-"""The ranges that layers are quantized with: measured, or taken from a cache or a config."""
+"""The calibration jobs: dynamic ranges are measured, or read from a calibration cache or a config."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ from trt_tui.workspace import Workspace
 
 def run_calibration_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                         request: rq.CalibrateRanges) -> Steps[None]:
-    """Measures the ranges by a method, and sends those of some tensors as moves of a config."""
+    """Measures ranges with a range method, and sends the ranges of some tensors as moves of a config."""
     calibration, network = measure_ranges(workspace, store, reporter, request.method), workspace.network
     precisions = {site.tensor: request.config.precision_of(group) for group in network.groups
                   for site in group.activation_qdq_sites()}
@@ -42,7 +42,7 @@ def run_calibration_job(workspace: Workspace, store: ResultStore, reporter: JobR
 
 def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                        request: rq.UseRanges) -> Steps[None]:
-    """Takes ranges as they are given."""
+    """Sets the ranges of a config file or a session as the ranges in use."""
     options = workspace.options
     if options.calib_cache is not None and request.only_missing:
         _calibrate_from_cache(workspace, store, reporter, options.calib_cache, options.calib_method,
@@ -61,8 +61,11 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             request: rq.UseRanges) -> tuple[Calibration, str]:
-    """Returns given ranges with measured ones for the tensors that have none, and the method of these; "" if all have
-    one. A file of another tool holds the ranges alone that its own layers read, and other configs read more."""
+    """Returns the given calibration with missing ranges measured, and the range method of these; "" if no range is
+    missing.
+
+    A file of another tool contains only the ranges that its own layers read. Other configs of the network need more.
+    """
     calibration, options = request.calibration, workspace.options
     missing = [tensor for tensor in workspace.network.calibrated_tensors if tensor not in calibration.ranges]
     if not missing:
@@ -90,7 +93,7 @@ def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: 
 
 def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                   configs: Collection[PrecisionConfig]) -> None:
-    """Calibrates if any of the configs needs ranges and there are none yet."""
+    """Calibrates the network if a config needs ranges and there are none yet."""
     if workspace.calibration is None and any(quantizes_activations(workspace.network, config) for config in configs):
         method = workspace.options.calib_method
         _calibrate_workspace(workspace, store, reporter, method)
@@ -110,7 +113,7 @@ def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporte
 
 
 def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> Calibration:
-    """The ranges on the calibration data, from the store where they are known."""
+    """Returns the ranges measured on the calibration data; from the store if they were measured before."""
     network, source = workspace.network, workspace.calibration_samples
     sha256 = workspace.fingerprint.sha256 if workspace.fingerprint is not None else store.network_sha256(network)
     key = FileCache.make_key("calibration", sha256, source.hash_inputs(), len(source), method,
@@ -130,14 +133,17 @@ def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReport
 def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                             config_ranges: Mapping[str, float] | None, *,
                             all_tensors: bool = False) -> tuple[Mapping[str, float], str]:
-    """The ranges that a config is written with, and why no data was needed for them ("" where it was).
+    """Returns the ranges for an export of a config, and the reason why no data was needed for them ("" if data was
+    used).
 
     Args:
-        config_ranges: See `trt_tui.jobs.requests.ExportConfig`.
-        all_tensors: Of every tensor that could be quantized, whether or not the config does.
+        config_ranges: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the ranges
+            of the workspace.
+        all_tensors: True for the ranges of every tensor that could be quantized; False for those that the config
+            quantizes.
 
     Raises:
-        InputError: there are neither ranges nor data, or they cannot be used.
+        InputError: There are neither ranges nor data, or they cannot be used.
     """
     if config_ranges is None:
         ensure_ranges(workspace, store, reporter, [config])
@@ -201,7 +207,7 @@ def _send_calibration_range_facts(workspace: Workspace, reporter: JobReporter, c
 
 
 def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cache_path: str) -> dict[str, float]:
-    """The ranges of a cache that fit the network; says what does not."""
+    """Reads the ranges of a calibration cache that match the network, and warns about the rest."""
     cache_ranges, warnings = select_network_ranges(read_calibration_cache(cache_path),
                                                    workspace.network.calibrated_tensors)
     for warning in warnings:
@@ -211,7 +217,10 @@ def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cac
 
 def _calibrate_from_cache(workspace: Workspace, store: ResultStore, reporter: JobReporter, cache_path: str, method: str,
                           config_calibration: Calibration | None = None) -> None:
-    """Takes the ranges of a cache; what it lacks is taken from a config, or calibrated where data are."""
+    """Sets the ranges of a calibration cache as the ranges in use.
+
+    A tensor without an entry in the cache gets the range of the config, or a measured range if there is data.
+    """
     options, activations = workspace.options, workspace.network.calibrated_tensors
     cache_ranges = _read_matching_cache_ranges(workspace, reporter, cache_path)
     other_calibration = config_calibration

@@ -1,4 +1,4 @@
-"""The user's command that judges configs."""
+"""The user's check command, which accepts or rejects a config."""
 
 import shlex
 import subprocess
@@ -16,10 +16,10 @@ from trt_tui.jobs.steps import Steps, Wait
 
 
 def parse_check_command(command: str) -> list[str]:
-    """The words of a check command.
+    """Returns a check command split into its arguments.
 
     Raises:
-        InputError: it is empty, or its quotes do not match.
+        InputError: The command is empty, or its quotes do not match.
     """
     try:
         arguments = shlex.split(command)
@@ -32,21 +32,22 @@ def parse_check_command(command: str) -> list[str]:
 
 def run_check_command(command: str, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                       outputs: Mapping[str, np.ndarray], wake: Callable[[], None]) -> Steps[int]:
-    """Runs the user's command on a config, as Polygraphy's ``debug --check`` does; returns its exit code.
+    """Runs the user's check command on a config and returns its exit code, as Polygraphy's ``debug --check`` does.
 
-    ``{model}`` in it stands for the lowered ONNX file, ``{outputs}`` for an .npz of ``outputs``; both lie in a folder
-    that is removed afterwards. What it prints goes to the log. When the generator is closed, the command is killed.
+    In the command, ``{model}`` stands for the path of the lowered ONNX file, and ``{outputs}`` for that of an .npz file
+    of ``outputs``. Both files are in a folder that is removed afterwards. The output of the command goes to the log. If
+    the generator is closed, the command is killed.
 
     Args:
-        wake: Called from a thread when the command has ended.
+        wake: A function that another thread calls when the command has ended.
 
     Raises:
-        InputError: it does not start.
+        InputError: The command does not start.
     """
     with create_scratch_folder() as folder:
         model, arrays = folder / "model.onnx", folder / "outputs.npz"
         write_export("onnx", model, network, config, ranges)
-        np.savez(arrays, **outputs)  # type: ignore[arg-type]  # its stub takes names for the option allow_pickle too
+        np.savez(arrays, **outputs)  # type: ignore[arg-type]  # the stub takes names for ``allow_pickle`` too
         arguments = [
             word.replace("{model}", str(model)).replace("{outputs}", str(arrays))
             for word in parse_check_command(command)

@@ -1,4 +1,4 @@
-"""The end of a child process: it ends with its program, and the program finds out why it ended."""
+"""The end of the background process: its kill when the program ends, and the diagnosis of a crash."""
 
 import contextlib
 import fcntl
@@ -19,69 +19,71 @@ LESS_MEMORY_STEP = "Use fewer samples (--samples) or a smaller batch (--batch)."
 _SCRIPT_FRAME = re.compile(
     r'File "(?P<file>[^"<][^"]*)", line (?P<line>\d+) in (?P<function>\S+)\n'
     r'(?:\s*File "<frozen [^\n]*\n)*\s*File "[^"]*\btrt_tui\b[^"]*\buserscript\.py"')
-"""The frame of a user's script that this program has called, in what `faulthandler` prints (the latest call first)."""
+"""The pattern of a user script's stack frame, called by trt-tui, in the output of `faulthandler` (the latest call
+first)."""
 
 
 def tie_process_to_parent(pipe_descriptor: int) -> None:
-    """Ties this process, and as a leader its group, to the process that holds the pipe's other end.
+    """Ties this process to its parent: when the parent's end of a pipe closes, the kernel kills this process.
 
-    The program holds the writing end of a pipe on which nothing is ever written. The kernel kills the process group of
-    the child when that end is closed, even in the middle of native code or of a loop that never releases the
-    interpreter, and with it what a user's script or command has started. On systems without ``F_SETSIG`` (all but
-    Linux), the thread of `trt_tui.jobs.server` that reads requests ends the process as soon as it gets to run.
+    A process that leads a process group is killed with its group. The parent holds the writing end of the pipe, to
+    which nothing is ever written. The kill works even in native code, or in a loop that never releases the interpreter.
+    It also ends the processes started by a user's script or command. On systems without ``F_SETSIG`` (all but Linux),
+    the thread of `trt_tui.jobs.server` that reads requests ends the process as soon as it can run.
 
     Args:
-        pipe_descriptor: The reading end, which stays open for as long as this process lives.
+        pipe_descriptor: The reading end of the pipe, which stays open as long as this process lives.
     """
     os.set_inheritable(pipe_descriptor, False)
     if not hasattr(fcntl, "F_SETSIG"):
         return
-    with contextlib.suppress(OSError):  # a kernel without it
+    with contextlib.suppress(OSError):  # a kernel without F_SETSIG
         fcntl.fcntl(pipe_descriptor, fcntl.F_SETOWN, -os.getpid() if os.getpgrp() == os.getpid() else os.getpid())
         fcntl.fcntl(pipe_descriptor, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe_descriptor, fcntl.F_SETFL, fcntl.fcntl(pipe_descriptor, fcntl.F_GETFL) | os.O_ASYNC)
     poller = select.poll()
     poller.register(pipe_descriptor, 0)
-    if poller.poll(0):  # before the kernel was asked
+    if poller.poll(0):  # the pipe was closed before the calls above
         end_own_process_group()
 
 
 def end_own_process_group() -> None:
-    """Ends this process and, as the leader of its group, what it has started."""
+    """Ends this process, and all processes of its group if it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 
 def wait_and_end_process_group(pid: int) -> None:
-    """Waits for the end of a child that leads a group, without taking its exit code, and ends the group.
+    """Waits for the end of a child that leads a process group, and then ends the group. The exit code is not read.
 
-    What it has forked may hold its end of a pipe, so the pipe alone does not show that it is gone.
+    A process forked by the child may hold the child's end of a pipe. The pipe alone therefore does not show the end of
+    the child.
     """
     if hasattr(os, "waitid"):
-        with contextlib.suppress(ChildProcessError):  # its exit code was taken already
+        with contextlib.suppress(ChildProcessError):  # its exit code was already read
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         kill_process_group(pid)
 
 
 def kill_process_group(pid: int) -> None:
-    """Ends a group at once, if there is anything left of it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class ExitDiagnosis:
-    """What to say about it: why it ended, in a sentence, and what to do."""
+    """The reason why a process ended, and the next step of the user, each in sentences."""
 
     reason: str
     next_step: str
 
 
 def count_oom_kills() -> int | None:
-    """How many processes of this control group the kernel has killed because memory ran out; None if it does not say.
+    """Returns the number of processes of this control group that the kernel has killed for lack of memory; None if
+    unknown.
 
-    Read from ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1).
+    The number is read from ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1).
     """
     for path in _list_oom_counter_paths():
         with contextlib.suppress(OSError):
@@ -108,13 +110,13 @@ def _list_oom_counter_paths() -> list[Path]:
 
 def diagnose_exit(exit_code: int | None, printed_text: str, oom_kills_before: int | None,
                   oom_kills_after: int | None) -> ExitDiagnosis:
-    """What is known about the end of a process.
+    """Returns the diagnosis of an ended process from its exit code, its output and the kernel's count of memory kills.
 
     Args:
-        exit_code: As `subprocess` gives it: negative for a signal.
-        printed_text: The last that it printed.
-        oom_kills_before: `count_oom_kills` when it started.
-        oom_kills_after: The same when it had ended.
+        exit_code: The exit code as in `subprocess`, negative for a signal; None if unknown.
+        printed_text: The last output of the process.
+        oom_kills_before: The result of `count_oom_kills` at the start of the process.
+        oom_kills_after: The result of `count_oom_kills` after the end of the process.
     """
     if exit_code == -signal.SIGKILL:
         if oom_kills_before is not None and oom_kills_after is not None:

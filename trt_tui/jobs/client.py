@@ -1,4 +1,4 @@
-"""The program's end of the child process: starts it, sends requests, stops it, and notices when it dies."""
+"""The client of the background process, which starts the process, sends requests, stops jobs and detects a crash."""
 
 import contextlib
 import os
@@ -22,10 +22,10 @@ from trt_tui.jobs.child_exit import count_oom_kills, diagnose_exit, kill_process
 from trt_tui.module_path import python_command
 
 STOP_GRACE_S = 1.0
-"""How long a job has to stop by itself before its process is killed and it is reported as stopped."""
+"""The time in seconds that a stopped job has to end by itself before its process is killed."""
 
 KILL_WAIT_S = 0.5
-"""How long the program waits at its end for a killed process, which may have much memory to free."""
+"""The time in seconds that the program waits at its end for a killed process, which may have much memory to free."""
 
 MAX_KEPT_LOGS = 10
 
@@ -34,21 +34,21 @@ _DAY_S = 86400.0
 _TAIL_BYTES = 1 << 16
 
 _CHILD_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
-"""Keeps the peak memory of the child down: one malloc arena instead of one a thread."""
+"""The environment variables of the background process: a single malloc arena keeps the peak memory low."""
 
 
 def child_log_path() -> Path:
-    """Where the child process of this program writes what libraries print."""
+    """Returns the path of the log file for the output of libraries in the background process."""
     return Path(platformdirs.user_state_dir("trt-tui")) / "logs" / f"worker-{os.getpid()}.log"
 
 
 class _ChildProcess:
-    """A process, the pipe to it, and the jobs that it was given and has not finished."""
+    """The background process with its pipe and its unfinished jobs."""
 
     def __init__(self) -> None:
         self.pipe, child_pipe = Pipe()
         read_end, write_end = os.pipe()
-        self.lifeline = open(write_end, "wb")  # the process ends when this is closed, see `trt_tui.jobs.child_exit`
+        self.lifeline = open(write_end, "wb")  # closing it ends the process (`trt_tui.jobs.child_exit`)
         self._oom_kills_before = count_oom_kills()
         with _open_log() as log, open(read_end, "rb"):
             self._log_size_before = log.tell()
@@ -68,7 +68,7 @@ class _ChildProcess:
         self.was_killed = False
 
     def make_exit_event(self, exit_code: int) -> ev.ChildProcessDied:
-        """The event that reports its end."""
+        """Returns the event that reports the end of the process."""
         log = _read_log_tail(child_log_path(), self._log_size_before)
         death = diagnose_exit(exit_code, log, self._oom_kills_before, count_oom_kills())
         return ev.ChildProcessDied(self.last_job, exit_code, log, death.reason, death.next_step)
@@ -78,7 +78,7 @@ class _ChildProcess:
         return not self.is_unreachable and self.process.poll() is None
 
     def send_request(self, job_number: int, request: rq.Request, is_silent: bool = False) -> bool:
-        """Passes a request on; False if it can no longer reach the process."""
+        """Sends a request to the process. Returns False if the process can no longer be reached."""
         self.last_job = max(self.last_job, job_number)
         if is_silent:
             self.silent_jobs.add(job_number)
@@ -88,15 +88,14 @@ class _ChildProcess:
         return not self.is_unreachable
 
     def enqueue_message(self, message: object) -> None:
-        """Has a message sent, by a thread: a process that is only starting does not read a long one yet."""
+        """Queues a message for the sending thread, since a starting process does not read a long message yet."""
         self._outgoing_messages.put(pickle.dumps(message))
 
     def stop_sender_thread(self) -> None:
-        """Has the thread that sends messages end."""
         self._outgoing_messages.put(b"")
 
     def kill(self) -> None:
-        """Ends the process, and what it has started, at once."""
+        """Kills the process and its process group at once."""
         self.is_unreachable = True
         kill_process_group(self.process.pid)
 
@@ -109,12 +108,12 @@ class _ChildProcess:
 
 
 class JobClient:
-    """A child process that answers requests; started with the first one, and again after it died.
+    """The program's connection to the background process, which starts with the first request and again after a crash.
 
     Args:
-        on_event: Called with every event, from a thread of the client.
-        list_reopen_requests: Returns the requests that bring a new process to the state of the last one; their events
-            are dropped.
+        on_event: A function that a thread of the client calls with every event.
+        list_reopen_requests: A function that returns the requests that bring a new process to the state of the last
+            one. Events of these requests are dropped.
     """
 
     def __init__(self, on_event: Callable[[ev.Event], None],
@@ -127,7 +126,7 @@ class JobClient:
         self._is_closing = False
 
     def send_request(self, request: rq.Request) -> int:
-        """Sends a request; returns the number of its job, which its events carry."""
+        """Sends a request. Returns the number of its job, which each of its events contains."""
         with self._lock:
             child = self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork))
             if not child.send_request(self._allocate_job_number(), request):
@@ -137,8 +136,11 @@ class JobClient:
             return self._last_job
 
     def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
-        """Stops jobs, by default all: asks first, and kills the process if one of them still runs after `STOP_GRACE_S`
-        seconds; the other jobs then begin anew in another process."""
+        """Stops some jobs; by default all.
+
+        If a stopped job still runs after `STOP_GRACE_S` seconds, the process is killed. The other jobs then start again
+        in a new process.
+        """
         with self._lock:
             child = self._child
             stopped_jobs = frozenset(child.running_jobs if jobs is None else jobs) if child is not None else frozenset()
@@ -150,7 +152,7 @@ class JobClient:
         timer.start()
 
     def close(self) -> None:
-        """Ends the process: at once if it is idle, by force if it does not stop."""
+        """Ends the background process: an idle process at once, a busy process by force."""
         with self._lock:
             self._is_closing = True
             child, self._child = self._child, None
@@ -169,14 +171,18 @@ class JobClient:
             if log.stat().st_size == 0:
                 log.unlink()
 
-    # -- inside -------------------------------------------------------------------------------------------------
+    # -- private ------------------------------------------------------------------------------------------------
 
     def _allocate_job_number(self) -> int:
         self._last_job += 1
         return self._last_job
 
     def _ensure_child_process(self, is_opening: bool = False) -> _ChildProcess:
-        """The child, a new one if need be, which is brought to where the last one was unless the request opens."""
+        """Returns the running background process, or starts a new one.
+
+        A new process first receives the requests that restore the state of the last one, unless a network is being
+        opened.
+        """
         if self._child is None or not self._child.is_alive:
             self._child = child = _ChildProcess()
             if not is_opening:
@@ -189,7 +195,7 @@ class JobClient:
         while True:
             try:
                 event = child.pipe.recv()
-            except (EOFError, OSError):  # the process has ended; why is said below
+            except (EOFError, OSError):  # the process has ended; the exit event below has the reason
                 break
             if event.job in child.silent_jobs:
                 continue
@@ -204,7 +210,7 @@ class JobClient:
             self._on_event(child.make_exit_event(exit_code))
 
     def _kill_child_running_jobs(self, child: _ChildProcess, stopped_jobs: frozenset[int]) -> None:
-        """Kills a child that works on a job that was stopped; what was not stopped goes to a new one.
+        """Kills a process that still works on a stopped job, and sends its other requests to a new process.
 
         The job is reported as stopped at once, since a process may take long to free much memory.
         """
@@ -223,7 +229,7 @@ class JobClient:
 
 @contextlib.contextmanager
 def _open_log() -> Iterator[BinaryIO]:
-    """The log file, or nowhere where none can be written; logs of earlier programs are cleared away."""
+    """Opens the log file, or the null device if no log can be written. Old log files are removed first."""
     path = child_log_path()
     try:
         make_private_folder(path.parent)
@@ -236,10 +242,11 @@ def _open_log() -> Iterator[BinaryIO]:
 
 
 def _remove_old_logs(folder: Path) -> None:
-    """Removes all logs but the latest, and those of a day: programs that are running write some of them."""
+    """Removes old log files. The latest logs and all logs of the last 24 hours stay, since running programs may write
+    to them."""
     logs = {}
     for path in folder.glob("worker-*.log"):
-        with contextlib.suppress(OSError):  # another program clears too
+        with contextlib.suppress(OSError):  # another program may remove logs at the same time
             logs[path] = path.stat().st_mtime
     for path in sorted(logs, key=logs.__getitem__)[:-MAX_KEPT_LOGS]:
         if logs[path] < time.time() - _DAY_S:
@@ -248,10 +255,10 @@ def _remove_old_logs(folder: Path) -> None:
 
 
 def _read_log_tail(path: Path, start_byte: int, line_count: int = 30) -> str:
-    """The last lines of a log, of what was written after its first ``start_byte`` bytes."""
+    """Returns the last lines of a log file that were written after its first ``start_byte`` bytes."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(start_byte, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return "\n".join(stream.read().decode(errors="replace").splitlines()[-line_count:])
-    except OSError:  # no log could be written, so there are no last words
+    except OSError:  # no log could be written
         return ""

@@ -1,4 +1,5 @@
-"""Runs against the reference: verdicts, shares on a few samples, errors at the groups, then shares as they end up."""
+"""The job that compares runs with the reference: accuracies, first error shares, errors at the groups, then final error
+shares."""
 
 import contextlib
 import time
@@ -29,12 +30,12 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 FP32_RUN = "fp32"
-"""The run of FP32 against a reference that was named: it has no layers that lose."""
+"""The run key of FP32 in a comparison with an external reference. No layer of this run has a lower precision."""
 
 
 def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                        request: rq.CompareRuns) -> Steps[None]:
-    """Measures the runs; sends their engines too, if they are known."""
+    """Measures the runs and sends their results, with stored results of their engines."""
     runs = _filter_measurable_runs(workspace, store, reporter, request.runs)
     measured = yield from send_accuracies(workspace, store, reporter, runs)
     _report_raised_weight_scales(workspace, reporter, runs)
@@ -62,10 +63,10 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     if not order:
         if request.with_group_errors:
             yield Urgency.GROUP_ERRORS
-            workspace.analysis.unload_session()  # errors at the groups have a session of their own, with all weights
+            workspace.analysis.unload_session()  # group errors use another inference session with all weights
             yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS)
         return
-    # What each group owns, on a few samples, comes before what is measured at the layers.
+    # Error shares on a few samples come before the errors at the groups.
     with contextlib.closing(send_error_shares(workspace, store, reporter, order[0], runs[order[0]])) as share_steps:
         yield Urgency.FIRST_SHARES
         for step in share_steps:
@@ -83,12 +84,12 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             runs: Mapping[str, PrecisionConfig]) -> Mapping[str, PrecisionConfig]:
-    """Returns the runs that have ranges; says which have none since the network in FP32 is not finite.
+    """Returns the runs whose ranges can be measured, and warns about the others, whose FP32 network is not finite.
 
-    Only against something else than FP32 of the network are the others measured without them.
+    Runs are left out only with an external reference. If the reference is FP32 of the network, all runs are returned.
 
     Raises:
-        InputError: see `ensure_ranges`.
+        InputError: `ensure_ranges` raises it.
     """
     if workspace.reference_source is None:
         return runs
@@ -106,7 +107,7 @@ def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: 
 
 def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, runs: Mapping[str,
                                                                                             PrecisionConfig]) -> None:
-    """Says which weight scales of the runs were raised for a bias, and what it costs."""
+    """Reports the weight scales of the runs that were raised for a bias, and the resulting loss of bits."""
     network, scales = workspace.network, dict[str, RaisedWeightScales]()
     for config in runs.values():
         folds = FoldedConstants(network, config)
@@ -120,14 +121,14 @@ def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, ru
 
 def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                       runs: Mapping[str, PrecisionConfig], urgency: Urgency) -> Steps[None]:
-    """Sends the errors at the groups of each run."""
+    """Measures and sends the errors at the groups of each run."""
     start_time, feed_indices = time.monotonic(), workspace.feeds
     configs: dict[str, PrecisionConfig] = {}
     for name, config in runs.items():
         cached = store.load_result(workspace, "layers", config, dict[str, GroupErrors])
         accuracy = store.load_result(workspace, "verdict", config, Accuracy)
         if accuracy is not None and find_failure_reason(accuracy):
-            continue  # nothing comes out of it
+            continue  # a failed run has no values at the groups
         if cached is not None:
             reporter.send(
                 ev.GroupErrorsMeasured(reporter.job, name, config, cached, workspace.judged_sample_count, True))
@@ -164,7 +165,7 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:
-    """Says at how many groups the errors count what the judged outputs' mask leaves out."""
+    """Reports the number of groups whose errors include padding, which the mask of the judged outputs leaves out."""
     network, mask = workspace.network, find_common_mask_name(workspace.judged_outputs)
     if not any(output.mask for output in workspace.judged_outputs):
         return

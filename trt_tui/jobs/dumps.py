@@ -1,4 +1,4 @@
-"""Jobs on dumps: two dumps are compared, and the outputs of runs are written as one."""
+"""The jobs on dumps: the comparison of two dumps, and the writing of the outputs of runs as a dump."""
 
 import contextlib
 import time
@@ -31,10 +31,10 @@ from trt_tui.workspace import Workspace
 
 def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                             request: rq.CompareDumps) -> Steps[None]:
-    """Compares all tensors of both.
+    """Compares all common tensors of two dumps.
 
     Raises:
-        InputError: one cannot be read, they do not fit each other, or neither fits the network.
+        InputError: A dump cannot be read, the dumps do not match each other, or they do not match the network.
     """
     reporter.send(ev.JobProgress(reporter.job, "reading the dumps", 0, 0))
     yield Urgency.OPENING
@@ -62,7 +62,7 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
 
 def run_save_outputs_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.SaveOutputs) -> Steps[None]:
-    """Runs each config on all samples, those that calibrate too, so that others can be held against it."""
+    """Executes each config on all samples, calibration samples included, and writes the outputs as a dump."""
     network, samples = workspace.network, workspace.samples
     path, start_time, done = Path(request.path), time.monotonic(), 0
     refuse_overwriting_inputs([path], [network.path, *network.external_files])

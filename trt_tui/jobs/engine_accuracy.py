@@ -1,4 +1,4 @@
-"""Building a config with a backend, and judging what came out by its own outputs."""
+"""The build of an engine for a config, and the accuracy and latency of that engine."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -34,28 +34,28 @@ from trt_tui.workspace import BuildPlan, can_run_engines, find_shape_profile
 PROFILING_RUNS = 10
 
 TYPED_NETWORK_RUNS = "runs of the typed network"
-"""What is run in a config's types; not on the host, where other types are computed."""
+"""The name of the executions of a typed network. They have no fallback to the host, which computes in other types."""
 
 _MAX_FP32_ROW_ERROR = 1e-4
-"""Rows of one batch that FP32 makes of the same sample are closer than this."""
+"""The maximum difference between the FP32 results of equal samples of one batch."""
 
 
 def build_and_judge_engine(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
     feed_indices: Sequence[int], plan: BuildPlan, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]:
-    """Builds a config's engine and judges it as built; yields the `EngineResult` last.
+    """Builds the engine of a config and measures its accuracy and latency. Yields the `EngineResult` last.
 
-    Only tensors before plugins, by which it is judged, are marked as outputs for this. Latency is measured without a
-    profiler, the time of each layer in separate runs.
+    Apart from the network's outputs, only judged tensors before plugins become outputs of the engine. Latency is
+    measured without a profiler, and the time of each layer in separate executions.
 
     Args:
-        quick: Build with the lowest effort.
-        cache: See `trt_tui.jobs.engine_build.build_engine`.
+        quick: True to build at the lowest effort.
+        cache: The cache of engines and timing caches; None to use no cache.
 
     Raises:
-        InputError: the release cannot honour the config, or refuses the network.
-        TrtTuiError: the build or a run failed.
+        InputError: The release does not support the config, or refuses the network.
+        TrtTuiError: The build or an execution failed.
     """
     network, samples = analysis.network, analysis.samples
     settings = make_build_settings(analysis, feed_indices, plan, config, quick=quick,
@@ -86,7 +86,7 @@ def build_and_judge_engine(
         return
     yield BuildProgress("loading the engine")
     with backend.load_engine(engine.data) as runner:
-        # FP32 as built checks the build: whatever errors are taken against, it is held against FP32 as simulated.
+        # The FP32 engine checks the build. It is compared with FP32 in ONNX Runtime, whatever the reference.
         against_own_fp32 = config == PrecisionConfig.from_precision(Precision.FP32)
         accuracy = yield from measure_engine_accuracy(analysis, runner, feed_indices, against_own_fp32=against_own_fp32)
         unequal_outputs = find_batch_dependent_outputs(analysis, runner, feed_indices[0])
@@ -122,7 +122,11 @@ def build_and_judge_engine(
 
 def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: BuildPlan, config: PrecisionConfig, *,
                         quick: bool = False, debug_tensors: bool = False) -> BuildSettings:
-    """How a config's engine is built to be judged on some feeds; ``quick`` with the lowest effort."""
+    """Returns the build settings of an engine that is measured on some feeds.
+
+    Args:
+        quick: True to build at the lowest effort.
+    """
     settings = replace(plan.settings, tf32=config.tf32,
                        builder_options=plan.settings.builder_options.options_for_measured_engine,
                        debug_tensors=debug_tensors)
@@ -135,7 +139,8 @@ def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: B
 def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviating_precisions: Mapping[str, Precision],
                            ranges: Mapping[str, float],
                            feed_indices: Sequence[int]) -> Generator[BuildProgress, None, Accuracy | None]:
-    """Returns the simulated verdict of what was built in place of a config; None if it cannot be simulated."""
+    """Returns the simulated accuracy of a config with the precisions that TensorRT has built; None if the simulation
+    refuses them."""
     for name, precision in deviating_precisions.items():
         config = config.with_group_precision([analysis.network.get_group(name)], precision, LADDER_REASON)
     accuracy: Accuracy | None = None
@@ -170,10 +175,10 @@ def _extra_outputs_note(extra_outputs: Sequence[str]) -> list[str]:
 
 def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
                                      ) -> Generator[BuildProgress, None, Accuracy]:
-    """Runs a lowered network as it is written, with the backend that simulates; returns its verdict.
+    """Executes a lowered network with every operator as written in the simulation backend. Returns its accuracy.
 
     Raises:
-        InputError: the network is refused.
+        InputError: The backend refuses the network.
     """
     network = analysis.network
     if network.blocking_plugins or analysis.extra_outputs:
@@ -186,13 +191,13 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
                             phase: str = "measuring the engine",
                             against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
-    """Yields steps; returns the accuracy at the network's own outputs.
+    """Executes an engine on some feeds, yields the progress, and returns the accuracy at the judged outputs.
 
     Args:
-        against_own_fp32: Compare with FP32 of the network, whatever else errors are taken against.
+        against_own_fp32: True to compare with FP32 of the network, whatever the reference.
 
     Raises:
-        InputError: an output is missing, so that its error would not be judged.
+        InputError: The engine lacks an output, whose error could not be measured.
     """
     source = EngineRun(runner, analysis)
     if missing := [name for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
@@ -211,10 +216,10 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
 
 
 class EngineRun(IndexedRunSource):
-    """A loaded engine, or another network that a backend executes as it is written.
+    """The execution of a loaded engine, or of another network that a backend executes as written.
 
     Raises:
-        InputError: it takes other inputs than the network, or yields none of its outputs.
+        InputError: The engine has an input that the network lacks, or none of the network's outputs.
     """
 
     def __init__(self, runner: Runner, analysis: Analysis, name: str = "the engine") -> None:
@@ -232,7 +237,7 @@ class EngineRun(IndexedRunSource):
         self.runner, self._analysis = runner, analysis
 
     def make_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns a feed in the types that the engine takes."""
+        """Returns a feed in the input types of the engine."""
         feed = self._analysis.samples.read_feed(feed_index)
         return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._input_types.items()}
 
@@ -249,8 +254,10 @@ class EngineRun(IndexedRunSource):
 
 
 def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index: int) -> tuple[str, ...]:
-    """The float outputs at which a batch of one sample, repeated, comes out of an engine with rows that differ in any
-    bit; none where FP32 of the network itself treats its samples together."""
+    """Returns the float outputs of an engine whose rows differ in any bit for a batch of equal samples.
+
+    The batch repeats one sample. Outputs at which FP32 of the network itself mixes the samples of a batch are left out.
+    """
     rows, feed = analysis.samples.count_samples_of_feed(feed_index), analysis.samples.read_feed(feed_index)
     if rows < 2 or not any(array.ndim and len(array) == rows for array in feed.values()):
         return ()
@@ -273,7 +280,7 @@ def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index:
 
 
 def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs in the types that the network declares (an engine may return INT32 for INT64)."""
+    """Returns outputs in the types that the network declares. An engine may return INT32 for INT64."""
     network = analysis.network
     types = {info.name: info.dtype for info in network.outputs}
     types |= dict.fromkeys(analysis.extra_outputs, np.dtype(np.float32))
@@ -283,7 +290,10 @@ def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]
 
 def time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
                        ) -> tuple[EngineReport | None, str]:
-    """The engine's layers with their times, and what of that is missing and why; the verdict is kept in any case."""
+    """Returns the engine layers with their times, and a text about missing parts ("" if nothing is missing).
+
+    An error here only leads to such a text, so that the measured accuracy is kept.
+    """
     try:
         engine_report = read_engine_report(runner.inspect(), network)
     except InputError as error:

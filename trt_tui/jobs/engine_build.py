@@ -1,4 +1,4 @@
-"""Building engines in a thread of the child process, with caches of engines and of measured tactics."""
+"""The build of engines in a thread of the background process, with an engine cache and timing caches."""
 
 import hashlib
 import os
@@ -45,12 +45,12 @@ from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 
 MIN_REPORT_INTERVAL_S = 0.1
-"""Least time between two reports of a build."""
+"""The minimum time in seconds between two progress reports of a build."""
 
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far a build is; ``total`` 0 means that the end is unknown."""
+    """The progress of a build. A ``total`` of 0 means that the end is unknown."""
 
     phase: str
     done: int = 0
@@ -59,7 +59,7 @@ class BuildProgress:
 
 @dataclass(frozen=True)
 class BuilderMessage:
-    """A line that the builder printed."""
+    """A message printed by the builder."""
 
     level: str
     text: str
@@ -67,13 +67,14 @@ class BuilderMessage:
 
 @dataclass(frozen=True)
 class BuiltEngine:
-    """A built engine.
+    """A built engine, or one from the engine cache.
 
     Attributes:
-        seconds: Duration of the build; 0 if it came from the cache.
+        seconds: The duration of the build; 0 if the engine is from the cache.
         origin: "cold", "timing cache" or "engine cache".
-        notes: Notes of the lowering.
-        attempts: What was tried; the engine was built on the last. Only one if it was built as asked.
+        notes: The notes of the lowering.
+        attempts: The build attempts, of which the last succeeded. A single attempt means that the engine was built as
+            requested.
     """
 
     data: bytes
@@ -85,7 +86,8 @@ class BuiltEngine:
 
 @dataclass(frozen=True)
 class BuilderInput:
-    """What a backend builds from: the ONNX model, and what to tell beside it if the graph's types do not decide."""
+    """The input of a builder: the lowered ONNX model, and the layer constraints; None if the types of the graph decide.
+    """
 
     model: ir.Model
     constraints: LayerConstraints | None
@@ -95,15 +97,15 @@ class BuilderInput:
 def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                       capabilities: BackendCapabilities, backend_title: str, weakly_typed: bool = False,
                       compute_capability: tuple[int, int] | None = None) -> BuilderInput:
-    """Lowers a config to the form that a backend's release takes.
+    """Lowers a config to the form that the release of a builder takes.
 
     Args:
-        backend_title: Its name and version, for messages.
-        weakly_typed: Precisions layer by layer and implicit quantization, in place of types and Q/DQ.
-        compute_capability: The compute capability to build for, where it is not that of the GPU here.
+        backend_title: The name and version of the backend, for messages.
+        weakly_typed: True for layer precisions and implicit quantization in place of types and Q/DQ.
+        compute_capability: The compute capability to build for; None for that of the GPU here.
 
     Raises:
-        InputError: the release or the GPU cannot honour the config; says what and why.
+        InputError: The release or the GPU does not support the config. The message has the reason.
     """
     if Precision.BF16 in {*config.precision_by_group(network).values()} and not capabilities.supports_bf16:
         raise InputError("this config contains BF16", f"{backend_title} has no BF16",
@@ -135,21 +137,22 @@ def build_engine(
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
-    """Builds a config's engine, or takes it from the cache; yields the `BuiltEngine` last.
+    """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
-    If the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.fallback_ladder`. The build
-    runs in a thread. When the generator is closed, it asks the builder to stop and waits for it.
+    If the builder refuses the config, the attempts of the fallback ladder follow
+    (`trt_tui.core.engines.fallback_ladder`). The build runs in a thread. If the generator is closed, the builder is
+    stopped, and the generator waits for its end.
 
     Args:
-        cache: Holds engines and timing caches; with None it builds anew and keeps nothing.
-        wake: Called from the thread when there is something to yield.
-        strict: Build as asked or not at all.
-        kept_tensors: Tensors that the engine is to yield too, see
-            `trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`.
+        cache: The cache of engines and timing caches; None to build again and to keep nothing.
+        wake: A function that the thread calls when the generator can continue.
+        strict: True to build only the requested config, without the fallback ladder.
+        kept_tensors: Tensors that become outputs of the engine too
+            (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
 
     Raises:
-        InputError: the release cannot honour the config, or refuses the network.
-        NoEngine: the build failed on every rung; the cause names them all, ``rungs`` holds them.
+        InputError: The release does not support the config, or refuses the network.
+        NoEngineError: Every attempt failed. The cause names all attempts, and ``attempts`` contains them.
     """
     attempt, attempts, ladder = BuildAttempt(), [], None
     first_error: BuildError | NetworkParseError | None = None
@@ -171,7 +174,7 @@ def build_engine(
             next_attempt = None if strict or not _can_retry_with_other_precisions(
                 error, lowered.constraints) else ladder.choose_next_attempt(attempt, _failed_layer_text(error))
             if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(
-                    error, NetworkParseError):  # no effort parses more
+                    error, NetworkParseError):  # the parser ignores the optimization level
                 raise _complete_build_error(first_error, attempts, network, can_ease) from None
             attempt = next_attempt
             yield BuilderMessage("warning",
@@ -184,7 +187,7 @@ def build_engine(
 def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: BuilderInput, settings: BuildSettings,
                           cache: EngineCache | None, wake: Callable[[], None],
                           ) -> Generator[BuildProgress | BuilderMessage | Wait, None, BuiltEngine]:
-    """Builds once, or takes the engine from the cache; returns it."""
+    """Builds the engine of one attempt, or takes it from the cache. Returns the engine."""
     with create_scratch_folder() as folder:
         written = export_typed_network(lowered.model, network, folder / "network.onnx")
         key = _engine_cache_key(backend, (written.path, *written.data_files), lowered.constraints, settings)
@@ -219,18 +222,20 @@ def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: Bui
 
 def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
                                      constraints: LayerConstraints | None) -> bool:
-    """Whether other precisions may help: not if a parser refuses the network of a release that takes them beside it."""
+    """Returns True if other precisions may avoid a build error.
+
+    They cannot if the parser refuses a network whose precisions are passed beside the graph.
+    """
     return error.is_refused if isinstance(error, BuildError) else constraints is None and bool(error.node)
 
 
 def _failed_layer_text(error: BuildError | NetworkParseError) -> str:
-    """The part of an error that names layers."""
     return error.node if isinstance(error, NetworkParseError) else error.cause
 
 
 def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints: LayerConstraints | None,
                           can_lower_effort: bool) -> FallbackLadder:
-    """The rungs of a config, by what the builder is told if it builds as asked."""
+    """Returns the fallback ladder of a config, given the layer constraints of the first attempt."""
     if constraints is None or not constraints.precision_flags:
         return FallbackLadder(network, config, False, False, can_lower_effort)
     return FallbackLadder(network, config, True, bool(constraints.precisions or constraints.output_types),
@@ -239,7 +244,7 @@ def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints
 
 def _adapt_constraints_to_attempt(constraints: LayerConstraints | None, attempt: BuildAttempt,
                                   network: Network) -> LayerConstraints | None:
-    """What a rung keeps of what the builder would be told as asked."""
+    """Returns the layer constraints of a build attempt, derived from the constraints of the requested config."""
     if constraints is None:
         return None
     constraints = constraints.without_layer_precisions(layer for name in attempt.unconstrained
@@ -251,8 +256,10 @@ def _adapt_constraints_to_attempt(constraints: LayerConstraints | None, attempt:
 
 def _complete_build_error(error: BuildError | NetworkParseError, attempts: Sequence[BuildAttempt], network: Network,
                           can_lower_effort: bool) -> Exception:
-    """The first error, with the node that it names, with what else was tried, and with the least effort as a way out
-    where the build was refused and that was not tried."""
+    """Returns the first build error, completed with its node, the other failed attempts, and a further next step.
+
+    The further next step is optimization level 0, if the build was refused and this level was not tried.
+    """
     named_error = _add_node_to_error_title(error, network)
     if isinstance(error, BuildError) and error.is_refused and can_lower_effort and not any(attempt.name == LOWEST_EFFORT
                                                                                            for attempt in attempts):
@@ -266,7 +273,7 @@ def _complete_build_error(error: BuildError | NetworkParseError, attempts: Seque
 
 
 class _BuildThread(threading.Thread):
-    """A build in a thread, whose messages can be taken at any time."""
+    """A thread that builds an engine and makes its messages available while it runs."""
 
     def __init__(self, backend: EngineBackend, model: Path, settings: BuildSettings,
                  constraints: LayerConstraints | None, wake: Callable[[], None]) -> None:
@@ -276,9 +283,9 @@ class _BuildThread(threading.Thread):
         self.error: Exception | None = None
         self.seconds = 0.0
         self.cache_refused = False
-        """TensorRT did not accept the timing cache."""
+        """True if TensorRT did not accept the timing cache."""
         self.has_ended = False
-        """Set before the last wake: the thread itself may be alive for a moment after that."""
+        """True from shortly before the last call of ``wake``. The thread may still be alive for a moment."""
         self._wake = wake
         self._lock = threading.Lock()
         self._messages: list[BuilderMessage] = []
@@ -304,7 +311,6 @@ class _BuildThread(threading.Thread):
         return self._has_changed or self.has_ended
 
     def take_messages(self) -> list[BuildProgress | BuilderMessage]:
-        """What has come since the last call."""
         with self._lock:
             messages, self._messages = self._messages, []
             self._has_changed = False
@@ -357,10 +363,10 @@ def _layer_constraints_key(constraints: LayerConstraints | None) -> tuple[object
 
 def timing_cache_path(settings: BuildSettings, backend: EngineBackend, network: Network,
                       constraints: LayerConstraints | None, cache: EngineCache) -> Path:
-    """The file of measured tactics that a build reads and extends.
+    """Returns the path of the timing cache that a build reads and extends.
 
-    A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a progress
-    monitor (before 10) print errors, so there it is bound to the network too.
+    A timing cache is bound to the GPU, the release and the builder flags. Releases without a progress monitor (before
+    10) print errors about a timing cache of another network, so there it is bound to the network too.
     """
     key_parts = [
         backend.cache_identity, settings.tf32, settings.builder_options.comparison_key, settings.compute_capability,
@@ -372,7 +378,8 @@ def timing_cache_path(settings: BuildSettings, backend: EngineBackend, network: 
 
 
 def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
-    """The error, with the ONNX node of the layer that its text names, or that the last message before it names."""
+    """Adds the failing ONNX node to the title of a build error, if the error text or the last messages name the node.
+    Returns the error."""
     if not isinstance(error, TrtTuiError) or " at node " in error.title:
         return error
     details = error.details if isinstance(error, BuildError) else ()
@@ -387,7 +394,10 @@ def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
 
 
 def _find_layer_named_in_text(text: str, network: Network) -> Layer | None:
-    """The layer that a text names first ("... for node conv1 + relu1"), of several the one with the longest name."""
+    """Returns the layer that a text such as "... for node conv1 + relu1" names first; None if the text names no layer.
+
+    If several layer names match at the same position, the longest counts.
+    """
     candidates = [(match.start(), -len(layer.name), layer) for layer in network.layers if layer.name in text
                   and (match := re.search(rf"(?<![\w/]){re.escape(layer.name)}(?![^\W_]|/)", text))]
     return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None

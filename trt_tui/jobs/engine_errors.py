@@ -1,5 +1,8 @@
-"""Errors inside an engine, at the groups: of the engine as built where its release hands out what kernels hand on;
-where it is asked for, of a second engine that has every group's result as an output."""
+"""The job that measures errors at the groups inside an engine, from debug tensors or from a marked engine.
+
+Debug tensors belong to the engine as built; only some releases have them. A marked engine is a second engine with every
+group's result as an output; it is built only on request.
+"""
 
 import contextlib
 import time
@@ -31,11 +34,13 @@ from trt_tui.workspace import Workspace, can_run_engines
 
 def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                        use_marked_engine: bool = False) -> Steps[EngineErrors | None]:
-    """Measures the errors inside a config's engine, keeps and sends them; returns them, or None where there is no such
-    engine, or none that is of the config as asked.
+    """Measures, stores and sends the errors at the groups inside the engine of a config. Returns them.
+
+    Returns None if the config has no engine, or the engine was not built as requested.
 
     Args:
-        use_marked_engine: Of a second engine with the groups' results as outputs; else of the engine as built.
+        use_marked_engine: True to measure a second engine with the groups' results as outputs; False for the engine as
+            built.
     """
     builder, result = workspace.builder, store.load_engine_result(workspace, config)
     if (builder is None or result is None or result.accuracy is None or not result.is_built_as_requested
@@ -50,7 +55,7 @@ def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
             workspace, store, reporter, config)
     except (CancelledError, BackendUnavailableError):
         raise
-    except TrtTuiError as error:  # said once, in the place of the figures
+    except TrtTuiError as error:  # reported once, in place of the values
         errors = EngineErrors(source, missing_reason=": ".join(filter(None, (error.title, error.cause))))
     else:
         store.save_engine_result(workspace, config, replace(result, engine_errors=errors))
@@ -60,9 +65,9 @@ def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 def _measure_debug_tensor_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                  config: PrecisionConfig) -> Steps[EngineErrors]:
-    """Returns the errors at the ends of the kernels of the engine as built."""
+    """Returns the errors at the kernel results of the engine as built, read from its debug tensors."""
     network, builder = workspace.network, workspace.builder
-    assert builder is not None  # `send_engine_errors` has asked for it
+    assert builder is not None  # `send_engine_errors` has checked it
     data = yield from _build_engine_bytes(workspace, store, reporter, config)
     lowered = lower_for_builder(network, config, workspace.ranges, builder.capabilities, builder.name,
                                 workspace.plan.weakly_typed)
@@ -77,7 +82,7 @@ def _measure_debug_tensor_errors(workspace: Workspace, store: ResultStore, repor
 
 def _measure_marked_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                   config: PrecisionConfig) -> Steps[EngineErrors]:
-    """Returns the errors of a second engine with every group's result as an output."""
+    """Returns the errors at the groups of a marked engine, which has every group's result as an output."""
     network, builder = workspace.network, workspace.builder
     assert builder is not None
     result_tensors = find_results_usable_as_outputs(network)
@@ -91,7 +96,7 @@ def _measure_marked_engine_errors(workspace: Workspace, store: ResultStore, repo
 
 
 def find_results_usable_as_outputs(network: Network) -> dict[str, str]:
-    """The result of each group that an engine can have as an output, by group name."""
+    """Returns the result tensor of each group that can become an output of an engine, by group name."""
     output_names = {info.name for info in network.outputs}
     return {
         group.name: group.final_tensor
@@ -102,7 +107,7 @@ def find_results_usable_as_outputs(network: Network) -> dict[str, str]:
 
 
 def add_group_results_as_outputs(network: Network, config: PrecisionConfig) -> PrecisionConfig:
-    """A config with every group's result as an output."""
+    """Returns a config in which every group's result is an output."""
     output_names = {info.name for info in network.outputs}
     return config.with_moves(
         {tail: BarrierMove()
@@ -129,7 +134,7 @@ def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter,
 
 def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                         config: PrecisionConfig) -> Steps[bytes]:
-    """Returns the engine of a config, as asked, from the cache where it is known."""
+    """Returns the engine of a config, built as requested or taken from the cache."""
     builder, plan, analysis = workspace.builder, workspace.plan, workspace.analysis
     assert builder is not None
     settings = make_build_settings(analysis, workspace.feeds, plan, config,
@@ -154,7 +159,7 @@ def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobR
 
 
 def _measure_engine_accuracy(workspace: Workspace, reporter: JobReporter, runner: EngineRunner) -> Steps[Accuracy]:
-    """Returns what an engine yields at the judged outputs."""
+    """Returns the accuracy of an engine at the judged outputs."""
     start_time = time.monotonic()
     steps: Generator[BuildProgress, None, Accuracy] = measure_engine_accuracy(workspace.analysis, runner,
                                                                               workspace.feeds)

@@ -1,4 +1,4 @@
-"""What an engine in a file is made of."""
+"""The job that reads the layers of an engine file."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from trt_tui.workspace import Workspace
 
 def run_engine_inspection_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                               request: rq.ReadEngineFile) -> Steps[None]:
-    """Reads the layers of an engine, or of a JSON file that tells them.
+    """Reads the layers of an engine file, or of the inspector's JSON file, and sends them.
 
     Raises:
-        InputError: it is neither, or not of this release.
-        BackendUnavailableError: no TensorRT works here to load it.
+        InputError: The file is neither, or the engine is from another release.
+        BackendUnavailableError: No TensorRT works here to load the engine.
     """
     yield from ()
     file = Path(request.path)

@@ -1,4 +1,5 @@
-"""What the builder would make of a config: asked of a process of its own, kept on disk by what it depends on."""
+"""The preview job, which requests the engine layers of a config from a separate process and stores the answer on disk.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -46,16 +47,20 @@ from trt_tui.module_path import python_command
 from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
 
 BACKGROUND_NICENESS = 5
-"""Of the process that answers, where other things are to go first; while a person waits for one, it is stopped."""
+"""The niceness of the preview process if other work has priority. The process is paused while a user waits for a job.
+"""
 
 URGENCIES_AFTER_EFFECTS = frozenset({Urgency.GROUP_ERRORS, Urgency.BACKGROUND, Urgency.TOGGLES})
-"""What is measured by itself waits while the builder is at work, so that both are done sooner; also the first look at
-what each group owns while it is asked about a config, but not about what that config's choices do."""
+"""The urgencies of jobs that wait while the builder lists the effects of moves.
+
+These jobs run without a request of the user. Waiting ends both sooner.
+"""
 
 URGENCIES_AFTER_PREVIEW = URGENCIES_AFTER_EFFECTS | {Urgency.FIRST_SHARES}
+"""The urgencies of jobs that wait while the builder lists the preview of a config; the first error shares wait too."""
 
 MAX_BARRIERS = 8
-"""What fusion barriers do is asked one by one, of so many."""
+"""The maximum number of fusion barriers whose effects are previewed, each by a separate build."""
 
 NOT_INSTALLED = PreviewRefusal(
     "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows how the builder runs "
@@ -64,7 +69,7 @@ NOT_INSTALLED = PreviewRefusal(
 
 def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                     request: rq.PreviewEngine) -> Steps[None]:
-    """Tells what the builder makes of each group, then what the config's choices do to the engine."""
+    """Sends the preview of a config, and then the effects of its moves on the engine."""
     config = request.config
     if not is_tensorrt_rtx_installed():
         reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=NOT_INSTALLED)))
@@ -81,23 +86,22 @@ def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
                 ev.EnginePreviewed(reporter.job, config, (yield from client.add_move_effects(config, preview))))
     except (CancelledError, FileReplacedError):
         raise
-    except TrtTuiError as error:  # everything else goes on without it
+    except TrtTuiError as error:  # all other jobs continue without a preview
         refusal = PreviewRefusal(error.title, error.cause, error.next_step)
         reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=refusal)))
 
 
 def is_tensorrt_rtx_installed() -> bool:
-    """Whether there is a TensorRT-RTX to ask."""
     return importlib.util.find_spec("tensorrt_rtx") is not None
 
 
 def set_preview_process_paused(is_paused: bool) -> None:
-    """Has the process that answers stop while a person waits for something else, or go on."""
+    """Pauses the preview process, or continues the process. It is paused while the user waits for another job."""
     _CONNECTION.set_paused(is_paused)
 
 
 def _make_preview_network(workspace: Workspace, sha256: str) -> PreviewNetwork:
-    """The network of a workspace, by its hash."""
+    """Returns the description of a workspace's network that the preview process needs."""
     options = workspace.options
     reference = options.reference if options.reference is not None and is_network_file(options.reference) else None
     return PreviewNetwork(str(workspace.network.path), sha256, reference, tuple(options.ort_ops),
@@ -105,10 +109,10 @@ def _make_preview_network(workspace: Workspace, sha256: str) -> PreviewNetwork:
 
 
 class PreviewTask:
-    """An errand: what the builder makes of a config, asked in a thread of the process.
+    """The task that previews a config. The builder runs in a thread of the worker.
 
     Args:
-        request: One about the same network; its config is not read.
+        request: A request about the same network. Its config is replaced by each item.
     """
 
     def __init__(self, request: PreviewRequest) -> None:
@@ -122,7 +126,7 @@ class PreviewTask:
         return "the preview of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[Wait, None, Preview]:
-        from trt_tui.jobs.preview_server import PreviewServer  # needed in workers alone
+        from trt_tui.jobs.preview_server import PreviewServer  # needed only on workers
 
         network = _make_preview_network(context, self._request.network.sha256)
         previewer = self._previewer = self._previewer or PreviewServer((network, context.network))
@@ -141,12 +145,12 @@ class PreviewTask:
 
 
 class PreviewClient:
-    """What is asked of the builder about one network.
+    """The previews of the configs of one network.
 
     Args:
-        reporter: Woken from a thread when there is an answer.
-        ranges: amax by tensor, in the tensors' own units.
-        low_priority: Somebody waits for something else.
+        reporter: The reporter that another thread wakes when there is an answer.
+        ranges: The amax by tensor, in the tensors' own units.
+        low_priority: True if the user waits for another job.
     """
 
     def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter, ranges: Mapping[str, float],
@@ -159,15 +163,15 @@ class PreviewClient:
         self._profile, self._requested_capability = _choose_optimization_profile(
             workspace), workspace.options.compute_capability
         self._gpu_capability: tuple[int, int] | None = None
-        with suppress(BackendUnavailableError):  # without a GPU one has to be named
+        with suppress(BackendUnavailableError):  # without a GPU, the user has to name a compute capability
             self._gpu_capability = find_first_device().compute_capability
 
     def preview_config(self, config: PrecisionConfig,
                        blocked_urgencies: frozenset[Urgency] = URGENCIES_AFTER_EFFECTS) -> Steps[Preview]:
-        """Returns what the builder makes of a config, or why that is not known.
+        """Returns the preview of a config, or a preview with the reason why there is none.
 
         Args:
-            blocked_urgencies: What waits meanwhile.
+            blocked_urgencies: The urgencies of jobs that wait until the answer arrives.
         """
         key = self._preview_cache_key(config)
         cached = self._store.results.get(key, Preview)
@@ -185,7 +189,7 @@ class PreviewClient:
         return preview
 
     def preview_configs(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
-        """Returns what the builder makes of several configs: at once where other processes are, else one by one."""
+        """Returns the previews of several configs: in parallel if there are workers, and one by one if not."""
         worker_pool, previews = self._workspace.worker_pool, dict[PrecisionConfig, Preview]()
         unknown = [config for config in dict.fromkeys(configs)
                    if self._store.results.get(self._preview_cache_key(config), Preview) is None]
@@ -203,7 +207,8 @@ class PreviewClient:
         return results
 
     def add_move_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
-        """Returns the preview with what the config's choices do to the engine, found by leaving them out."""
+        """Returns a preview extended by the effects of the config's moves. Each effect is found by a preview without
+        the move."""
         network = self.network
         ineffective: set[str] = set()
         pending: list[Sequence[FusionGroup]] = [find_possibly_ineffective_groups(network, config, preview)]
@@ -238,7 +243,7 @@ class PreviewClient:
         return preview
 
     def _store_preview(self, config: PrecisionConfig, preview: Preview) -> None:
-        """Stores a preview. Raises as `ResultStore.save_result`."""
+        """Stores a preview. Raises the errors of `ResultStore.save_result`."""
         self._workspace.require_unchanged_files()
         self._store.results.put(self._preview_cache_key(config), preview)
 
@@ -247,7 +252,8 @@ class PreviewClient:
                               self._profile, self._gpu_capability, self._requested_capability)
 
     def _preview_cache_key(self, config: PrecisionConfig) -> str:
-        """All that an engine's kernels depend on; ranges too, since equal scales are fused where others are not."""
+        """Returns the cache key of a preview. It contains the ranges, since kernels are fused only if scales are equal.
+        """
         ranges = ranges_comparison_key(self._ranges) if quantizes_activations(self.network, config) else ()
         return FileCache.make_key("preview, code", self._preview_network, config.comparison_key(), ranges,
                                   sorted(self._profile.items()), self._gpu_capability, self._requested_capability,
@@ -262,7 +268,7 @@ def _find_rtx_release() -> str:
 
 
 def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
-    """Shapes of the dynamic inputs, as asked for or as the data has them."""
+    """Returns the shapes of the dynamic inputs: from ``--shapes`` if given, and from the data if not."""
     network = workspace.network
     requested = {
         name: (shape_range.min, shape_range.opt, shape_range.max)
@@ -276,12 +282,12 @@ def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedS
 
 
 class _PreviewProcess:
-    """The process that answers, and what it has answered."""
+    """The preview process with its pipe and its answers."""
 
     def __init__(self, wake: Callable[[], None], niceness: int) -> None:
         self.pipe, child_pipe = Pipe()
         read_end, write_end = os.pipe()
-        self.lifeline = open(write_end, "wb")  # the process ends when this is closed, stopped or not
+        self.lifeline = open(write_end, "wb")  # closing it ends the process, even if it is paused
         with child_pipe, open(read_end, "rb"):
             descriptors = (child_pipe.fileno(), read_end)
             command = python_command("trt_tui.jobs.preview_server", *descriptors, niceness)
@@ -294,17 +300,16 @@ class _PreviewProcess:
             threading.Thread(target=thread_function, daemon=True).start()
 
     def set_paused(self, is_paused: bool) -> None:
-        """Stops the process, or lets it go on."""
-        self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # nothing where it has ended
+        self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # no effect after its end
 
     def _send_queued_requests(self) -> None:
-        """Passes on what is to be sent: a thread of its own waits for a process that is stopped, or starts."""
-        with suppress(OSError):  # it has ended, which `ended` says soon
+        """Sends the queued requests in a separate thread, since a paused or starting process does not read them."""
+        with suppress(OSError):  # the process has ended; `has_ended` will be set
             while (message := self.outgoing.get()) is not None:
                 self.pipe.send(message)
 
     def _read_answers(self) -> None:
-        with suppress(EOFError, OSError):  # the process has ended, which `ended` says
+        with suppress(EOFError, OSError):  # the process has ended; `has_ended` is set below
             while True:
                 number, preview = self.pipe.recv()
                 self.answers[number] = preview
@@ -317,7 +322,7 @@ class _PreviewProcess:
 
 
 class _PreviewConnection:
-    """The end of this process: starts the one that answers with the first order, and anew after it died."""
+    """The connection to the preview process, which starts with the first request and again after a crash."""
 
     def __init__(self) -> None:
         self._process: _PreviewProcess | None = None
@@ -326,16 +331,15 @@ class _PreviewConnection:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs, and so knows a network."""
+        """True if the process runs, so that it may have a network open."""
         return self._process is not None and not self._process.has_ended
 
     def allocate_request_number(self) -> int:
-        """The number of the next order."""
         self._last_number += 1
         return self._last_number
 
     def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> None:
-        """Passes an order on, in place of the one before."""
+        """Sends a request, which replaces the previous request."""
         if self._process is None or not self.is_running:
             self._process = _PreviewProcess(wake, niceness)
             self.set_paused(self._is_paused)
@@ -343,17 +347,17 @@ class _PreviewConnection:
         self._process.outgoing.put(request)
 
     def set_paused(self, is_paused: bool) -> None:
-        """Has the process stop what it does, or go on with it, and so one that is started meanwhile."""
+        """Pauses or continues the process, and also a process that is started later."""
         self._is_paused = is_paused
         if self._process is not None and self.is_running:
             self._process.set_paused(is_paused)
 
     def is_request_done(self, request_number: int) -> bool:
-        """Whether there is an answer, or will be none."""
+        """Returns True if a request has an answer, or will never get one."""
         return self._process is None or self._process.has_ended or request_number in self._process.answers
 
     def take_preview(self, request_number: int) -> Preview:
-        """The answer, or that there is none."""
+        """Returns the answer to a request. If the process has ended, the answer is a preview with the reason."""
         process = self._process
         preview = process.answers.pop(request_number, None) if process is not None else None
         if preview is not None:
@@ -363,7 +367,7 @@ class _PreviewConnection:
                                               "The log contains its output."))
 
     def cancel_request(self, request_number: int) -> None:
-        """Ends an order that nobody waits for any more; nothing where it was answered."""
+        """Cancels a request that no job waits for any more; no effect if it is already answered."""
         if self._process is not None and self.is_running and request_number not in self._process.answers:
             self._process.outgoing.put(PreviewCancellation(request_number))
         if self._process is not None:

@@ -1,7 +1,6 @@
-"""What the child process tells the program. All events are frozen and picklable.
+"""The events that the background process sends to the program. All events are frozen and picklable.
 
-An event carries the job that it belongs to; events of a job that was stopped or replaced are dropped by whoever
-receives them.
+An event contains the number of its job. The receiver drops the events of jobs that were stopped or replaced.
 """
 
 from collections.abc import Mapping
@@ -41,7 +40,11 @@ from trt_tui.core.search import Evaluation, SearchResult
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The samples in use, counted in samples, not in batches; ``shapes`` is the profile of the dynamic inputs."""
+    """The numbers of samples in use, counted in samples rather than batches, and their source.
+
+    Attributes:
+        shapes: The smallest, usual and largest shapes of the dynamic inputs.
+    """
 
     source: str
     judged_count: int
@@ -55,7 +58,11 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class BackendSummary:
-    """The backend that runs and simulates networks; ``real_fp16`` if it computes FP16 in FP16."""
+    """The backend that executes the simulation.
+
+    Attributes:
+        real_fp16: True if the backend computes FP16 in FP16.
+    """
 
     name: str
     version: str
@@ -65,11 +72,11 @@ class BackendSummary:
 
 @dataclass(frozen=True)
 class BuilderSummary:
-    """What builds engines.
+    """The backend that builds engines.
 
     Attributes:
-        device: The GPU, "" where there is none.
-        can_run: Whether engines can run here.
+        device: The name of the GPU; "" without a GPU.
+        can_run: True if engines can be executed on this machine.
     """
 
     name: str
@@ -80,10 +87,12 @@ class BuilderSummary:
 
 @dataclass(frozen=True)
 class Event:
-    """What the child process tells; ``job`` is the number of the request that it belongs to.
+    """A message from the background process to the program.
 
     Attributes:
-        changes_rows: The values in the rows of the app may differ after it. The rest is drawn anew after every event.
+        changes_rows: True if the event may change values in the rows of the app. All other parts of the screen are
+            drawn again after every event.
+        job: The number of the job that the event belongs to.
     """
 
     changes_rows: ClassVar[bool] = True
@@ -95,29 +104,32 @@ class Event:
 
 @dataclass(frozen=True)
 class ResultEvent(Event):
-    """Measured values, which `trt_tui.session.results.SessionResults` keeps."""
+    """An event with measured values, which `trt_tui.session.results.SessionResults` stores."""
 
 
 @dataclass(frozen=True)
 class CommandAnswer(Event, changes_rows=False):
-    """The answer to a request of a command, which `SessionState.last_answer` keeps."""
+    """The answer to the request of a command, which `SessionState.last_answer` stores."""
 
 
 @dataclass(frozen=True)
 class LayersListed(Event, changes_rows=False):
-    """The layers of a big network by name; `NetworkOpened` follows with everything else, unless the opening is lean."""
+    """The event that lists the layers of a big network before the network is fully opened.
+
+    `NetworkOpened` follows with everything else, unless only the network was requested.
+    """
 
     outline: NetworkOutline
 
 
 @dataclass(frozen=True)
 class NetworkOpened(Event):
-    """The network, the data and the backend are open.
+    """The event that is sent when the network, the data and the backend are open.
 
     Attributes:
-        judged_outputs: The outputs that verdicts are about.
-        metric: Name of the user's metric, None without one.
-        reference: What errors are taken against; None for FP32 of the network itself.
+        judged_outputs: The outputs at which accuracy is measured.
+        metric: The name of the user's metric; None without a metric.
+        reference: The external reference; None if the reference is the network itself in FP32.
     """
 
     outline: NetworkOutline
@@ -130,42 +142,49 @@ class NetworkOpened(Event):
 
 @dataclass(frozen=True)
 class FilesHashed(Event):
-    """What was opened, with the SHA-256 of the file and its external data (slow for big files, so it comes later)."""
+    """The event with the fingerprint of the opened network and data. It follows later, since hashing large files takes
+    long."""
 
     source: Fingerprint
 
 
 @dataclass(frozen=True)
 class ConfigRead(Event, changes_rows=False):
-    """The config that was named when the network was opened."""
+    """The event with the config that the user named when the network was opened."""
 
     loaded: LoadedConfig
 
 
 @dataclass(frozen=True)
 class BuilderReady(Event):
-    """What builds engines; without this event the typed network is run by the backend that simulates."""
+    """The event that is sent when a backend can build engines. Without this event, the simulation backend executes the
+    typed network."""
 
     builder: BuilderSummary
 
 
 @dataclass(frozen=True)
 class CalibrationReady(Event, changes_rows=False):
-    """Ranges are known: measured, or taken from a file or an earlier process."""
+    """The event that is sent when ranges are available: measured, or from a file or an earlier process."""
 
     calibration: Calibration
 
 
 @dataclass(frozen=True)
 class GuardFactsMeasured(Event, changes_rows=False):
-    """What guards look at, as far as this job has measured it; see `trt_tui.core.guards`."""
+    """The event with the guard facts that this job has measured (`trt_tui.core.guards`)."""
 
     facts: GuardFacts
 
 
 @dataclass(frozen=True)
 class JobProgress(Event, changes_rows=False):
-    """How far a job is. ``total`` 0 means that the end is unknown; ``left_s`` is the estimated time left in seconds."""
+    """The progress of a job.
+
+    Attributes:
+        total: The number of steps; 0 if the end is unknown.
+        left_s: The estimated time left in seconds.
+    """
 
     phase: str
     done: int
@@ -175,7 +194,7 @@ class JobProgress(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class ReferenceMetricMeasured(ResultEvent):
-    """The reference's own metric on the judged samples."""
+    """The event with the metric of the reference on the judged samples."""
 
     metric: Mapping[str, float]
     samples: int
@@ -183,7 +202,11 @@ class ReferenceMetricMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class AccuracyMeasured(ResultEvent):
-    """How a run does at the judged outputs; ``final`` once it is judged on all samples that it is to be judged on."""
+    """The event with the accuracy of a run at the judged outputs.
+
+    Attributes:
+        final: True if the accuracy covers all samples of the measurement.
+    """
 
     run: str
     config: PrecisionConfig
@@ -193,7 +216,10 @@ class AccuracyMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class ExportAccuracyMeasured(ResultEvent):
-    """How a file's own network does as it is exported, without what TensorRT refuses of it; of all samples."""
+    """The event with the accuracy of a file's network as exported, on all judged samples.
+
+    The export leaves out the parts of the file that TensorRT refuses.
+    """
 
     config: PrecisionConfig
     accuracy: Accuracy
@@ -201,7 +227,11 @@ class ExportAccuracyMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class GroupErrorsMeasured(ResultEvent):
-    """Errors of a run at its groups, by name, on so many samples so far; ``final`` on the last of them."""
+    """The event with the errors of a run at its groups, by group name, on the samples so far.
+
+    Attributes:
+        final: True if the errors cover all samples.
+    """
 
     run: str
     config: PrecisionConfig
@@ -212,7 +242,11 @@ class GroupErrorsMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class ErrorSharesMeasured(ResultEvent):
-    """Shares of some groups of a config; ``done`` of ``total`` groups are measured. Shares add up over events."""
+    """The event with the error shares of some groups of a config. The receiver collects the shares of several events.
+
+    Attributes:
+        done, total: The number of measured groups, and of all groups.
+    """
 
     run: str
     config: PrecisionConfig
@@ -223,7 +257,7 @@ class ErrorSharesMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class CumulativeRaiseMeasured(ResultEvent):
-    """The verdicts when the first 1, 2, ... groups of ``order`` are raised to FP32."""
+    """The event with the accuracies of a config with the first 1, 2, ... groups of ``order`` raised to FP32."""
 
     config: PrecisionConfig
     order: tuple[str, ...]
@@ -232,7 +266,7 @@ class CumulativeRaiseMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class SampleErrorsMeasured(ResultEvent, changes_rows=False):
-    """The error of each sample in a config."""
+    """The event with the error of each sample in a config."""
 
     config: PrecisionConfig
     errors: SampleErrors
@@ -240,19 +274,20 @@ class SampleErrorsMeasured(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class SingleSampleMeasured(ResultEvent, changes_rows=False):
-    """One sample judged alone, in a config; it is sent again as more of its groups are measured."""
+    """The event with the result of a single sample in a config. It is sent again as more groups are measured."""
 
     config: PrecisionConfig
     sample: SingleSampleResult
 
 
 ZERO_COST_KEY = "9"
-"""The key of ways out that cost nothing at run time."""
+"""The key that selects the remedies without run-time cost."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One way out for a group: the key that takes it, what it is, the config it leads to, and how that does."""
+    """A remedy for a group: the key that selects it, its label, the resulting config, and the accuracy of that config.
+    """
 
     key: str
     label: str
@@ -262,7 +297,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class RemediesMeasured(ResultEvent, changes_rows=False):
-    """What each way out for a group would yield, in the config that they were tried in."""
+    """The event with the accuracy of each remedy for a group, and the config in which the remedies were tried."""
 
     group: str
     config: PrecisionConfig
@@ -271,10 +306,10 @@ class RemediesMeasured(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class TensorStatsMeasured(ResultEvent, changes_rows=False):
-    """Value statistics of a group's inputs and tail in FP32, by tensor.
+    """The event with the FP32 tensor statistics of a group's inputs and result, by tensor.
 
     Attributes:
-        weights: The ranges of the channels of its weights, by tensor.
+        weights: The ranges of the channels of the group's weights, by tensor.
     """
 
     group: str
@@ -284,14 +319,19 @@ class TensorStatsMeasured(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class RequestedRangesReady(Event, changes_rows=False):
-    """The ranges that were asked for, by tensor."""
+    """The event with the requested ranges, by tensor."""
 
     ranges: Mapping[str, RangeMove]
 
 
 @dataclass(frozen=True)
 class RangeMethodResult:
-    """A config with one calibration method's ranges; ``seconds`` is what calibrating took, on ``samples`` samples."""
+    """The accuracy of a config with the ranges of one range method.
+
+    Attributes:
+        seconds: The duration of the calibration.
+        samples: The number of calibration samples.
+    """
 
     method: str
     accuracy: Accuracy
@@ -301,7 +341,7 @@ class RangeMethodResult:
 
 @dataclass(frozen=True)
 class RangeMethodsCompared(Event, changes_rows=False):
-    """What a config yields with the ranges of each method that was compared so far."""
+    """The event with the accuracy of a config for each range method compared so far."""
 
     config: PrecisionConfig
     rows: tuple[RangeMethodResult, ...]
@@ -309,14 +349,15 @@ class RangeMethodsCompared(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class Fp32EngineMeasured(ResultEvent):
-    """The FP32 engine against FP32 on the simulating backend; its error is not caused by low precision."""
+    """The event with the accuracy of the FP32 engine against FP32 in the simulation backend. Low precision does not
+    cause its error."""
 
     result: EngineResult
 
 
 @dataclass(frozen=True)
 class EngineErrorsMeasured(ResultEvent):
-    """Errors inside the engine of a config, or why there are none."""
+    """The event with the errors inside the engine of a config, or the reason why there are none."""
 
     config: PrecisionConfig
     errors: EngineErrors
@@ -324,7 +365,7 @@ class EngineErrorsMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class EngineBuilt(Event):
-    """A config's engine, or why there is none."""
+    """The event with the engine of a config, or the reason why there is none."""
 
     config: PrecisionConfig
     result: EngineResult
@@ -332,7 +373,7 @@ class EngineBuilt(Event):
 
 @dataclass(frozen=True)
 class ExportedFileExecuted(ResultEvent, changes_rows=False):
-    """The execution of a config's exported file, or why there is none."""
+    """The event with the execution of a config's exported file, or the reason why there is none."""
 
     config: PrecisionConfig
     result: ExportedRun
@@ -340,7 +381,7 @@ class ExportedFileExecuted(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class StoredResultsLoaded(ResultEvent, changes_rows=False):
-    """Results of an earlier program for a config: simulated, of its engine, and of its exported file, if known."""
+    """The event with the stored results of a config from an earlier program: simulation, engine and exported file."""
 
     config: PrecisionConfig
     accuracy: Accuracy | None
@@ -350,14 +391,16 @@ class StoredResultsLoaded(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class SearchProgress(Event, changes_rows=False):
-    """What a search is about to evaluate, and what it knows.
+    """The event before each evaluation of a search, with the best result so far.
 
     Attributes:
-        done: Evaluations so far.
-        trial_groups: Groups that are raised in the config to be evaluated.
-        group: The one that it is about, "" where it is about several.
-        pass_name: Who asks: the method, "revert", "ranges" ...
-        best: The best so far, ``config`` its config, ``is_met`` whether it meets the tolerance within the budgets.
+        done: The number of evaluations so far.
+        trial_groups: The groups that are raised in the config to be evaluated.
+        group: The group that the evaluation decides about; "" if it decides about several.
+        pass_name: The pass of the search that requests the evaluation: the method, "revert", "ranges" ...
+        best: The best evaluation so far; None if there is none.
+        config: The config of the best evaluation.
+        is_met: True if the best evaluation meets the tolerance within the budgets.
     """
 
     done: int
@@ -371,25 +414,28 @@ class SearchProgress(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class SearchEnded(Event):
-    """What a search found. It may have been stopped; the outcome of the result is then that it is still searching.
+    """The event with the result of a search.
+
+    If the search was stopped, the outcome of the result is that the search has not ended.
 
     Attributes:
-        description: What the method did and why, in words.
-        evaluations: All of them, in their order.
-        candidate_count: How many groups could be raised.
-        used_method: Whether it got as far as using the method.
-        confirmed: Whether the engine of the result meets the tolerance too; None if none was built and judged.
-        remarks: What else to know, a sentence each.
-        was_stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
-        held_out: None if there are too few samples for it.
-        engine_texts: What the engines of evaluations yield, in words, by place.
-        pareto_configs: The configs of the evaluations that no other beats in cost and score, by place, the cheapest
-            first. The cost is the latency where it is estimated, else what the raised groups cost; see
-            `trt_tui.jobs.search_job.SearchEvaluator.costs`.
-        target_outcome: Of the result, by all tolerances and the user's command, with the exported file taken into
-            account; None without a result.
-        exported: The exported file of the result; None if it meets no tolerance as simulated.
-        has_other_samples: Its values are on other samples than those of the session.
+        description: The steps of the method with their reasons, as text.
+        evaluations: All evaluations, in their order.
+        candidate_count: The number of groups that could be raised.
+        used_method: False if the search ended before the method began.
+        confirmed: True if the engine of the result meets the tolerance too; None if no engine was built and measured.
+        remarks: Further information, one sentence each.
+        was_stopped: True if the search was stopped. A smaller set of groups may then exist, even if the result meets
+            the tolerance.
+        held_out: The accuracy on held-out samples; None if there are too few.
+        engine_texts: The results of the engines of evaluations as texts, by index of the evaluation.
+        pareto_configs: The configs of the Pareto front in cost and score, by index of the evaluation, the cheapest
+            first. The cost is the estimated latency, or the cost of the raised groups without an estimate
+            (`trt_tui.jobs.search_job.SearchEvaluator.costs`).
+        target_outcome: The outcome of the result for all tolerances and the user's command, with the exported file
+            taken into account; None without a result.
+        exported: The exported file of the result; None if the simulated result does not meet the tolerances.
+        has_other_samples: True if the values belong to other samples than those of the session.
     """
 
     result: SearchResult
@@ -410,28 +456,28 @@ class SearchEnded(Event):
 
 @dataclass(frozen=True)
 class JobStarted(Event, changes_rows=False):
-    """The first step of the job is about to be done."""
+    """The event before the first step of a job."""
 
 
 @dataclass(frozen=True)
 class JobDone(Event, changes_rows=False):
-    """The job is done, or a newer request of its kind took its place."""
+    """The event that is sent when a job is done, or when a newer request of its kind has replaced the job."""
 
     was_replaced: bool = False
 
 
 @dataclass(frozen=True)
 class JobCancelled(Event, changes_rows=False):
-    """The job ended because it was stopped."""
+    """The event that is sent when a job has ended because it was stopped."""
 
 
 @dataclass(frozen=True)
 class JobFailed(Event):
-    """The job ended with an error the user can act on.
+    """The event that is sent when a job has failed with an error that the user can correct.
 
     Attributes:
-        detail: A traceback for the log where it was a bug.
-        attempts: What was tried, if it was a build that the builder refused.
+        detail: The traceback, for the log, if the error is a bug; "" if not.
+        attempts: The failed build attempts, if a builder refused the build.
     """
 
     title: str
@@ -444,17 +490,21 @@ class JobFailed(Event):
 
 @dataclass(frozen=True)
 class FilesReplaced(JobFailed):
-    """The job ended because files that were opened have been replaced since: ``files`` have to be opened again."""
+    """The event that is sent when a job has failed because opened files were replaced.
+
+    Attributes:
+        files: The names of the replaced files, which must be opened again.
+    """
 
     files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ChildProcessDied(Event):
-    """The child process ended by itself or was killed; a new one starts with the next request.
+    """The event that is sent when the background process has crashed or was killed. A new process starts with the next
+    request.
 
-    Every job up to number ``job`` that was still running ended with it. ``reason`` and ``next_step_hint`` are
-    sentences.
+    All running jobs up to number ``job`` ended with the process. ``reason`` and ``next_step`` are sentences.
     """
 
     exit_code: int | None
@@ -465,12 +515,12 @@ class ChildProcessDied(Event):
 
 @dataclass(frozen=True)
 class ConfigExported(CommandAnswer):
-    """A config was written.
+    """The event that is sent when the files of an export were written.
 
     Attributes:
-        paths: All files of it, the one asked for first.
-        info_lines: What to know about it.
-        no_data_reason: Why no data was read for ranges, "" where it was.
+        paths: All written files, the requested file first.
+        info_lines: Notes about the files.
+        no_data_reason: The reason why no data was read for ranges; "" if data was read.
     """
 
     paths: tuple[str, ...]
@@ -480,11 +530,12 @@ class ConfigExported(CommandAnswer):
 
 @dataclass(frozen=True)
 class EngineWritten(CommandAnswer):
-    """An engine file was written, in so many bytes; ``info_lines`` say what to know about it.
+    """The event that is sent when an engine file was written.
 
     Attributes:
-        deviation: How it was built where it could not be as asked, "" where it was.
-        no_data_reason: Why no data was read for ranges, "" where it was.
+        info_lines: Notes about the engine.
+        deviation: The differences between the built and the requested precisions; "" if there are none.
+        no_data_reason: The reason why no data was read for ranges; "" if data was read.
     """
 
     path: str
@@ -496,21 +547,21 @@ class EngineWritten(CommandAnswer):
 
 @dataclass(frozen=True)
 class StageMeasured(ResultEvent, changes_rows=False):
-    """A stage on the way to production, or why it has no figures."""
+    """The event with the result of a stage on the way to production, or the reason why there is none."""
 
     stage: StageResult
 
 
 @dataclass(frozen=True)
 class DumpsCompared(CommandAnswer):
-    """How two dumps of tensors differ.
+    """The event with the differences of two dumps.
 
     Attributes:
-        first, second: What they are called.
-        tensors: Those of both, in network order where a network is open; behind them those that it does not have.
-        only_first, only_second: Those of one alone.
-        advice_lines: What that says and what to try, in sentences.
-        sha256: Hash of the network that is open and its external data, "" if none is.
+        first, second: The names of the dumps.
+        tensors: The differences of common tensors, in network order if a network is open. Tensors that the network
+            lacks come last. only_first, only_second: The tensors that only one of the dumps has.
+        advice_lines: The conclusions and next steps, in sentences.
+        sha256: The hash of the open network and its external data; "" if none is open.
     """
 
     first: str
@@ -525,14 +576,15 @@ class DumpsCompared(CommandAnswer):
 
 @dataclass(frozen=True)
 class EngineFileRead(CommandAnswer):
-    """The layers of an engine file that was opened."""
+    """The event with the layers of an engine file."""
 
     engine_report: EngineReport
 
 
 @dataclass(frozen=True)
 class EnginePreviewed(ResultEvent):
-    """What the builder makes of a config; what its choices do to the engine follows where the builder is asked more."""
+    """The event with the preview of a config. A second event adds the effects of the config's moves, if they were
+    requested."""
 
     config: PrecisionConfig
     preview: Preview
@@ -540,7 +592,7 @@ class EnginePreviewed(ResultEvent):
 
 @dataclass(frozen=True)
 class LogMessage(Event, changes_rows=False):
-    """A line for the log pane. One of level "warning" stays on screen, one of level "note" is printed by commands."""
+    """A line for the log pane. A line of level "warning" stays on screen, and commands print a line of level "note"."""
 
     text: str
     level: str = field(default="info")
@@ -548,6 +600,6 @@ class LogMessage(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class ExecutionModeChanged(Event, changes_rows=False):
-    """How the simulation runs on a device, told at first and when that changes."""
+    """The event that is sent when the execution mode of the simulation has changed, or is known for the first time."""
 
     mode: ExecutionMode

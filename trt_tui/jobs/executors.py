@@ -1,4 +1,4 @@
-"""Who does a job's errands: this process, or the workers of the cluster that was asked for."""
+"""The choice of the executor of a job: this process, or the workers of the requested cluster."""
 
 import importlib.util
 
@@ -11,10 +11,13 @@ from trt_tui.workspace import WorkerPool, Workspace
 
 
 def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> WorkerPool | None:
-    """The cluster that the options ask for: that of before where there is one; None for none.
+    """Returns the worker pool of the cluster that the options request: the previous pool if it still works, a new one
+    if not.
+
+    Returns None if the options request no cluster.
 
     Raises:
-        InputError: there is no such GPU.
+        InputError: A requested GPU does not exist.
         BackendUnavailableError: Dask is not installed.
     """
     cluster_options = [f"--{name}" for name, value in (("gpus", options.gpus), ("workers", options.workers),
@@ -32,12 +35,16 @@ def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> Work
 
 
 def get_executor(workspace: Workspace, reporter: JobReporter, *, for_engines: bool = False) -> Executor[Workspace]:
-    """Who does errands for a job; ``for_engines`` for those whose results depend on the builder and the GPU."""
+    """Returns the executor of a job's tasks.
+
+    Args:
+        for_engines: True for tasks whose results depend on the builder and the GPU.
+    """
     if workspace.worker_pool is None:
         return LocalExecutor(workspace)
     return workspace.worker_pool.make_executor(workspace, reporter.wake, for_engines)
 
 
 def choose_next_job_step(executor: Executor[Workspace], urgency: Urgency) -> Urgency | Wait:
-    """What a job yields whose errand is being done."""
+    """Returns the next step of a job with a running task: the urgency if a result is ready, or a wait for a result."""
     return urgency if executor.is_ready() else Wait(executor.is_ready)

@@ -1,4 +1,4 @@
-"""Jobs that export: files for other tools, bundles for production, and pieces of the network."""
+"""The export jobs: files for other tools, bundles for production, and subgraphs of the network."""
 
 import contextlib
 import time
@@ -46,12 +46,12 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 MAX_HISTOGRAMS = 3
-"""How many layers that lose have their values drawn."""
+"""The maximum number of lossy layers whose input values are drawn as histograms."""
 
 
 def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.ExportConfig) -> Steps[None]:
-    """Writes a config in another tool's format."""
+    """Writes a config in the format of another tool."""
     path, network, config = Path(request.path), workspace.network, request.config
     export_format = EXPORT_FORMATS[request.kind]
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
@@ -70,11 +70,12 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def range_method_text(workspace: Workspace, config_ranges: Mapping[str, float] | None, range_method: str,
                       uses_known_ranges: bool) -> str:
-    """How the ranges that are written were measured; "" where nobody knows.
+    """Returns the range method of the ranges in an export; "" if it is unknown.
 
     Args:
-        config_ranges, range_method: See `trt_tui.jobs.requests.ExportConfig`.
-        uses_known_ranges: Whether none had to be measured for this.
+        config_ranges, range_method: The ranges of the config file and their method, as in
+            `trt_tui.jobs.requests.ExportConfig`.
+        uses_known_ranges: True if no range had to be measured for the export.
     """
     if workspace.options.calib_cache is not None:
         return read_cache_header(workspace.options.calib_cache).range_method
@@ -85,7 +86,7 @@ def range_method_text(workspace: Workspace, config_ranges: Mapping[str, float] |
 
 def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                        request: rq.WriteTextFile) -> Steps[None]:
-    """Writes a text, for which nothing has to be open; never overwrites a file that is open."""
+    """Writes a text file. No network needs to be open, and a file of an open network is never overwritten."""
     if (workspace := slot.workspace) is not None:
         refuse_overwriting_inputs([request.path], [workspace.network.path, *workspace.network.external_files])
     write_file_atomically(Path(request.path), request.text)
@@ -95,7 +96,7 @@ def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobRep
 
 def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.WriteBundle) -> Steps[None]:
-    """Writes a bundle; the folder appears whole or not at all."""
+    """Writes a bundle into a new folder, which appears complete or not at all."""
     destination, network, config = Path(request.path), workspace.network, request.config
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
@@ -117,8 +118,10 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
 
 def _choose_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
                             ranges: Mapping[str, float]) -> BuilderOptions:
-    """How the builder is to work: with the tactics that were measured where this config was built here, if none are
-    named and the bundle is for the release that is here."""
+    """Returns the builder options of a bundle, with the timing cache of an earlier build of the config if there is one.
+
+    The timing cache is added only if the options name none, and the bundle is for the installed release.
+    """
     production, builder = workspace.options.production, workspace.builder
     if production.timing_cache or builder is None or builder.name != "tensorrt" or not builder.version.startswith(
             f"{request.release}."):
@@ -132,7 +135,7 @@ def _choose_builder_options(workspace: Workspace, store: ResultStore, request: r
 
 def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
                                 ranges: Mapping[str, float]) -> Steps[list[SampleRun]]:
-    """Returns the first judged feeds with the network's own outputs, in FP32 and simulated."""
+    """Returns the first judged feeds with the network's outputs in FP32 and in the simulation of the config."""
     network, samples = workspace.network, workspace.data_sets.judged_samples
     names = list_tensor_outputs(network)
     analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
@@ -155,7 +158,8 @@ def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, con
 
 def _collect_input_histograms(workspace: Workspace, reporter: JobReporter, request: rq.WriteBundle,
                               ranges: Mapping[str, float]) -> list[tuple[str, TensorStats, float | None]]:
-    """What the inputs of the layers hold that own most of the config's error; nothing where shares are not known."""
+    """Returns the tensor statistics of an input of each layer with the largest error shares; [] if no shares are known.
+    """
     network = workspace.network
     groups = request.comparison_record.get("runs", {}).get("config", {}).get("groups", {})
     shares = {name: entry["owns"] for name, entry in groups.items() if (entry.get("owns") or 0) > 0}
@@ -178,7 +182,7 @@ def _collect_input_histograms(workspace: Workspace, reporter: JobReporter, reque
 
 def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                            request: rq.WriteSubgraph) -> Steps[None]:
-    """Writes the folder; it appears whole or not at all."""
+    """Writes a subgraph of the network into a new folder, which appears complete or not at all."""
     destination, network = Path(request.path), workspace.network
     require_empty_folder(destination)
     start, stop = find_group_boundary(network, network.get_group(
@@ -200,7 +204,7 @@ def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: J
 
 def _collect_subgraph_sample_runs(workspace: Workspace, typed_model: ir.Model, start_tensors: Sequence[str],
                                   stop_tensors: Sequence[str]) -> list[SampleRun]:
-    """What goes into the piece on the first judged feeds, and what FP32 and the typed piece make of it."""
+    """Returns the inputs of a subgraph on the first judged feeds, with its outputs in FP32 and in the typed network."""
     network, samples = workspace.network, workspace.data_sets.judged_samples
     produced = {value.name for node in network.model.graph for value in node.outputs}
     output_names = {output.name for output in network.model.graph.outputs}

@@ -1,4 +1,7 @@
-"""What a file loses where its export cannot be as the file is: the run as given beside that of its typed network."""
+"""The accuracy of the exported network of a quantized or typed file that cannot be exported unchanged.
+
+The result is shown beside the accuracy of the file itself.
+"""
 
 from collections.abc import Mapping
 
@@ -20,8 +23,8 @@ from trt_tui.workspace import Workspace
 
 def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             runs: Mapping[str, PrecisionConfig], urgency: Urgency = Urgency.ACCURACY) -> Steps[None]:
-    """Measures, where TensorRT refuses something of what stays as in the file, what the network loses as the export
-    has it."""
+    """Measures the accuracy of the exported network for each run in file precision, if TensorRT refuses a part of the
+    file."""
     for config in runs.values():
         if any(
                 config.precision_of(group) is Precision.FILE and group.file_precision is not None
@@ -35,7 +38,7 @@ def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: 
 
 
 def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfig, urgency: Urgency) -> Steps[Accuracy]:
-    """Returns the verdict of the typed network of a config, run as it is written."""
+    """Executes the typed network of a config as written. Returns its accuracy."""
     typed_model = lower_from_source_model(workspace.network, config, workspace.ranges).model
     infer_shapes(typed_model)
     values = (value for node in typed_model.graph for value in (*node.inputs, *node.outputs) if value is not None)

@@ -1,8 +1,8 @@
-"""The process that executes an exported file: ONNX Runtime may crash on one, and takes this process alone with it.
+"""The process that executes an exported file. If ONNX Runtime crashes on the file, only this process ends.
 
-It is sent an `ExportedRunRequest`, then feeds, each a mapping of arrays by input name. It answers each message: with
-None once the file is loaded, with the outputs by name, or with the reason why there are none, a text, after which it
-ends.
+The process receives an `ExportedRunRequest` and then feeds, each a mapping of arrays by input name. It answers each
+message: with None after the file is loaded, or with the outputs by name. If an error occurs, the answer is its text,
+and the process ends.
 """
 
 import faulthandler
@@ -19,10 +19,10 @@ from trt_tui.jobs.child_exit import tie_process_to_parent
 
 @dataclass(frozen=True)
 class ExportedRunRequest:
-    """A request to execute a file; see `trt_tui.backends.onnxruntime_exported.ExportedFileRunner`.
+    """A request to execute an exported file (`trt_tui.backends.onnxruntime_exported.ExportedFileRunner`).
 
     Attributes:
-        names: The outputs that are wanted.
+        names: The names of the requested outputs.
     """
 
     path: str
@@ -34,7 +34,8 @@ class ExportedRunRequest:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serves one execution on the file descriptor of a pipe, tied to that of a lifeline."""
+    """Executes one exported file. The arguments are two file descriptors: of the pipe for messages, and of the pipe
+    that ends this process with its parent."""
     descriptor, lifeline = (int(text) for text in argv)
     tie_process_to_parent(lifeline)
     faulthandler.enable(sys.stderr, all_threads=False)

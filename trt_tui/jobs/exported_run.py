@@ -1,6 +1,6 @@
-"""The exported file of a config, executed by ONNX Runtime as a user's own program would, and judged at its outputs.
+"""The execution of a config's exported file in ONNX Runtime, as in a user's own program, and its accuracy.
 
-What is executed are the bytes that ``export --format onnx`` writes; `trt_tui.backends.onnxruntime_exported` has the
+The executed bytes are those that ``export --format onnx`` writes. `trt_tui.backends.onnxruntime_exported` lists the
 exceptions. Nothing is built: an `ExportedRun` has neither a latency nor a size, and it confirms no engine.
 """
 
@@ -40,24 +40,25 @@ from trt_tui.module_path import python_command
 from trt_tui.workspace import Workspace
 
 LOG_BYTES = 4096
-"""The end of what the process has printed, for the reason of a crash."""
+"""The number of bytes at the end of the process's output that are searched for the reason of a crash."""
 
 _STORE_KIND = "exported network"
-"""The name under which executions are stored."""
+"""The name under which executions of exported files are stored."""
 
 
 class _NotExecutedError(Exception):
-    """The reason why a file was not executed."""
+    """An exported file was not executed; the message is the reason."""
 
 
 def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                           urgency: Urgency, feed_indices: Sequence[int] | None = None) -> Steps[ExportedRun]:
-    """Returns the execution of a config's exported file on the judged samples; from the store if it is known.
+    """Executes the exported file of a config on the judged samples, or takes the result from the store. Returns the
+    result.
 
-    A file that cannot be written or executed is no error: the result has the reason.
+    If the file cannot be written or executed, no error is raised, and the result contains the reason.
 
     Args:
-        feed_indices: Execute it on these feeds alone, which is not stored; on all that values are taken on if None.
+        feed_indices: The feeds to execute, whose result is not stored; None for all feeds that values are measured on.
 
     Raises:
         CancelledError: The job was stopped.
@@ -93,7 +94,6 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
 
 
 def find_stored_exported_run(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> ExportedRun | None:
-    """Returns the stored execution of a config's exported file; None if there is none."""
     return store.load_result(workspace, _STORE_KIND, config, ExportedRun)
 
 
@@ -110,7 +110,7 @@ def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> N
 
 def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, path: Path,
                                     urgency: Urgency, feed_indices: Sequence[int]) -> Steps[Accuracy]:
-    """Executes a file in a process of its own; returns the accuracy at the network's outputs."""
+    """Executes an exported file in a separate process. Returns its accuracy at the network's outputs."""
     analysis, options = workspace.analysis, workspace.options
     names = tuple(name for name in list_tensor_outputs(workspace.network) if name in
                   {info.name for info in workspace.network.outputs})
@@ -136,7 +136,7 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
 
 
 class _ExportedFileRun(RunSource):
-    """The outputs of a file that another process executes."""
+    """The run of an exported file that another process executes."""
 
     def __init__(self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str],
                  urgency: Urgency) -> None:
@@ -156,10 +156,10 @@ class _ExportedFileRun(RunSource):
 
 
 class _ExportedRunProcess:
-    """The process that executes a file, and what it has answered; see `trt_tui.jobs.exported_process`.
+    """The client of a process that executes an exported file (`trt_tui.jobs.exported_process`).
 
     Args:
-        wake: Called from a thread when there is an answer, or the process has ended.
+        wake: A function that a thread calls when there is an answer, or the process has ended.
     """
 
     def __init__(self, request: ExportedRunRequest, wake: Callable[[], None]) -> None:
@@ -181,18 +181,17 @@ class _ExportedRunProcess:
         self._thread.start()
 
     def send_feed(self, feed: Mapping[str, np.ndarray]) -> None:
-        """Asks for the outputs of a feed."""
         self._outgoing.put(dict(feed))
 
     def has_answer(self) -> bool:
-        """Returns True if there is an answer, or will be none."""
+        """Returns True if there is an answer, or will never be one."""
         return self._has_ended or not self._answers.empty()
 
     def take_answer(self) -> Mapping[str, np.ndarray] | None:
-        """Returns the next answer.
+        """Returns the next answer of the process: the outputs of a feed, or None after the file is loaded.
 
         Raises:
-            _NotExecutedError: The file was refused, or the process has ended.
+            _NotExecutedError: ONNX Runtime refused the file, or the process has ended.
         """
         if self._answers.empty():
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
@@ -205,7 +204,6 @@ class _ExportedRunProcess:
         return outputs
 
     def close(self) -> None:
-        """Ends the process."""
         self._process.kill()
         self._outgoing.put(None)
         self._thread.join()

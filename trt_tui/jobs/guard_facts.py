@@ -1,4 +1,4 @@
-"""The facts that guards look at, from a workspace: those that are had at little cost, as they become known."""
+"""The guard facts that can be measured in a workspace at little cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,10 @@ from trt_tui.workspace import Workspace
 
 
 def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
-    """What inputs and labels say; nothing of data that cannot be read, which whoever needs them says."""
+    """Returns the guard facts of the inputs and labels; no facts if the data cannot be read.
+
+    Another job that needs the data reports the error.
+    """
     samples, data = workspace.samples, workspace.data_sets
     if samples.is_random:
         return GuardFacts(has_random_inputs=True, no_classes_reason="random inputs")
@@ -42,7 +45,7 @@ def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
 
 
 def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFacts, ...], str]:
-    """Which classes the samples have, and why that is not known."""
+    """Returns the numbers of samples of each label class, and the reason if they are unknown."""
     data, masks = workspace.data_sets, {output.mask for output in workspace.judged_outputs if output.mask}
     labels = set(data.judged_samples.label_names) - masks
     if not labels:
@@ -54,11 +57,11 @@ def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFa
 
 def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_path: str, ranges: Mapping[str, float],
                             missing_range_method: str) -> bool:
-    """Sends the facts of ranges from a calibration cache; returns whether samples were looked at for them.
+    """Sends the guard facts of ranges from a calibration cache. Returns True if the ranges were compared with samples.
 
     Args:
-        ranges: Those of its ranges that fit the network.
-        missing_range_method: The method of the ranges that it lacks, "" where it lacks none.
+        ranges: The ranges of the cache that match the network.
+        missing_range_method: The range method of tensors without an entry in the cache; "" if every tensor has one.
     """
     builder, header, method = workspace.builder, read_cache_header(cache_path), workspace.options.calib_method
     uses_cache = builder is not None and builder.name == "tensorrt" and int(builder.version.partition(".")[0]) < 11
@@ -72,10 +75,11 @@ def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_p
 
 def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: RangeFacts,
                      ranges: Mapping[str, float]) -> bool:
-    """Sends the facts of the ranges in use, held against samples where they are from elsewhere and there are samples.
+    """Sends the guard facts of the ranges in use. Ranges from a cache or a config are compared with the samples, if
+    there are samples.
 
     Returns:
-        Whether samples were looked at.
+        True if the ranges were compared with samples.
     """
     sampled = range_facts.source != MEASURED_SOURCE and workspace.options.has_data and bool(ranges)
     if sampled:

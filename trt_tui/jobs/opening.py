@@ -1,4 +1,4 @@
-"""Opening the network, the data and the backends."""
+"""The job that opens the network, the data and the backends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ from trt_tui.workspace import WorkerPool, Workspace, can_run_engines
 
 @dataclass
 class WorkspaceSlot:
-    """Holds the workspace of the process, or the reason why there is none, and the other processes that do errands."""
+    """The current workspace of the background process, or the reason why there is none, with the worker pool."""
 
     workspace: Workspace | None = None
     open_error: TrtTuiError | None = None
     worker_pool: WorkerPool | None = None
 
     def require_workspace(self) -> Workspace:
-        """The workspace.
+        """Returns the current workspace.
 
         Raises:
-            TrtTuiError: there is none; says why.
+            TrtTuiError: No workspace is open. The error is that of the failed opening.
         """
         if self.workspace is None:
             raise self.open_error or InputError("no network is open", "opening it was stopped", "Open it again.")
@@ -46,7 +46,7 @@ class WorkspaceSlot:
 
 def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                  request: rq.OpenNetwork) -> Steps[None]:
-    """Puts a new workspace in the place of the one before, once all of it is read."""
+    """Opens a new workspace, which replaces the current workspace when all parts are read."""
     try:
         yield from _open_workspace(slot, store, reporter, request)
     except CancelledError:
@@ -103,10 +103,10 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
 
 
 def require_builder(options: Options, on_unused_backend: Callable[[str], None]) -> EngineBackend:
-    """What builds engines here.
+    """Returns the backend that builds engines.
 
     Raises:
-        BackendUnavailableError: nothing does.
+        BackendUnavailableError: No backend builds engines here.
     """
     builder = get_engine_builder(options.backend, on_unused_backend, plugins=options.production.plugins)
     if builder is None:

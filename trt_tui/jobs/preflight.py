@@ -1,4 +1,7 @@
-"""What guards need that takes runs of its own: other ranges, and judged values beyond those in use."""
+"""The preflight job, which measures the guard facts that need extra executions of the network.
+
+They are the effect of fewer calibration samples, and the shares of values outside their range.
+"""
 
 import math
 import time
@@ -19,12 +22,12 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 MIN_CALIBRATION_FEEDS = 4
-"""A quarter of the calibrating samples is at least one feed."""
+"""The minimum number of calibration feeds, so that a quarter of them is at least one feed."""
 
 
 def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                       request: rq.RunPreflight) -> Steps[None]:
-    """Measures the facts that take runs of their own, and sends each as it is known."""
+    """Measures the guard facts that need extra executions of the network, and sends each when it is measured."""
     config = request.config
     if not quantizes_activations(workspace.network, config):
         reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_convergence_reason="no layer needs a range")))
@@ -40,7 +43,7 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                       config: PrecisionConfig) -> Steps[GuardFacts]:
-    """The config's SQNR with ranges from a quarter, a half and all of the calibrating samples."""
+    """Returns the SQNR of a config with ranges from a quarter, a half and all of the calibration samples."""
     calibration, samples = workspace.calibration, workspace.calibration_samples
     assert calibration is not None, "it was ensured"
     is_measured_here = workspace.options.calib_cache is None and calibration.samples == samples.count
@@ -82,7 +85,8 @@ def _nan_if_unknown(sqnr: float | None) -> float:
 
 def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
                                   config: PrecisionConfig) -> Steps[Mapping[str, ClippedShare]]:
-    """The share of each ranged tensor's values beyond its range, in the judged and the calibrating samples."""
+    """Returns the share of values outside the range of each calibrated tensor, in the judged and the calibration
+    samples."""
     network, data = workspace.network, workspace.data_sets
     ranged_tensors = dict.fromkeys(site.tensor for group in network.groups
                                    for site in group.calibrated_qdq_sites(config.precision_of(group)))

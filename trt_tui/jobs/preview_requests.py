@@ -1,4 +1,4 @@
-"""What the process that asks TensorRT-RTX is told."""
+"""The messages to the preview process, which builds with TensorRT-RTX."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from trt_tui.core.runner import Profile
 
 @dataclass(frozen=True)
 class PreviewNetwork:
-    """The network that is asked about.
+    """The network of a preview.
 
     Attributes:
-        sha256: Of the file and its external data.
-        reference: The FP32 network of a quantized one.
-        ort_ops: Libraries of operators.
-        plugins: Libraries of plugins, each with its SHA-256.
+        sha256: The hash of the file and its external data.
+        reference: The path of the FP32 network of a quantized network; None if there is none.
+        ort_ops: The paths of custom operator libraries.
+        plugins: The paths of plugin libraries, each with its SHA-256.
     """
 
     path: str
@@ -27,13 +27,13 @@ class PreviewNetwork:
 
 @dataclass(frozen=True)
 class PreviewRequest:
-    """What is asked: a config, for a GPU.
+    """A request to preview a config for a GPU.
 
     Attributes:
-        number: Orders are numbered in the order in which they are sent.
-        ranges: amax by tensor, in the tensors' own units: which scales are equal decides what is fused.
-        gpu_capability: The compute capability of the GPU here.
-        requested_capability: That to build for, if the user named one.
+        number: The number of the request, in the order of sending.
+        ranges: The amax by tensor, in the tensors' own units. Kernels are fused only if scales are equal.
+        gpu_capability: The compute capability of the GPU here; None without a GPU.
+        requested_capability: The compute capability that the user has named; None if none was named.
     """
 
     number: int
@@ -47,6 +47,6 @@ class PreviewRequest:
 
 @dataclass(frozen=True)
 class PreviewCancellation:
-    """Nobody waits for an order any more."""
+    """A message that cancels a preview request."""
 
     number: int

@@ -1,7 +1,7 @@
-"""The child process that asks TensorRT-RTX what it would make of configs, at low priority.
+"""The preview process, which builds with TensorRT-RTX at low priority to list the engine layers of configs.
 
-It opens the network itself, so that neither lowering nor building keeps the process waiting that measures. Of what it
-is asked only the newest is of use: a build whose order was replaced or called off ends at its next step.
+The process opens the network itself, so that neither lowering nor building delays the process that measures. Only the
+newest request counts: the build of a replaced or cancelled request ends at its next step.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
 
 
 class PreviewServer:
-    """Answers orders, one after the other.
+    """The server that answers preview requests, one after the other.
 
     Args:
-        open_network: A network that is open already.
+        open_network: A network that is already open; None to open it at the first request.
 
     Attributes:
-        wanted_number: The number of the order that somebody waits for.
+        wanted_number: The number of the request that a job waits for; 0 if no job waits.
     """
 
     def __init__(self, open_network: tuple[PreviewNetwork, Network] | None = None) -> None:
@@ -46,7 +46,8 @@ class PreviewServer:
         self._plugin_errors: dict[str, TrtTuiError | None] = {}
 
     def make_preview(self, request: PreviewRequest) -> Preview | None:
-        """The preview of an order, or why there is none; None if nobody waits for it any more."""
+        """Returns the preview for a request, or a preview with the reason why there is none; None if the request was
+        cancelled."""
         try:
             lister = self._lister = self._lister or RtxEngineLayerLister.load_package()
         except BackendUnavailableError as error:
@@ -64,7 +65,7 @@ class PreviewServer:
             return _make_refusal_preview(base_preview, convert_memory_error(error), network)
         except TrtTuiError as error:
             return _make_refusal_preview(base_preview, error, network)
-        except Exception as error:  # a preview that fails disturbs nothing else
+        except Exception as error:  # a failed preview must not end the process
             return _make_refusal_preview(base_preview,
                                          TrtTuiError(f"unexpected {type(error).__name__}", exception_text(error)),
                                          network)
@@ -102,8 +103,11 @@ class PreviewServer:
         return replace(preview, builder_warnings=assign_warnings_to_groups(printed, network))
 
     def _load_new_plugins(self, lister: RtxEngineLayerLister, preview_network: PreviewNetwork) -> TrtTuiError | None:
-        """Loads the libraries of plugins that this process has not loaded; returns why one does not load. Builders of
-        other releases may need it, and the network here none of it."""
+        """Loads the plugin libraries that this process has not loaded yet. Returns the first error; None if all
+        libraries load.
+
+        The error is not raised: a library may be for builders of other releases, and this network may not need it.
+        """
         first_error: TrtTuiError | None = None
         for path, _ in preview_network.plugins:
             if path not in self._plugin_errors:
@@ -116,12 +120,12 @@ class PreviewServer:
         return first_error
 
     def receive_requests(self, pipe: Connection, arrival_event: threading.Event, inbox: list[PreviewRequest]) -> None:
-        """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
+        """Receives requests from a pipe in a thread. When the other end closes the pipe, the process ends."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 received = pipe.recv()
                 if isinstance(received, PreviewRequest):
-                    self.wanted_number = received.number  # first: an order that is taken up unwanted is called off
+                    self.wanted_number = received.number  # set first, since another number would cancel the request
                     inbox[:] = [received]
                 elif self.wanted_number == received.number:
                     self.wanted_number = 0
@@ -130,7 +134,7 @@ class PreviewServer:
 
 
 def _make_refusal_preview(base_preview: Preview, error: TrtTuiError, network: Network | None) -> Preview:
-    """The preview that says why there is none, at the node that the error names."""
+    """Returns a preview without engine layers, with an error as the reason and the node that the error names."""
     node = error.node if isinstance(error, NetworkParseError) else ""
     if isinstance(error, BuildError) and network is not None:
         exact_groups, possible_groups = find_groups_in_message("\n".join((error.cause, *error.details[-1:])), network)
@@ -141,7 +145,8 @@ def _make_refusal_preview(base_preview: Preview, error: TrtTuiError, network: Ne
 
 
 def main(argv: Sequence[str]) -> None:
-    """Entry of the process: file descriptors of the pipe and the lifeline, and how nice it is to be to others."""
+    """Runs the preview process. The arguments are the file descriptors of the two pipes, and the niceness of the
+    process."""
     descriptor, lifeline, niceness = (int(text) for text in argv)
     tie_process_to_parent(lifeline)
     os.nice(niceness)

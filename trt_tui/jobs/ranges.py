@@ -1,4 +1,4 @@
-"""Jobs on ranges: statistics of tensors, ranges that the user sets, and the comparison of range methods."""
+"""The jobs on ranges: tensor statistics, ranges from the user, and the comparison of range methods."""
 
 import difflib
 import time
@@ -24,7 +24,8 @@ from trt_tui.workspace import Workspace
 
 def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.MeasureTensorStats) -> Steps[None]:
-    """Measures the values of a group's inputs and of its tail, and the ranges of its weights' channels."""
+    """Measures and sends the tensor statistics of a group's inputs and result, and the ranges of its weights' channels.
+    """
     network = workspace.network
     group = network.get_group(request.group)
     tensor_names = (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs[:2], group.final_tensor)
@@ -54,12 +55,14 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
 
 def measure_ranges_by_method(workspace: Workspace, reporter: JobReporter, groups: Iterable[FusionGroup],
                              config: PrecisionConfig, *, one_pass: bool = False) -> dict[str, dict[str, float]]:
-    """The ranges (amax) of the activations of some groups, by tensor and method, for the codes that a config has them
-    read, the last group's where they differ; measured where they are not known.
+    """Returns the ranges (amax) of the activations of some groups, by tensor and range method.
+
+    The ranges are for the quantized types that the config gives to the groups. If groups with different types share a
+    tensor, the type of the last group counts. Tensors without known statistics are measured.
 
     Args:
-        one_pass: Measured in one pass over these tensors alone, whatever is known of them; see
-    `Workspace.one_pass_values`.
+        one_pass: True to measure these tensors in one separate pass, even if their statistics are known
+            (`Workspace.one_pass_values`).
     """
     tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activation_qdq_sites()}
     tensor_stats: dict[str, TensorStats] = workspace.statistics
@@ -78,7 +81,7 @@ def measure_ranges_by_method(workspace: Workspace, reporter: JobReporter, groups
 
 def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                        request: rq.SetRanges) -> Steps[None]:
-    """Sends a range for each tensor; measures what is not given as a number."""
+    """Sends the requested range of each tensor. Tensors whose range is not given as a number are measured."""
     network, config = workspace.network, request.config
     for tensor, text in request.ranges:
         if tensor not in network.calibrated_tensors:
@@ -111,9 +114,9 @@ def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                               request: rq.CompareRangeMethods) -> Steps[None]:
-    """Calibrates by each method and judges the config with its ranges; sends the table as it grows.
+    """Measures the accuracy of a config with the ranges of each range method, and sends the table after each method.
 
-    Seconds are those of calibrating alone; 0 where the ranges were known from before.
+    The seconds of a row are those of the calibration alone. They are near 0 if the ranges are already stored.
     """
     if workspace.options.calib_cache is not None:
         raise InputError("calibration methods cannot be compared", "the ranges come from "

@@ -1,4 +1,5 @@
-"""The ways out of a group's loss, and how each would do: free ones first, then a step up, FP32, another range."""
+"""The job that measures the remedies for a group: zero-cost moves first, then the next precision, FP32, and other
+ranges."""
 
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
@@ -22,7 +23,7 @@ from trt_tui.workspace import Workspace
 
 def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureRemedies) -> Steps[None]:
-    """Measures the ways out of a group, and sends those that are measured after each."""
+    """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
     remedies = _list_remedies(workspace, reporter, group, config)
@@ -39,7 +40,7 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGroup, config: PrecisionConfig
                    ) -> list[tuple[str, str, PrecisionConfig]]:
-    """For each the key that takes it, its name, and the config that it leads to."""
+    """Returns the remedies for a group: the key that selects each, its label, and the resulting config."""
     remedies: list[tuple[str, str, PrecisionConfig]] = []
     current = config.precision_of(group)
     remedies += [(ev.ZERO_COST_KEY, proposal.label, proposal.config) for proposal in
@@ -54,7 +55,7 @@ def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGro
         smoothed = {tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
         current_method = workspace.calibration.method if workspace.calibration is not None else ""
         methods = list_range_methods(QUANTIZED_TYPES[current]) if smoothed.isdisjoint(ranges) else (
-        )  # measured without the factors
+        )  # the ranges are measured without the SmoothQuant factors
         for method in methods:
             if method == current_method:
                 continue

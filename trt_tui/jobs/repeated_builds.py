@@ -1,8 +1,8 @@
-"""The same config built several times: what varies from build to build, and the worst of them as the config's engine.
+"""Repeated builds of one config: the variation between builds, and the worst build as the engine of the config.
 
-A builder measures kernels and takes the fastest, so that two builds may differ. Each further build here measures all of
-them anew: with the timing cache of another build it would come to the same engine. The engine that counts is kept in
-the cache with the timings that it came from.
+A builder times kernels and takes the fastest, so two builds may differ. Each further build here times all kernels
+again: with the timing cache of another build it would yield the same engine. The worst engine is stored in the cache
+with its timings.
 """
 
 import contextlib
@@ -26,11 +26,12 @@ from trt_tui.workspace import BuildPlan
 
 @dataclass(frozen=True)
 class BuildOutput:
-    """What came of one build.
+    """The result of one build.
 
     Attributes:
-        engines: Of a further build what the cache is to hold in place of the first one's, by key.
-        timing_caches: Of a further build its measured tactics, by the name of their file.
+        engines: The engines of a further build, by cache key. The cache holds those of the first build until the worst
+            build is stored.
+        timing_caches: The timing caches of a further build, by file name.
     """
 
     result: EngineResult
@@ -43,8 +44,11 @@ def build_and_judge_engine_once(
     feed_indices: Sequence[int], plan: BuildPlan, build_number: int, *, quick: bool, cache: EngineCache | None,
     wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuildOutput, None, None]:
-    """`trt_tui.jobs.engine_accuracy.build_and_judge_engine`, anew if it is not the first (0); yields a `BuildOutput`
-    last."""
+    """Builds and measures the engine of a config once. Yields the `BuildOutput` last.
+
+    A further build (``build_number`` above 0) uses neither the engine cache nor a timing cache. Everything else is as
+    in `trt_tui.jobs.engine_accuracy.build_and_judge_engine`.
+    """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(create_scratch_folder()) if build_number else None
         fresh_plan = plan if folder is None else replace(plan, settings=plan.settings.without_timing_cache())
@@ -67,12 +71,12 @@ def build_and_judge_repeatedly(
     feed_indices: Sequence[int], plan: BuildPlan, *, quick: bool, cache: EngineCache | None,
     wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]:
-    """`build_and_judge_engine_once` as often as the plan says, once for a quick build or an engine that cannot run
-    here; yields the worst of the results last.
+    """Builds and measures the engine of a config as often as the build plan requests. Yields the worst result last.
+
+    A quick build, or an engine that cannot run here, is built once.
 
     Raises:
-        TrtTuiError: as `build_and_judge_engine` of the first build; a later one that fails is said, and counts for
-    nothing.
+        TrtTuiError: The first build failed. If a later build fails, the error is logged and the build is ignored.
     """
     reducer = WorstBuildReducer(cache)
     for build_number in range(1 if quick else max(1, plan.builds_per_config)):
@@ -95,15 +99,14 @@ def build_and_judge_repeatedly(
 
 
 def failed_build_text(build_number: int, build_count: int, error: TrtTuiError) -> str:
-    """That a further build failed."""
     return f"build {build_number + 1} of {build_count} failed: {error.title}"
 
 
 class WorstBuildReducer:
-    """The worst of the builds of a config, in the order in which they are added.
+    """The reducer that keeps the worst of several builds of one config.
 
     Args:
-        cache: Takes the engine of the worst, with its timings.
+        cache: The cache for the engine and the timing caches of the worst build; None to store nothing.
     """
 
     def __init__(self, cache: EngineCache | None) -> None:
@@ -112,7 +115,6 @@ class WorstBuildReducer:
         self._builds: list[RepeatedBuild] = []
 
     def add_build(self, build: BuildOutput) -> None:
-        """Takes one more."""
         self._builds.append(_summarize_build(build.result))
         if self._worst is None or engine_badness_key(build.result) > engine_badness_key(self._worst.result):
             self._worst = build
@@ -122,7 +124,8 @@ class WorstBuildReducer:
         return self._worst is not None and self._worst.result.accuracy is not None
 
     def store_worst_result(self) -> EngineResult:
-        """The worst, with what each of several came to."""
+        """Stores the engine of the worst build. Returns its result, with a summary of each build if there are several.
+        """
         assert self._worst is not None, "the first build failed"
         if self._cache is not None:
             for key, data in self._worst.engines.items():
@@ -139,7 +142,8 @@ class WorstBuildReducer:
 
 
 def build_spread_caveat(builds: Sequence[RepeatedBuild]) -> Caveat | None:
-    """Returns the caveat that builds of one config lie apart; None if fewer than two have a finite SQNR."""
+    """Returns the caveat that the builds of one config differ; None if fewer than two SQNRs are finite, or all are
+    equal."""
     sqnr_values = [
         build.worst_output_errors.sqnr_db
         for build in builds
@@ -156,7 +160,8 @@ def build_spread_caveat(builds: Sequence[RepeatedBuild]) -> Caveat | None:
 
 
 def engine_badness_key(engine_result: EngineResult) -> tuple[float, float, float]:
-    """The order of what builds came to, the worst last: not as asked, then by the judged error, then by latency."""
+    """Returns the sort key of build results, the worst last: by other precisions than requested, then judged error,
+    then latency."""
     accuracy = engine_result.accuracy
     if accuracy is None:
         return 2.0, math.inf, 0.0

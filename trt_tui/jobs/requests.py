@@ -1,4 +1,4 @@
-"""What the program asks its child process for. All requests are frozen and picklable."""
+"""The requests that the program sends to the background process. All requests are frozen and picklable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,25 +16,26 @@ from trt_tui.options import Options
 
 @dataclass(frozen=True)
 class JobKind:
-    """The properties of all jobs of one type of request, for everything that runs, shows or stops jobs.
+    """The properties of all jobs of one request type. All functions that run, show or stop jobs read them.
 
-    Titles and phases are formats. They name fields of the request, ``{config}`` for the name of its config, and
+    Titles and phases are format texts. They contain fields of the request, ``{config}`` for the name of its config, and
     ``{file}`` for the last part of its path.
 
     Attributes:
-        handler: Dotted name of the function that yields the steps. Only the child process imports it. Its arguments are
-            the workspace, the `ResultStore`, the `JobReporter` and the request.
-        title: What a job is called.
-        urgency: Of the first step.
-        phase: What the progress counts; the title by default. A job of several phases names each of them itself.
-        needs_network: A network has to be open. A handler without this takes the `WorkspaceSlot` for the workspace.
-        needs_hashes: Network and data are identified before, because the values that it sends depend on them.
-        is_replaceable: A newer request of the type replaces an older one; not if a file is read or written that
-            somebody asked for.
-        is_automatic: It follows the cursor or a change; nobody asked for it by a key.
-        is_waited_for: The app counts as busy until it ends.
-        answers_when_stopped: If it is stopped, it sends what it has found, as an event of `END_EVENTS`.
-        measures_current_config: The values of the current config change with it.
+        handler: The dotted name of the function that yields the steps. Only the background process imports the
+            function. Its arguments are the workspace, the `ResultStore`, the `JobReporter` and the request.
+        title: The title of a job.
+        urgency: The urgency of the first step.
+        phase: The text beside the progress; the title by default. A job of several phases names each phase itself.
+        needs_network: True if a network must be open. If False, the handler receives the `WorkspaceSlot` in place of
+            the workspace.
+        needs_hashes: True if the network and the data must be hashed before the job, because its values depend on them.
+        is_replaceable: True if a newer request of the type replaces an older one; False if a file is read or written on
+            request.
+        is_automatic: True if the job follows the cursor or a change, without a key press of the user.
+        is_waited_for: True if the app counts as busy until the job ends.
+        answers_when_stopped: True if a stopped job sends its results so far, as an event of `END_EVENTS`.
+        measures_current_config: True if the job changes the values of the current config.
     """
 
     handler: str
@@ -51,22 +52,25 @@ class JobKind:
 
 
 class Request:
-    """A message to the child process; each type declares the kind of its jobs, and nothing else lists the types."""
+    """A message to the background process that starts a job.
+
+    Each type declares the kind of its jobs; there is no list of types.
+    """
 
     job_kind: ClassVar[JobKind]
 
     def job_title(self, config_name: str = "", has_builder: bool = True) -> str:
-        """Returns what its job is called on screen.
+        """Returns the title of the request's job on screen.
 
         Args:
-            config_name: The name of its config, "" if that has none.
-            has_builder: False if nothing builds engines here.
+            config_name: The name of the request's config; "" if the config has no name.
+            has_builder: False if no backend builds engines here.
         """
         return self._fill_in_fields(self.job_kind.title, config_name or "a config")
 
     @property
     def phase(self) -> str:
-        """What the progress of its job counts."""
+        """The text beside the progress of the job."""
         return self._fill_in_fields(self.job_kind.phase or self.job_kind.title, "a config")
 
     def _fill_in_fields(self, text: str, config_name: str) -> str:
@@ -76,18 +80,19 @@ class Request:
 
 @dataclass(frozen=True)
 class OpenNetwork(Request):
-    """Open the network, the data and the backend; answered by `Opened`, and by `ConfigRead` where a config is named.
+    """A request to open the network, the data and the backend. The answer is the event `NetworkOpened`, with
+    `ConfigRead` if a config is named.
 
     Attributes:
-        expected_fingerprint: What an earlier process had opened; further requests are answered only if it is still the
-        same.
-        structure_hash: Refuse a network of another structure; "" takes any.
-        config: A precision.json to read.
-        force: Take a config that was made for another structure, as far as it fits.
-        written_paths: Files that will be written; refused if the network's weights lie there.
-        network_only: Read the network only, which is answered by `LayersListed`; data and backends when a job needs
-        them.
-        needs_builder: Refuse to go on, before anything is read, if no TensorRT works.
+        expected_fingerprint: The fingerprint of an earlier process. Further requests fail if the network or the data
+            differ from it.
+        structure_hash: The required structure of the network; "" to accept any.
+        config: The path of a precision.json to read; None for none.
+        force: True to accept a config of another network structure, as far as it matches.
+        written_paths: The files that will be written. The request fails if the network's weights are in one of them.
+        network_only: True to open only the network, which `LayersListed` answers. The data and the backends are then
+            opened by the first job that needs them.
+        needs_builder: True to fail before anything is read if no TensorRT works here.
     """
 
     job_kind = JobKind("trt_tui.jobs.opening.run_open_job", "opening {file}", needs_network=False,
@@ -103,17 +108,16 @@ class OpenNetwork(Request):
 
     @property
     def path(self) -> str:
-        """The file of the network."""
         return self.options.model
 
 
 @dataclass(frozen=True)
 class CalibrateRanges(Request):
-    """The ranges of a calibration method for tensors of a config; answered by `RequestedRangesReady`.
+    """A request for the ranges of a range method for some tensors. The answer is the event `RequestedRangesReady`.
 
     Attributes:
-        tensors: Those that get one.
-        config: The quantized types that the ranges are for.
+        tensors: The tensors that get a range.
+        config: The config whose quantized types the ranges are for.
     """
 
     job_kind = JobKind("trt_tui.jobs.calibration.run_calibration_job", "calibration ({method})",
@@ -125,11 +129,12 @@ class CalibrateRanges(Request):
 
 @dataclass(frozen=True)
 class UseRanges(Request):
-    """Take ranges from a config file or an earlier process in place of calibrating; answered by `CalibrationReady`.
+    """A request to use the ranges of a config file or an earlier process instead of calibration. The answer is the
+    event `CalibrationReady`.
 
     Attributes:
-        only_missing: Use them only for tensors that the calibration cache lacks, if one was named.
-        config_name: Of the config file that they are from; "" where they are an earlier process's.
+        only_missing: True to use the ranges only for tensors that the calibration cache lacks, if a cache is named.
+        config_name: The name of the config file with the ranges; "" if they are from an earlier process.
     """
 
     job_kind = JobKind("trt_tui.jobs.calibration.run_use_ranges_job", "applying ranges", needs_hashes=False)
@@ -140,10 +145,11 @@ class UseRanges(Request):
 
 @dataclass(frozen=True)
 class RunPreflight(Request):
-    """Measure what the guards need that takes runs of its own; answered by `GuardFactsMeasured`.
+    """A request to measure the guard facts that need extra executions of the network. The answer is the event
+    `GuardFactsMeasured`.
 
     Attributes:
-        config: Whose ranges are looked at.
+        config: The config whose ranges are checked.
     """
 
     job_kind = JobKind("trt_tui.jobs.preflight.run_preflight_job", "preflight", Urgency.ACCURACY)
@@ -152,12 +158,14 @@ class RunPreflight(Request):
 
 @dataclass(frozen=True)
 class CompareRuns(Request):
-    """Measure runs against the reference: verdicts on few samples first, then errors at the groups, then shares.
+    """A request to compare runs with the reference: accuracies on few samples first, then errors at the groups and
+    error shares.
 
     Attributes:
-        runs: Configs by run name, in the order to measure.
-        with_group_errors: Whether to measure errors at the groups.
-        shares_run: The run whose shares are measured first, the other runs' after it; None for no shares.
+        runs: The configs by run key, in the order of measurement.
+        with_group_errors: True to measure the errors at the groups.
+        shares_run: The key of the run whose error shares are measured first, before those of the other runs; None for
+            no shares.
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_comparison_job", "comparison", Urgency.FIRST_ACCURACY,
@@ -169,10 +177,11 @@ class CompareRuns(Request):
 
 @dataclass(frozen=True)
 class MeasureWhatIf(Request):
-    """The output error of one config on the what-if samples; answered by `AccuracyMeasured` of run "config".
+    """A request for the simulated accuracy of one config on the what-if samples. The answer is the event
+    `AccuracyMeasured` of the run "config".
 
     Attributes:
-        with_shares: Whether to measure the config's shares and its errors at the groups after that, in the background.
+        with_shares: True to measure the config's error shares and errors at the groups afterwards, in the background.
     """
 
     job_kind = JobKind("trt_tui.jobs.whatif.run_what_if_job", "what-if {config}", Urgency.WHAT_IF,
@@ -186,7 +195,7 @@ class MeasureWhatIf(Request):
 
 @dataclass(frozen=True)
 class MeasureSampleErrors(Request):
-    """The error of each judged sample in a config; answered by `SampleErrorsMeasured`."""
+    """A request for the error of each judged sample in a config. The answer is the event `SampleErrorsMeasured`."""
 
     job_kind = JobKind("trt_tui.jobs.sample_errors.run_sample_error_job", "error over samples of {config}",
                        Urgency.ACCURACY, phase="errors sample by sample")
@@ -195,12 +204,13 @@ class MeasureSampleErrors(Request):
 
 @dataclass(frozen=True)
 class MeasureSingleSample(Request):
-    """One sample alone; answered by `SingleSampleMeasured`, which grows.
+    """A request for the results of a single sample. The answer is the event `SingleSampleMeasured`, several times as
+    more is measured.
 
     Attributes:
-        config: Of which the groups are measured that own the sample's error.
-        runs: Configs of which the sample's error is measured, by run name.
-        sample_index: Its number among the judged ones.
+        config: The config whose groups' error shares are measured on the sample.
+        runs: The configs in which the error of the sample is measured, by run key.
+        sample_index: The index of the sample among the judged samples.
     """
 
     job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index}",
@@ -212,8 +222,8 @@ class MeasureSingleSample(Request):
 
 @dataclass(frozen=True)
 class LoadStoredResults(Request):
-    """What an earlier program measured of configs; answered by `StoredResultsLoaded` for each of which something is
-    known."""
+    """A request for the stored results of configs from an earlier program. The answer is the event
+    `StoredResultsLoaded` for each config with results."""
 
     job_kind = JobKind("trt_tui.jobs.stored_results.run_stored_results_job", "values of other configs",
                        Urgency.TENSOR_STATS, is_automatic=True)
@@ -222,7 +232,8 @@ class LoadStoredResults(Request):
 
 @dataclass(frozen=True)
 class MeasureRemedies(Request):
-    """What-if results of the ways out for one group; answered by `RemediesMeasured`."""
+    """A request for the what-if accuracies of the remedies for one group. The answer is the event `RemediesMeasured`.
+    """
 
     job_kind = JobKind("trt_tui.jobs.remedies.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
                        is_automatic=True)
@@ -232,11 +243,11 @@ class MeasureRemedies(Request):
 
 @dataclass(frozen=True)
 class MeasureToggles(Request):
-    """The config with one row or scope flipped, for each that matters, in the background; each answered by
-    `AccuracyMeasured` of run "flip".
+    """A request to measure the config with each relevant row or scope toggled, in the background. The answer is the
+    event `AccuracyMeasured` of the run "flip", for each row and scope.
 
     Attributes:
-        MAX_SCOPE_GROUPS: Groups of a scope that is flipped, at most.
+        MAX_SCOPE_GROUPS: The maximum number of groups in a toggled scope.
     """
 
     job_kind = JobKind("trt_tui.jobs.row_toggles.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
@@ -247,7 +258,8 @@ class MeasureToggles(Request):
 
 @dataclass(frozen=True)
 class MeasureTensorStats(Request):
-    """Value statistics of a group's inputs and tail; answered by `TensorStatsMeasured`."""
+    """A request for the tensor statistics of a group's inputs and result. The answer is the event
+    `TensorStatsMeasured`."""
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
                        is_automatic=True)
@@ -256,11 +268,11 @@ class MeasureTensorStats(Request):
 
 @dataclass(frozen=True)
 class SetRanges(Request):
-    """Ranges for tensors, as `trt_tui.core.calibration.user_ranges` reads them; answered by `RequestedRangesReady`.
+    """A request to set the ranges of tensors to values from the user. The answer is the event `RequestedRangesReady`.
 
     Attributes:
-        config: Which codes the ranges are for.
-        ranges: Tensors with the text for each.
+        config: The config whose quantized types the ranges are for.
+        ranges: The tensors, each with a text that `trt_tui.core.calibration.user_ranges` reads.
     """
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_set_ranges_job", "ranges", Urgency.WHAT_IF,
@@ -271,7 +283,8 @@ class SetRanges(Request):
 
 @dataclass(frozen=True)
 class CompareRangeMethods(Request):
-    """A config with the ranges of several calibration methods; answered by `RangeMethodsCompared` after each."""
+    """A request for the accuracy of a config with the ranges of several range methods. The answer is the event
+    `RangeMethodsCompared`, after each method."""
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
     config: PrecisionConfig
@@ -280,14 +293,14 @@ class CompareRangeMethods(Request):
 
 @dataclass(frozen=True)
 class BuildEngine(Request):
-    """Build the config and judge what came out; answered by `Fp32EngineMeasured` (the FP32 engine) and `EngineBuilt`.
+    """A request to build the engine of a config and to measure it. The answers are the events `Fp32EngineMeasured` and
+    `EngineBuilt`.
 
     Attributes:
-        quick: Build with the lowest effort.
-        with_marked_engine: Also measure errors at the groups of a second engine that has their results as outputs;
-            answered by `EngineErrorsMeasured`, as an engine is whose release hands out what its kernels hand on.
-        later_configs: Configs that will be built after it: where there are other processes, they build them all at
-    once.
+        quick: True to build at the lowest effort.
+        with_marked_engine: True to measure errors at the groups of a marked engine too, which `EngineErrorsMeasured`
+            answers. A release with debug tensors answers with this event without such a request.
+        later_configs: The configs of the next requests. Workers build all of them in parallel.
     """
 
     job_kind = JobKind("trt_tui.jobs.build.run_build_job", "build of {config}", Urgency.BUILD)
@@ -303,11 +316,12 @@ class BuildEngine(Request):
 
 @dataclass(frozen=True)
 class WriteEngine(Request):
-    """Build the config and write the engine to a file, without judging it; answered by `EngineWritten`.
+    """A request to build the engine of a config and to write it to a file, without measuring it. The answer is the
+    event `EngineWritten`.
 
     Attributes:
-        quick: Build with the lowest effort.
-        config_ranges: See `ExportConfig`.
+        quick: True to build at the lowest effort.
+        config_ranges: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind("trt_tui.jobs.build.run_write_engine_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
@@ -320,13 +334,13 @@ class WriteEngine(Request):
 
 @dataclass(frozen=True)
 class ExportConfig(Request):
-    """Write a config in another tool's format; answered by `ConfigExported`.
+    """A request to write a config in the format of another tool. The answer is the event `ConfigExported`.
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.registry.EXPORT_FORMATS`.
-        config_ranges: The amax by tensor name that came with the config. Only tensors without one are measured, and
-            never on random inputs. With None the ranges in use are taken.
-        method: How those were measured, "" where nobody says.
+        config_ranges: The ranges of the config file, as amax by tensor name. Only tensors without a range are measured,
+            and never on random inputs. None to use the ranges of the workspace.
+        method: The range method of ``config_ranges``; "" if it is unknown.
     """
 
     job_kind = JobKind("trt_tui.jobs.export.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
@@ -340,15 +354,16 @@ class ExportConfig(Request):
 
 @dataclass(frozen=True)
 class WriteBundle(Request):
-    """Write a folder that carries a config into production; answered by `ConfigExported`, the folder first.
+    """A request to write a folder with all files that production needs for a config. The answer is the event
+    `ConfigExported`, with the folder first.
 
     Attributes:
-        path: The folder, which is new or empty.
+        path: The path of the folder, which must be new or empty.
         release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
-        config_text: The config as precision.json.
-        comparison_record: What was measured, as `compare --json` writes it.
-        with_samples: Whether samples and their outputs go in.
-        config_ranges, method: See `ExportConfig`.
+        config_text: The config as the text of a precision.json.
+        comparison_record: The measured values, as ``compare --json`` writes them.
+        with_samples: True to add samples and their outputs. config_ranges, method: The ranges of the config file and
+            their method, as in `ExportConfig`.
     """
 
     job_kind = JobKind("trt_tui.jobs.export.run_write_bundle_job", "writing {file}", Urgency.BUILD,
@@ -365,13 +380,14 @@ class WriteBundle(Request):
 
 @dataclass(frozen=True)
 class WriteSubgraph(Request):
-    """Write the part of the network between some tensors as a folder; answered by `ConfigExported`, the folder first.
+    """A request to write the part of the network between some tensors to a folder. The answer is the event
+    `ConfigExported`, with the folder first.
 
     Attributes:
-        path: The folder, which is new or empty.
-        start_tensors, stop_tensors: Tensors that the part reads, and those that it makes.
-        group: In place of them: the group that it is.
-        config_ranges: See `ExportConfig`.
+        path: The path of the folder, which must be new or empty. start_tensors, stop_tensors: The inputs and the
+            outputs of the part.
+        group: The name of the group to write, in place of tensors; "" to use the tensors.
+        config_ranges: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind("trt_tui.jobs.export.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
@@ -386,10 +402,10 @@ class WriteSubgraph(Request):
 
 @dataclass(frozen=True)
 class ReadEngineFile(Request):
-    """Tell what became of each layer in an engine; answered by `EngineFileRead`.
+    """A request for the layers of an engine file. The answer is the event `EngineFileRead`.
 
     Attributes:
-        path: An engine, which `Options.backend` loads, or the JSON of trtexec --exportLayerInfo.
+        path: The path of an engine, which `Options.backend` loads, or of the JSON of trtexec --exportLayerInfo.
     """
 
     job_kind = JobKind("trt_tui.jobs.engine_inspection.run_engine_inspection_job", "reading {file}", Urgency.BUILD,
@@ -399,12 +415,13 @@ class ReadEngineFile(Request):
 
 @dataclass(frozen=True)
 class MeasureStages(Request):
-    """Run stages on the way to production and hold each against the one before; answered by `StageMeasured` for each.
+    """A request to execute stages on the way to production and to compare each with the previous stage. The answer is
+    the event `StageMeasured` for each stage.
 
     Attributes:
-        runs: In their order; a simulated or built one has its config.
-        configs: By name; "config" is what production is to run.
-        inputs_path: A dump of what production was given; None where it is to be looked for beside its outputs.
+        runs: The stages in their order. A simulated or built stage has its config.
+        configs: The configs by name; "config" is the config for production.
+        inputs_path: The path of a dump of the inputs in production; None to search for the inputs beside its outputs.
     """
 
     job_kind = JobKind("trt_tui.jobs.stages.run_stages_job", "stages", Urgency.ACCURACY)
@@ -415,10 +432,11 @@ class MeasureStages(Request):
 
 @dataclass(frozen=True)
 class SaveOutputs(Request):
-    """Write the outputs of runs on all samples as Polygraphy's RunResults; answered by `ConfigExported`.
+    """A request to write the outputs of runs on all samples as Polygraphy's RunResults. The answer is the event
+    `ConfigExported`.
 
     Attributes:
-        runs: Configs by runner name.
+        runs: The configs by runner name.
     """
 
     job_kind = JobKind("trt_tui.jobs.dumps.run_save_outputs_job", "writing {file}", Urgency.BUILD,
@@ -429,12 +447,12 @@ class SaveOutputs(Request):
 
 @dataclass(frozen=True)
 class CompareDumps(Request):
-    """Hold two dumps of tensors against each other; answered by `DumpsCompared`. Nothing has to be open.
+    """A request to compare two dumps. The answer is the event `DumpsCompared`. No network needs to be open.
 
     Attributes:
-        first, second: ``FILE`` or ``FILE:RUNNER``.
-        threshold: Of the relative error of a tensor.
-        scaled_tensors: Tensors of the network whose channels a config scales.
+        first, second: The dumps, as ``FILE`` or ``FILE:RUNNER``.
+        threshold: The relative error from which a tensor counts as different.
+        scaled_tensors: The tensors of the network whose channels a config scales.
     """
 
     job_kind = JobKind("trt_tui.jobs.dumps.run_dump_comparison_job", "comparing dumps",
@@ -447,13 +465,15 @@ class CompareDumps(Request):
 
 @dataclass(frozen=True)
 class PreviewEngine(Request):
-    """Tell what the builder makes of a config, without a GPU; answered by `EnginePreviewed`, once or twice.
+    """A request for the preview of a config. The answer is the event `EnginePreviewed` once, and again with the effects
+    of moves.
 
     Attributes:
-        config_ranges: See `ExportConfig`.
-        with_effects: Ask what the config's choices do to the engine too.
-        low_priority: Nothing that somebody waits for is to be slower for it.
-        after_opening: The network was opened just now: its first verdict, and first look at who owns what, go before.
+        config_ranges: The ranges of the config file, as in `ExportConfig`.
+        with_effects: True to preview the effects of the config's moves too.
+        low_priority: True if the preview must not delay jobs that the user waits for.
+        after_opening: True if the network was just opened. The first accuracy and the first error shares then come
+            before the preview.
     """
 
     job_kind = JobKind("trt_tui.jobs.engine_preview.run_preview_job", "preview of {config}", is_automatic=True,
@@ -467,7 +487,7 @@ class PreviewEngine(Request):
 
 @dataclass(frozen=True)
 class WriteTextFile(Request):
-    """Write a text to a file; answered by `ConfigExported`."""
+    """A request to write a text file. The answer is the event `ConfigExported`."""
 
     job_kind = JobKind("trt_tui.jobs.export.run_write_text_job", "writing {file}", is_replaceable=False,
                        needs_network=False)
@@ -477,27 +497,30 @@ class WriteTextFile(Request):
 
 @dataclass(frozen=True)
 class FindMixedPrecisionConfig(Request):
-    """Find a small set of groups to raise; answered by `SearchProgress` and `SearchEnded`.
+    """A request to find a small set of groups to raise. The answers are the events `SearchProgress` and `SearchEnded`.
 
-    The app and the commands make it with `trt_tui.session.search_status.make_search_request`.
+    `trt_tui.session.search_status.make_search_request` makes this request for the app and the commands.
 
     Attributes:
-        config: What it starts from; groups that are raised there stay raised.
-        tolerances: Target texts that must all be met.
+        config: The start config. Groups that are raised in it stay raised.
+        tolerances: The texts of the targets, all of which must be met.
         method: A name of `trt_tui.core.search.SEARCH_METHODS`.
-        higher_precision: What groups are raised to.
-        try_ranges: Try other ranges before groups are raised.
-        try_zero_cost: Try what costs nothing at run time before that.
-        max_raised: At most so many groups above their defaults.
-        max_latency: At most so many milliseconds, as estimated from engines.
-        max_builds: At most so many engines are built in all, if engines can run; a latency budget takes two of them.
-        check_command: A command whose exit code 0 passes a config; see `trt_tui.jobs.check_command.run_check_command`.
-        intermediate_precisions: Precisions below ``higher_precision`` that raised groups may have where that does,
-        lowest first.
-        fixed_groups: Groups that stay as they are in ``config``.
-        use_preview: Ask what the builder would make of what is found, and take raises back that change nothing in it.
-        sample: Judge on the batch of one sample alone: its number, "worst" for the worst one of ``config``, "" for all.
-        hold_out: Judge the result on every third batch, and choose on the others, if there are enough samples.
+        higher_precision: The precision that groups are raised to.
+        try_ranges: True to try other ranges before groups are raised.
+        try_zero_cost: True to try zero-cost moves before other ranges.
+        max_raised: The maximum number of groups above their default precision; None for no limit.
+        max_latency: The maximum latency in ms, estimated from engines; None for no limit.
+        max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.
+        check_command: A command whose exit code 0 accepts a config (`trt_tui.jobs.check_command.run_check_command`);
+            None for none.
+        intermediate_precisions: The precisions below ``higher_precision`` that raised groups may have if they suffice,
+            lowest first.
+        fixed_groups: The groups that keep their precision in ``config``.
+        use_preview: True to preview the result, and to undo raises that do not change the engine.
+        sample: The sample on whose batch alone accuracy is measured: its index, "worst" for the worst sample of
+            ``config``, or "" for all samples.
+        hold_out: True to measure the result on every third batch, and to choose on the others, if there are enough
+            samples.
     """
 
     job_kind = JobKind("trt_tui.jobs.search_evaluator.run_search_job", "search from {config}", Urgency.SEARCH,
@@ -521,6 +544,6 @@ class FindMixedPrecisionConfig(Request):
 
 @dataclass(frozen=True)
 class StopJobs:
-    """End the jobs of these numbers; each is answered by `JobCancelled`."""
+    """A message to end some jobs, given by number. The answer is the event `JobCancelled` for each job."""
 
     jobs: frozenset[int]

@@ -1,5 +1,5 @@
-"""What a config's judged figures become when one row or scope is flipped: raised to FP32, or taken back where it is
-there."""
+"""The job that measures the accuracy of a config with one row or scope toggled between FP32 and its default precision.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -20,16 +20,17 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 MAX_TOGGLED_ROWS = 40
-"""Rows that are flipped at most: each takes a what-if on all samples."""
+"""The maximum number of toggled rows. Each takes a what-if on all samples."""
 
 MAX_TOGGLED_SCOPES = 20
-"""Scopes that are flipped at most, after the rows."""
+"""The maximum number of toggled scopes, which are measured after the rows."""
 
 def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureToggles) -> Steps[None]:
-    """Measures the config with each row flipped that matters, after all that anybody waits for; then with each scope.
+    """Measures the config with each relevant row toggled, then with each relevant scope toggled.
 
-    What was changed comes first, then what has the largest shares; without shares there is nothing else.
+    The job has the lowest urgency. Changed rows come first, then rows by decreasing error share. If no shares are
+    known, only changed rows are measured.
     """
     config = request.config
     yield Urgency.TOGGLES
@@ -48,7 +49,8 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict[str,
                                                                                  ErrorShare]) -> list[PrecisionConfig]:
-    """The configs that differ from this one in one row each, then in one scope each, those of most interest first."""
+    """Returns the configs with one row toggled, then the configs with one scope toggled, each by decreasing relevance.
+    """
     def measure_toggle_interest(groups: Sequence[FusionGroup]) -> float:
         return sum(2.0 if group.name in config.precision_moves else max(0.0, shares[group.name].fraction)
                    if group.name in shares else 0.0 for group in groups)

@@ -1,4 +1,4 @@
-"""Errors sample by sample, and one sample judged alone."""
+"""The jobs that measure the error of each sample, and the results of a single sample."""
 
 import time
 
@@ -15,7 +15,7 @@ from trt_tui.workspace import Workspace
 
 def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.MeasureSampleErrors) -> Steps[None]:
-    """Measures the error of each sample in a config; what was measured before is sent at once."""
+    """Measures and sends the error of each sample in a config. Stored errors are sent at once."""
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
     errors = store.load_result(workspace, "samples", config, SampleErrors)
@@ -33,7 +33,7 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
 
 def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                           request: rq.MeasureSingleSample) -> Steps[None]:
-    """Judges one sample alone; sends what is known as it grows."""
+    """Measures a single sample, and sends its results as more groups are measured."""
     ensure_ranges(workspace, store, reporter, request.runs.values())
     feed_index = find_feed_of_sample(workspace, request.sample_index)
     first_sample = sum(

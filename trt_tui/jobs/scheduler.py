@@ -1,7 +1,7 @@
-"""Decides which job goes on: after each step the most urgent one.
+"""The scheduler of the background process, which runs the next step of the most urgent job.
 
-So a what-if or a look at a layer is answered in the middle of a long comparison. A newer request of a kind replaces the
-older one.
+A what-if or the statistics of a layer are therefore answered in the middle of a long comparison. A newer request of a
+kind replaces the older one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from trt_tui.jobs.steps import PreemptionError, Steps, Urgency, Wait
 from trt_tui.workspace import FileReplacedError
 
 INTERACTIVE_URGENCY = Urgency.FIRST_ACCURACY
-"""What is as urgent as this, or more, is what a person waits for."""
+"""The lowest urgency of steps that the user waits for."""
 
 MIN_REPORT_INTERVAL_S = 0.1
-"""Least time between two reports of one kind."""
+"""The minimum time in seconds between two reports of one kind."""
 
 
 @dataclass
 class ScheduledJob:
-    """A request, and how far its job is."""
+    """A request with the state of its job."""
 
     job: int
     request: rq.Request
@@ -42,23 +42,26 @@ class ScheduledJob:
 
     @property
     def priority_key(self) -> tuple[int, int]:
-        """Tasks of one urgency run in the order of their numbers, in the background and of shares newest first."""
+        """The sort key of jobs, the next job first: by urgency, then by number.
+
+        For first error shares and background work, the newest job comes first; for other urgencies, the oldest.
+        """
         return (self.urgency, -self.job if self.urgency in (Urgency.FIRST_SHARES, Urgency.BACKGROUND) else self.job)
 
 
 class Scheduler:
-    """Turns requests into tasks, and runs their steps.
+    """The scheduler that turns requests into jobs and runs their steps.
 
     Args:
-        start_job: Returns the steps of a request.
-        send: Called with each event.
-        pause_others: Called with whether a person waits for the next step, where that changes: other processes at work
-            for this one are to keep off the processor until it is done.
+        start_job: A function that returns the steps of a request.
+        send: A function that is called with each event.
+        pause_others: A function that is called with True when the user waits for the next step, and with False
+            afterwards. Other processes of this program then leave the processor to the step.
 
     Attributes:
-        inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
-        arrival_event: Set when there is something to do.
-        jobs_to_stop: Numbers of jobs that are to end; see `stop_jobs`.
+        inbox: The new requests, each with the number of its job. Another thread fills it.
+        arrival_event: An event that is set when there is something to do.
+        jobs_to_stop: The numbers of the jobs that must end.
     """
 
     def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], send: Callable[[ev.Event], None], *,
@@ -76,17 +79,17 @@ class Scheduler:
         self._last_report_times: dict[str, float] = {}
 
     def serve_requests(self) -> None:
-        """Runs steps, and waits for requests, without end."""
+        """Runs steps and waits for requests, without end."""
         while True:
             self.arrival_event.clear()
             if not self.run_next_step():
                 self.arrival_event.wait()
 
     def stop_jobs(self, jobs: Collection[int]) -> None:
-        """Has jobs end; called by another thread.
+        """Stops jobs. Another thread calls this method.
 
-        A job that waits for the step of another one is reported as stopped at once, and ended after that step. This is
-        not so for a job that answers when it is stopped.
+        A job that waits while another job executes a step is reported as stopped at once, and ended after that step. A
+        job that answers when it is stopped is only ended after the step.
         """
         with self._lock:
             self.jobs_to_stop.update(jobs)
@@ -100,7 +103,7 @@ class Scheduler:
                 self.send(ev.JobCancelled(job))
 
     def run_next_step(self) -> bool:
-        """Does one step of the most urgent task; False where there is none to do."""
+        """Runs one step of the most urgent job. Returns False if no job can run."""
         self._accept_requests()
         waiting_jobs = [
             scheduled_job for scheduled_job in self.scheduled_jobs
@@ -125,7 +128,7 @@ class Scheduler:
         return next_job is not None
 
     def is_report_due(self, report_kind: str) -> bool:
-        """Whether enough time has passed since the last report of a kind."""
+        """Returns True if enough time has passed since the last report of a kind, and counts this call as a report."""
         now = time.monotonic()
         if now - self._last_report_times.get(report_kind, 0.0) < MIN_REPORT_INTERVAL_S:
             return False
@@ -133,7 +136,7 @@ class Scheduler:
         return True
 
     def _accept_requests(self) -> None:
-        """Turns the requests that have come in into tasks, and ends those that were replaced or stopped."""
+        """Turns new requests into jobs, and ends the jobs that were replaced or stopped."""
         while self.inbox:
             self._end_stopped_jobs()
             with self._lock:
@@ -154,7 +157,7 @@ class Scheduler:
             self._end_job(scheduled_job, ev.JobCancelled(scheduled_job.job))
 
     def _advance_job(self, scheduled_job: ScheduledJob) -> None:
-        """Does one step of a task."""
+        """Runs one step of a job, and ends the job after its last step."""
         with self._lock:
             self._current_job = scheduled_job
         try:
@@ -175,7 +178,7 @@ class Scheduler:
             return
         except CancelledError:
             ending = ev.JobCancelled(scheduled_job.job)
-        except BaseException as error:  # a user's script may raise whatever it likes
+        except BaseException as error:  # a user's script may raise any exception
             ending = _make_failed_event(scheduled_job.job, error)
         finally:
             with self._lock:
@@ -183,7 +186,7 @@ class Scheduler:
         self._end_job(scheduled_job, ending)
 
     def _end_job(self, scheduled_job: ScheduledJob, end_event: ev.Event) -> None:
-        """Ends a task. What fails while its steps are closed is printed to the log, and changes no other task."""
+        """Ends a job. An error while its steps are closed is printed to the log and does not affect other jobs."""
         with self._lock:
             self.scheduled_jobs.remove(scheduled_job)
             was_reported = scheduled_job.job in self._reported_stopped
@@ -198,7 +201,10 @@ class Scheduler:
 
 
 def _is_wait_over(wait: Wait) -> bool:
-    """Returns True if a task can go on, also where that cannot be told: its next step says why."""
+    """Returns True if the condition that a job waits for is met, or cannot be evaluated.
+
+    In the second case, the next step of the job reports the error.
+    """
     try:
         return wait.ready()
     except Exception:
@@ -207,7 +213,7 @@ def _is_wait_over(wait: Wait) -> bool:
 
 
 def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
-    """The event that reports an error; the traceback of an unexpected one is printed to the log."""
+    """Returns the event that reports an error. The traceback of an unexpected error is printed to the log."""
     if isinstance(error, FileReplacedError):
         return ev.FilesReplaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
     if not isinstance(error, TrtTuiError):
@@ -224,7 +230,8 @@ def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
 
 
 class JobReporter:
-    """Sends what a job reports, and tells it whether it may go on."""
+    """The reporter of a job, which sends the job's events and progress, and ends a measurement if the job was stopped.
+    """
 
     def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
         self._scheduler, self._scheduled_job = scheduler, scheduled_job
@@ -234,19 +241,23 @@ class JobReporter:
         self.wake = scheduler.arrival_event.set
 
     def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
-        """Reports how far the job is, at most every `MIN_REPORT_INTERVAL_S` seconds; ``start_time`` is when the phase
-        began."""
+        """Sends the progress of a job, at most every `MIN_REPORT_INTERVAL_S` seconds.
+
+        Args:
+            start_time: The start of the phase, as `time.monotonic`.
+        """
         if done == total or self.is_report_due("progress"):
             seconds_left = (time.monotonic() - start_time) / done * (total - done) if done and total > done else None
             self.send(ev.JobProgress(self.job, phase, done, total, seconds_left))
 
     def make_progress_callback(self, phase: str, is_preemptible: bool = False, executor: Executor[Any] | None = None
                                ) -> Callable[[int, int], None]:
-        """A progress callback that ends a sweep over the samples when its job is stopped.
+        """Returns a progress callback that ends a pass over the samples when its job is stopped.
 
         Args:
-            is_preemptible: The sweep also ends when something more urgent or a newer request of this kind has come in.
-            executor: Who does it, which is said.
+            is_preemptible: True to end the pass also when a more urgent request, or a newer request of the same type,
+                arrives.
+            executor: The executor of the pass, whose location becomes part of the phase; None for no location.
         """
         start_time, scheduler, request = time.monotonic(), self._scheduler, self._scheduled_job.request
 

@@ -1,4 +1,5 @@
-"""The engines that a search builds: how many, what they took, what they yield, and what a config between them takes."""
+"""The engines that a search builds: their number, their latencies and accuracies, and latency estimates of other
+configs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -19,25 +20,27 @@ from trt_tui.jobs.steps import Steps
 
 
 class EngineProvider(Protocol):
-    """Builds what a search asks for."""
+    """The builds of engines for a search."""
 
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """Returns a config's engine, judged as built, from the store where it is known."""
+        """Returns the engine of a config, measured as built; from the store if it was built before."""
 
     def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-        """Has other processes, where there are any, build configs at once whose engines are asked for next; returns how
-        many that made."""
+        """Builds the engines of several configs on workers and stores them; without workers nothing is built.
+
+        Returns the number of configs whose engine is stored.
+        """
 
 
 class SearchBuilds:
-    """See the module's docstring.
+    """The engines that one search has requested, with their latencies.
 
     Args:
-        get_targets: Returns the tolerances that engines are judged by, with their bases once these are measured.
-        before_build: Called before each build, which may end the child process.
+        get_targets: A function that returns the tolerances for engines, with their baselines once these are measured.
+        before_build: A function that is called before each build, which may crash the background process.
 
     Attributes:
-        latencies: Latencies of those that are as asked, in ms, by `config_without_ranges`.
+        latencies: The latencies in ms of the engines built as requested, by `config_without_ranges`.
     """
 
     def __init__(self, provider: EngineProvider, get_targets: Callable[[], Sequence[Target]],
@@ -49,16 +52,17 @@ class SearchBuilds:
 
     @property
     def build_count(self) -> int:
-        """How many engines this search has asked for. One that was built before counts too, so that a search takes the
-        same course whatever is known."""
+        """The number of engines that this search has requested.
+
+        Engines from the store count too, so that the steps of a search do not depend on stored results.
+        """
         return len(self._requested)
 
     def has_requested_engine(self, config: PrecisionConfig) -> bool:
-        """Returns True if this search has asked for the engine of a config."""
         return config in self._requested
 
     def get_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """Returns a config's engine."""
+        """Returns the engine of a config, and records its latency."""
         self._requested.add(config)
         self._before_build()
         engine = yield from self._provider.build_engine(config)
@@ -69,13 +73,14 @@ class SearchBuilds:
 
     def make_latency_estimator(self, search_space: SearchSpace,
                                remarks: list[str]) -> Steps[Callable[[PrecisionConfig], float]]:
-        """Builds both ends of a space; returns `fit_latency_estimator` them.
+        """Builds the engines of the start config and of the config with all candidates raised. Returns a latency
+        estimator that is fitted to both.
 
         Args:
-            remarks: What is said of the estimates is added to it.
+            remarks: A list to which remarks on the estimates are added.
 
         Raises:
-            InputError: an engine was not timed.
+            InputError: The latency of an engine was not measured.
         """
         all_raised = search_space.build_config(search_space.candidates)
         yield from self._provider.build_engines_in_parallel((search_space.start_config, all_raised))
@@ -96,7 +101,8 @@ class SearchBuilds:
         return fit_latency_estimator(search_space, start_engine, raised_engine, self.latencies)
 
     def deviating_engine_remark(self, engine: EngineResult) -> str:
-        """The remark on an engine that is not of the config found, and therefore confirms nothing."""
+        """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result.
+        """
         text = (
             f"TensorRT refuses the config as requested ({engine.attempts[0].failure_reason}) and built it with "
             f"{_engine_deviation_text(engine)}"
@@ -111,7 +117,7 @@ class SearchBuilds:
                                                                                              if value_texts else "")
 
     def engine_result_texts(self, tried_configs: Sequence[PrecisionConfig]) -> dict[int, str]:
-        """What the engines yield that were built, by the places of their configs among those that were tried."""
+        """Returns the results of the built engines as texts, by the index of their config in ``tried_configs``."""
         texts: dict[int, str] = {}
         for config, engine in self._results.items():
             indices = [index for index, tried_config in enumerate(tried_configs) if tried_config == config]
@@ -129,12 +135,16 @@ def _engine_deviation_text(engine: EngineResult) -> str:
 
 
 def config_without_ranges(config: PrecisionConfig) -> PrecisionConfig:
-    """A config without its ranges, which cost no time."""
+    """Returns a config without its ranges and measured moves, which do not affect latency."""
     return config.without_moves(RangeMove).without_measured_moves()
 
 
 def count_candidate_macs(search_space: SearchSpace, network: NetworkOutline | None = None) -> dict[str, float]:
-    """The multiply-accumulates of each candidate, as the network says or a given outline; 0 where they are unknown."""
+    """Returns the multiply-accumulates of each candidate; 0 if they are unknown.
+
+    Args:
+        network: The outline with the sizes of the layers; None for the network of the search space.
+    """
     groups = {name: search_space.network.get_group(name) for name in search_space.candidates}
     outline = search_space.network if network is None else network
     return {name: float(sum(outline.get_layer(layer).macs or 0 for layer in group.layers))
@@ -143,16 +153,16 @@ def count_candidate_macs(search_space: SearchSpace, network: NetworkOutline | No
 
 def fit_latency_estimator(search_space: SearchSpace, start_engine: EngineResult, raised_engine: EngineResult,
                           measured_latencies: Mapping[PrecisionConfig, float]) -> Callable[[PrecisionConfig], float]:
-    """An estimate of a config's latency in ms, from the engines of the start and of all raised, and from what others
-    took.
+    """Returns a function that estimates the latency of a config in ms from the engines of a search.
 
-    The difference of the two medians is divided among the raised groups: by the differences of their engine layers'
-    times if layers were timed, else by their multiply-accumulates. A group on a rung between has as much of its part as
-    the bytes of a value say (`Precision.value_bytes`). The estimate is corrected so that it is exact
-    for every config of ``measured_latencies`` (without ranges), which is read at each call.
+    The difference between the median latencies of the start engine and the engine with all candidates raised is divided
+    among the raised groups. The division follows the differences of their engine layers' times, or the
+    multiply-accumulates of the groups if layers were not timed. A group in an intermediate precision gets a fraction of
+    its part, by the bytes of a value (`Precision.value_bytes`). The estimate is corrected so that it is exact for every
+    config of ``measured_latencies`` (without ranges), which is read at each call.
 
     Raises:
-        ValueError: one of the two engines was not timed.
+        ValueError: The latency of one of the two engines was not measured.
     """
     if start_engine.latency_ms is None or raised_engine.latency_ms is None:
         raise ValueError("both engines must be timed")
@@ -190,7 +200,8 @@ def fit_latency_estimator(search_space: SearchSpace, start_engine: EngineResult,
 
 
 def _raised_precision_fraction(search_space: SearchSpace, group_name: str, config: PrecisionConfig) -> float:
-    """How far a group is on its way from the start (0) to the highest rung (1), by the bytes of a value."""
+    """Returns the fraction of the way from a group's start precision (0) to the highest precision (1), by bytes per
+    value."""
     group = search_space.network.get_group(group_name)
     start_width, highest_width, current_width = (group.resolve_file_precision(precision).value_bytes
                                                  for precision in (search_space.start_config.precision_of(group),

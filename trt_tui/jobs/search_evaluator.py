@@ -1,4 +1,4 @@
-"""How a search measures here: verdicts and impacts of the simulation, engines, the user's command."""
+"""The measurements of a search: simulated accuracies and sensitivities, engines, and the user's check command."""
 
 import copy
 import time
@@ -47,15 +47,16 @@ from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
 from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
-"""Configs are judged ahead by others where a verdict takes at least so long here."""
+"""The duration in seconds of one accuracy measurement from which workers measure further configs in advance."""
 
 
 def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.FindMixedPrecisionConfig) -> Steps[None]:
-    """Finds layers to raise. What was measured before, also by an interrupted search, is not measured again.
+    """Searches for a small set of groups to raise. Stored results, also of an interrupted search, are not measured
+    again.
 
-    The result depends on the network, the data, the targets and the seed. It does not depend on what was measured
-    before, on how many workers there are, or on how long anything takes; engines are timed, and so are the exception.
+    The result depends on the network, the data, the targets and the seed. It does not depend on stored results, on the
+    number of workers, or on durations. Engines are the exception, since their latencies are measured.
     """
     network, metric = workspace.network, workspace.metric
     targets = [parse_target(text) for text in request.tolerances]
@@ -89,7 +90,7 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                     is not shown_workspace))
         raise
     if workspace is not shown_workspace and search_job.search.result.is_met:
-        # what was built and executed, on the samples of the screen
+        # The engine and the exported file are measured again, on the samples of the session.
         config = search_job.search.result.config
         if search_job.search_builds.has_requested_engine(config):
             yield from build.build_and_judge_config(shown_workspace, store, full_reporter, config)
@@ -101,7 +102,8 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def _measure_metric_interval(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                              search_job: SearchJob) -> Steps[Accuracy | None]:
-    """Returns the verdict of the config found with the interval of the metric, if a tolerance bounds the metric."""
+    """Returns the accuracy of the result with the confidence interval of the metric; None if no tolerance bounds the
+    metric."""
     best, config = search_job.search.result.best_evaluation, search_job.search.result.config
     if best is None or search_job.request.sample or not any(target.kind == "metric" for target in search_job.targets):
         return None
@@ -111,11 +113,11 @@ def _measure_metric_interval(workspace: Workspace, store: ResultStore, reporter:
 
 _SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.Fp32EngineMeasured, ev.GroupErrorsMeasured,
                         ev.ReferenceMetricMeasured, ev.EngineErrorsMeasured, ev.ExportedFileExecuted)
-"""Events with values that are of the samples they were taken on."""
+"""The events whose values depend on the samples that they were measured on."""
 
 
 def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
-    """Returns a report that keeps back values on other samples than those of the screen."""
+    """Returns a reporter that drops values measured on other samples than the session uses."""
     filtered = copy.copy(reporter)
 
     def send_other_events(event: ev.Event) -> None:
@@ -128,7 +130,7 @@ def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
 
 def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, search_job: SearchJob,
                               selection_feed_index: int | None) -> Steps[HeldOutResult | None]:
-    """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
+    """Returns the accuracy of the result on samples that the search has not used; None if there are too few."""
     feed_indices, analysis, result, targets = (workspace.held_out, workspace.analysis, search_job.search.result,
                                                search_job.targets)
     if selection_feed_index is not None:
@@ -152,10 +154,10 @@ def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, searc
 
 
 def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
-    """The feed that holds a sample, by its number among those that are judged.
+    """Returns the index of the feed that contains a sample, given the index of the sample among the judged samples.
 
     Raises:
-        InputError: there are fewer.
+        InputError: There are fewer samples.
     """
     first = 0
     for index in workspace.feeds:
@@ -167,14 +169,15 @@ def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
 
 
 def find_worst_sample(accuracy: Accuracy) -> int:
-    """The number of the sample with the lowest SQNR at any output; 0 where no output has one for each sample."""
+    """Returns the index of the sample with the lowest SQNR at any output; 0 if no output has an SQNR for each sample.
+    """
     worst_samples = [(output.worst_sqnr_db, output.worst_index) for output in accuracy.outputs.values()
                      if output.worst_index is not None and output.worst_sqnr_db is not None]
     return min(worst_samples)[1] if worst_samples else 0
 
 
 class WorkspaceEvaluator:
-    """See `trt_tui.jobs.search_job.SearchEvaluator`."""
+    """The measurements of a search in a workspace, as a `trt_tui.jobs.search_job.SearchEvaluator`."""
 
     def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter,
                  request: rq.FindMixedPrecisionConfig) -> None:
@@ -186,20 +189,23 @@ class WorkspaceEvaluator:
         self._max_duration_s = 0.0
 
     def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
-        """Sends the search's progress, at most ten times a second unless it must be heard."""
+        """Sends the progress of the search, at most ten times a second unless ``must_send`` is True."""
         if must_send or self._report.is_report_due("search"):
             self._report.send(search_job.make_progress_event(self._report.job))
 
     def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        """Returns the verdict on all samples of the search, from the store where it is known."""
+        """Returns the accuracy of a config on all samples of the search, or on the batch of the selected sample."""
         if self._request.sample:
             return (yield from self._measure_selected_feed_accuracy(config))
         return (yield from self._measure_accuracy_on_all_samples(config))
 
     def measure_accuracies_in_parallel(
             self, choose_configs: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
-        """See `trt_tui.jobs.search_job.SearchEvaluator`; not where a verdict takes less than it takes to ask for it
-        elsewhere."""
+        """Implements `trt_tui.jobs.search_job.SearchEvaluator.measure_accuracies_in_parallel`.
+
+        Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
+        takes longer.
+        """
         workspace, worker_pool = self._workspace, self._workspace.worker_pool
         if (worker_pool is None or worker_pool.failure_reason or self._request.sample
                 or self._max_duration_s < MIN_PARALLEL_S):
@@ -212,7 +218,6 @@ class WorkspaceEvaluator:
                                                       Urgency.SEARCH)
 
     def _measure_selected_feed_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        """Returns the verdict on the batch of one sample."""
         workspace = self._workspace
         if self.feed_index is None:
             full_accuracy = yield from self._measure_accuracy_on_all_samples(self._request.config)
@@ -265,7 +270,8 @@ class WorkspaceEvaluator:
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:
-        """Returns the ranges (amax) that other methods choose, by tensor and method, without those in use."""
+        """Returns the ranges (amax) of other range methods, by tensor and method. Ranges equal to the current range are
+        left out."""
         method_ranges = measure_ranges_by_method(self._workspace, self._report, groups, config, one_pass=True)
         other_ranges: dict[str, dict[str, float]] = {}
         for group in groups:
@@ -283,7 +289,7 @@ class WorkspaceEvaluator:
         return (yield from build.build_engines_in_parallel(self._workspace, self._store, self._report, configs))
 
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """Returns the config's engine; sends the simulated verdict too."""
+        """Returns the engine of a config, and sends its simulated accuracy too."""
         accuracy = yield from self.measure_accuracy(config)
         self._report.send(ev.AccuracyMeasured(self._report.job, "config", config, accuracy, True))
         cached = self._store.load_engine_result(self._workspace, config)
@@ -312,7 +318,8 @@ class WorkspaceEvaluator:
         return store.load_result(workspace, "layers", config, dict[str, GroupErrors]) or {}
 
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """See `trt_tui.jobs.search_job.SearchEvaluator`; engines of weakly typed releases are fused otherwise."""
+        """Returns the preview of a config; None if there is none, or for weakly typed releases, which fuse layers
+        differently."""
         workspace, builder = self._workspace, self._workspace.builder
         if not is_tensorrt_rtx_installed() or builder is not None and (workspace.plan.weakly_typed
                                                                        or not builder.capabilities.strongly_typed):
@@ -326,10 +333,10 @@ class WorkspaceEvaluator:
 
     def measure_sensitivities(self, config: PrecisionConfig,
                               group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
-        """Implements `trt_tui.jobs.search_job.SearchEvaluator.measure_sensitivities`: all on few samples, those that
-        may matter on more.
+        """Implements `trt_tui.jobs.search_job.SearchEvaluator.measure_sensitivities`.
 
-        Groups go in network order, whatever is known of their errors.
+        All groups are measured on a few samples, and groups that may matter on more. The groups are in network order,
+        independent of known errors.
         """
         workspace, store, reporter = self._workspace, self._store, self._report
         exact = workspace.options.exact
@@ -352,7 +359,10 @@ class WorkspaceEvaluator:
         return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
 
     def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
-        """It is asked once for as long as the network is open, and not kept: what else it reads may have changed."""
+        """Runs the check command on a config, once while the network is open.
+
+        The exit code is not stored on disk, since other files that the command reads may change.
+        """
         workspace, command = self._workspace, self._request.check_command or ""
         files = [file_sha256(word) for word in parse_check_command(command)]
         key = self._store.make_result_key(workspace, "check", config, command, files)

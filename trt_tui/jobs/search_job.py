@@ -1,4 +1,4 @@
-"""The search as a job: the search says what to evaluate, the bench measures it, and engines confirm the result."""
+"""The search as a job: the search proposes configs, an evaluator measures them, and engines confirm the result."""
 
 from __future__ import annotations
 
@@ -37,78 +37,85 @@ from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
 
 MAX_EXPORT_ROUNDS = 4
-"""How often a search goes on because an exported file misses the target."""
+"""The maximum number of times that a search continues because the exported file of its result misses the target."""
 
 STEPS_WITHOUT_RANKING = ("start", "all raised")
-"""The steps of a search that show whether there is anything to find."""
+"""The first steps of a search, which show if there is anything to find. They need no ranking of the groups."""
 
 
 class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
-    """How a search measures.
+    """The measurements that a search requests.
 
     Attributes:
-        can_build: Whether engines can run here.
-        has_check: Whether the user has given a command that judges configs.
+        can_build: True if engines can run here.
+        has_check: True if the user has given a command that accepts or rejects configs.
     """
 
     can_build: bool
     has_check: bool
 
     def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        """Returns a config's whole verdict at the judged outputs."""
+        """Returns the complete accuracy of a config at the judged outputs."""
 
     def measure_accuracies_in_parallel(
             self, choose_configs: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
-        """Has other processes, where there are any, judge at once what is asked for and what may be asked for next.
+        """Measures the requested config in parallel with configs that may be requested next, if there are workers.
 
         Args:
-            choose_configs: So many configs at most, what is asked for first, found in so many seconds.
+            choose_configs: A function that returns up to a number of configs within a number of seconds, the requested
+                config first.
         """
 
     def measure_candidate_times(self, search_space: SearchSpace) -> Mapping[str, float]:
-        """What each candidate takes in the engine with all of them raised, in ms; empty where none is known and timed.
+        """Returns the time in ms of each candidate in the engine with all candidates raised.
+
+        The result is empty if there is no such engine, or its layers were not timed.
         """
 
     def count_candidate_macs(self, search_space: SearchSpace) -> Mapping[str, float]:
-        """The multiply-accumulates of each candidate; 0 where they are unknown."""
+        """Returns the multiply-accumulates of each candidate; 0 if they are unknown."""
 
     def measure_sensitivities(self, config: PrecisionConfig,
                               group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
-        """Returns what some groups of a config do to the judged outputs, by name."""
+        """Returns the sensitivities of some groups of a config, by name."""
 
     def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: str) -> Mapping[str, PrecisionConfig]:
-        """A config with moves that cost nothing at run time, by what they are.
+        """Returns the configs with further zero-cost moves, by the label of the moves.
 
         Args:
-            kinds: "form": operators and scaled channels; "bias": corrected biases.
+            kinds: "form" for norm operators and SmoothQuant; "bias" for bias correction.
         """
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> Mapping[str, Mapping[str, float]]:
-        """Other ranges (amax) for the codes that some groups read in a config than the calibrated ones, by tensor and
+        """Returns ranges (amax) other than the calibrated ones for the quantized tensors of some groups, by tensor and
         method."""
 
     def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
-        """Returns the execution of a config's exported file on the samples of the search."""
+        """Executes the exported file of a config on the samples of the search. Returns the result."""
 
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """Returns what the builder would make of a config and what its choices do; None if that is not known here."""
+        """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
 
     def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
-        """Returns the exit code of the user's command for a config."""
+        """Runs the user's check command on a config. Returns its exit code."""
 
     def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
-        """Called before each evaluation, and before each build with ``must_send``: then the progress must be sent."""
+        """Reports the progress of a search before each evaluation and before each build.
+
+        Args:
+            must_send: True before a build, to send the progress even if it was just sent.
+        """
 
 
 class SearchJob:
-    """One search, from the first evaluation to the confirmation.
+    """One search, from the first evaluation to the confirmation by an engine.
 
     Args:
-        targets: The tolerances, with their bases.
+        targets: The tolerances, with their baselines.
 
     Raises:
-        InputError: an option makes no sense for this network; see `trt_tui.core.search.Search` and `SearchSpace`.
+        InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
     """
 
     def __init__(self, network: Network, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
@@ -130,7 +137,7 @@ class SearchJob:
         self.exported_result: ExportedResult | None = None
         self._export_rounds = 0
         self.remarks: list[str] = []
-        # An impossible search is refused before anything is measured for it.
+        # An impossible search is refused before any measurement.
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:
             raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
@@ -146,7 +153,7 @@ class SearchJob:
                       estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins)
 
     def run_search_steps(self) -> Steps[None]:
-        """Does the work; `make_progress_event` and `make_end_event` tell at any time how far it is."""
+        """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
         if self.request.max_latency is not None:
             yield from self._prepare_latency_estimates()
         if self.request.method == "lower":
@@ -165,12 +172,13 @@ class SearchJob:
 
     @property
     def _needs_group_ranking(self) -> bool:
-        """Whether what each group does to the outputs is of use to this search."""
+        """True if this search uses the sensitivities of groups."""
         request = self.request
         return request.method not in TOP_DOWN_METHODS or request.try_zero_cost or request.try_ranges
 
     def _evaluate_proposed_configs(self, step_names: Sequence[str] = ()) -> Steps[None]:
-        """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
+        """Measures the configs that the search proposes. If ``step_names`` are given, only configs of these steps are
+        measured."""
         while (config := self.search.propose_config()) is not None and (
                 candidate := self.search.current_trial) is not None and (not step_names
                                                                          or candidate.step_name in step_names):
@@ -194,7 +202,7 @@ class SearchJob:
         return TargetResult(not is_broken, score, accuracy, energy)
 
     def _try_zero_cost_moves(self) -> Steps[None]:
-        """Tries what costs nothing at run time; biases are corrected for what was kept of the rest."""
+        """Tries the zero-cost moves. Biases are corrected last, for the config with the other accepted moves."""
         for kind in ("form", "bias"):
             start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
             proposals = self.evaluator.propose_zero_cost_moves(start, kind)
@@ -207,7 +215,7 @@ class SearchJob:
             yield from self._evaluate_proposed_configs(("free",))
 
     def _rank_groups_by_sensitivity(self) -> Steps[None]:
-        """Measures what each group does to the judged outputs, then other ranges for those that matter most."""
+        """Measures the sensitivity of each group, and then other ranges for the groups with the largest shares."""
         start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
         self.sensitivities = yield from self.evaluator.measure_sensitivities(start, self.search_space.candidates)
         evaluations, margins = self.search.evaluations, self.search.margins
@@ -227,8 +235,12 @@ class SearchJob:
     # -- the exported file ----------------------------------------------------------------------------------------
 
     def _check_exported_file(self) -> Steps[bool]:
-        """Executes the exported file of what was found; True if it misses the target, so that the search goes on with
-        a margin by which the simulation was better. After `MAX_EXPORT_ROUNDS` the result is not met as exported."""
+        """Executes the exported file of the result. Returns True if the file misses the target and the search
+        continues.
+
+        The search continues with a margin, the difference between the simulation and the exported file. After
+        `MAX_EXPORT_ROUNDS`, the result counts as not met as exported.
+        """
         result, best = self.search.result, self.search.best_evaluation
         simulated_accuracy = best.target_result.accuracy if best is not None else None
         self.exported_result = None
@@ -272,11 +284,15 @@ class SearchJob:
         self.search = self._make_search(self.search.evaluations, self.estimate_latency)
 
     def _order_groups_by_cost(self) -> Steps[None]:
-        """What saves most time is lowered first: by the layers' times in the engine of all raised, where one can be
-        built and one is left to confirm the result."""
+        """Orders the groups by the time they can save. The precision of the group with the largest saving is reduced
+        first.
+
+        The saving is the layer time in the engine with all candidates raised. It is built only if a further build is
+        left to confirm the result. Without such times, the order follows the multiply-accumulates.
+        """
         times: Mapping[str, float] = {}
         all_raised = self.search_space.build_config(self.search_space.candidates)
-        is_built = self.search_builds.has_requested_engine(all_raised)  # for a latency budget
+        is_built = self.search_builds.has_requested_engine(all_raised)  # built for a latency budget
         if self.evaluator.can_build and (is_built or self.search_builds.build_count + 2 <= self.request.max_builds):
             try:
                 yield from self.search_builds.get_engine(all_raised)
@@ -293,8 +309,10 @@ class SearchJob:
         self.search = self._make_search(self.search.evaluations, self.estimate_latency)
 
     def _withdraw_ineffective_raises(self) -> Steps[bool]:
-        """Takes raises back that change nothing in the engine, as its builder says without a GPU; True if there were
-        any, so that the search goes on without them. Where nothing else meets the tolerance, they stand and it is said.
+        """Undoes raises that do not change the previewed engine. Returns True if there are any and the search continues
+        without them.
+
+        If nothing else meets the tolerance, the raises are kept, and a remark says so.
         """
         result = self.search.result
         if self._before_withdrawal is not None and not result.is_met:
@@ -320,7 +338,7 @@ class SearchJob:
         try:
             self.search_space = replace(self.search_space,
                                         fixed_groups=self.search_space.fixed_groups | frozenset(idle_groups))
-        except InputError:  # there is nothing else to raise
+        except InputError:  # no other group can be raised
             self._use_preview = False
             return False
         self._before_withdrawal = self._before_withdrawal or previous
@@ -334,10 +352,11 @@ class SearchJob:
         return True
 
     def _confirm_with_engine(self) -> Steps[bool]:
-        """Builds what was found; True if the engine misses what was simulated or estimated, so that the search goes on.
+        """Builds the engine of the result. Returns True if the engine misses the simulated or estimated values and the
+        search continues.
 
-        What falls short of the tolerance is built where there is a latency to keep to, and the search goes on from
-        there with better estimates until it comes to the same again. What was found stands where its engine fails.
+        With a latency budget, a result that misses the tolerance is built too. The search then continues with better
+        latency estimates until it finds the same result again. If the build fails, the result is kept.
         """
         result, budget = self.search.result, self.request.max_latency
         best = result.best_evaluation
@@ -403,7 +422,7 @@ class SearchJob:
                     f"{target.measured_value_text(engine.accuracy)} where "
                     f"{target.measured_value_text(simulated_accuracy)} was simulated; went "
                     f"on with a margin of {gap:.2g}")
-        if not gaps:  # it fails whatever its values are, and no margin helps
+        if not gaps:  # the engine fails for a reason other than its values, so no margin helps
             self.remarks.append(f"its engine: {target_outcome.text}")
             return False
         self.remarks.append(f"the engine with {raised_count} raised: {'; '.join(gaps)}")
@@ -413,8 +432,11 @@ class SearchJob:
 
     def _triage_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
                        engine_accuracy: Accuracy) -> Steps[bool]:
-        """Looks for where an engine does what rounding does not explain; True if fusion barriers mend it, so that the
-        search goes on with them. Such a gap is no margin."""
+        """Finds the group at which an engine deviates from its simulation more than rounding explains.
+
+        Returns True if fusion barriers remove the deviation and the search continues with them. Such a deviation is not
+        used as a margin.
+        """
         gap_remark = f"its engine: {engine_gap_text(simulated_accuracy, engine_accuracy)}"
         if not self._can_triage:
             self.remarks.append(gap_remark)
@@ -433,10 +455,9 @@ class SearchJob:
         self.confirmed = None
         return True
 
-    # -- how far it is ------------------------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------------------------
 
     def make_progress_event(self, job_number: int) -> ev.SearchProgress:
-        """The event that reports how far it is."""
         search, best = self.search, self.search.best_evaluation
         candidate = search.current_trial
         config = search.build_config(best) if best is not None else self.search_space.start_config
@@ -448,17 +469,18 @@ class SearchJob:
 
     def make_end_event(self, job_number: int, was_stopped: bool = False, held_out_result: HeldOutResult | None = None,
                        accuracy_with_interval: Accuracy | None = None) -> ev.SearchEnded:
-        """The event that reports what was found so far.
+        """Returns the event that reports the result so far.
 
         Args:
-            accuracy_with_interval: The verdict of the result with the interval of the metric; None without a metric.
+            accuracy_with_interval: The accuracy of the result with the confidence interval of the metric; None without
+                a metric.
         """
         tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         result = self.search.result
         target_outcome: TargetOutcome | None = None
         best = result.best_evaluation
         if best is not None and best.target_result.accuracy is not None:
-            # A command that says no, or a missed target, is not changed by the interval of the metric.
+            # The interval of the metric cannot change a failed command or a missed target.
             measured = (accuracy_with_interval
                         if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
             accuracy = self._add_export_caveat(measured)
@@ -473,7 +495,7 @@ class SearchJob:
                               self._pareto_configs(), target_outcome, self.exported_result)
 
     def _add_export_caveat(self, accuracy: Accuracy) -> Accuracy:
-        """Returns an accuracy with the reason why the exported file was not executed, or why it misses the target."""
+        """Returns an accuracy with a caveat if the exported file was not executed, or misses the target."""
         exported = self.exported_result
         if exported is None or exported.is_met:
             return accuracy
@@ -482,7 +504,8 @@ class SearchJob:
         return replace(accuracy, caveats=(*accuracy.caveats, caveat))
 
     def _pareto_configs(self) -> dict[int, PrecisionConfig]:
-        """The configs of the evaluations that no other beats, by place; without those that are not finite."""
+        """Returns the configs of the Pareto front, by index of the evaluation. Evaluations with a non-finite score are
+        left out."""
         finite = [(index, evaluation)
                   for index, evaluation in enumerate(self.search.evaluations)
                   if evaluation.score > -math.inf]
@@ -498,7 +521,7 @@ class SearchJob:
 
 
 def _combine_with_check_command(target_result: TargetResult, exit_code: int, has_targets: bool) -> TargetResult:
-    """A judgement combined with that of the user's command: exit code 0 passes."""
+    """Returns a target result combined with the exit code of the user's check command; exit code 0 passes."""
     check_text = "the check passes" if exit_code == 0 else f"the check fails (exit code {exit_code})"
     outcome = target_result.target_outcome
     if exit_code != 0:
@@ -508,8 +531,10 @@ def _combine_with_check_command(target_result: TargetResult, exit_code: int, has
 
 
 def _target_score_gap(target: Target, simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> float:
-    """How far a target's score of what was simulated is above the engine's, at the outputs that the engine has (others
-    may be judged inside); NaN where one of them has none."""
+    """Returns the difference of a target's scores between the simulation and the engine; NaN if either has no score.
+
+    Only outputs that the engine has are compared, since judged outputs may be inside the network.
+    """
     outputs = {name: output for name, output in simulated_accuracy.outputs.items() if name in engine_accuracy.outputs}
     before, after = target.margin_score(replace(simulated_accuracy,
                                                 outputs=outputs)), target.margin_score(engine_accuracy)

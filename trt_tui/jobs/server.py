@@ -1,6 +1,6 @@
-"""The child process: answers the program's requests, one step of a job at a time.
+"""The server of the background process, which answers the program's requests, one step of a job at a time.
 
-Requests arrive on a pipe that a thread reads; when the program at the other end is gone, the process ends.
+A thread reads the requests from a pipe. When the program at the other end has ended, the process ends.
 """
 
 import contextlib
@@ -28,28 +28,27 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 CHECK_INTERVAL_S = 1.0
-"""Within a job, the files that were opened are checked for changes this often."""
+"""The minimum time in seconds between two checks for changed input files within a job."""
 
 
 JobHandler = Callable[[Any, ResultStore, JobReporter, Any], Steps[None]]
 
 
 def import_handler(request_type: type[rq.Request]) -> JobHandler:
-    """Returns the function that `JobKind.handler` names."""
     handler: JobHandler = pkgutil.resolve_name(request_type.job_kind.handler)
     return handler
 
 
-for _request_type in rq.Request.__subclasses__():  # now: the program may be updated before a job needs its module
+for _request_type in rq.Request.__subclasses__():  # at start: the program may be updated before a job needs its module
     import_handler(_request_type)
 
 
 class JobServer:
-    """Answers the requests that come into the scheduler's inbox.
+    """The server that runs the jobs of the requests in the scheduler's inbox.
 
     Args:
-        send: Called with each event.
-        store: What was measured before; in the user's cache folder by default.
+        send: A function that is called with each event.
+        store: The store of results; by default in the user's cache folder.
     """
 
     def __init__(self, send: Callable[[ev.Event], None], store: ResultStore | None = None) -> None:
@@ -59,7 +58,7 @@ class JobServer:
                                    pause_others=engine_preview.set_preview_process_paused)
 
     def receive_requests(self, pipe: Connection) -> None:
-        """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
+        """Receives requests from a pipe in a thread. When the other end closes the pipe, the process ends."""
         scheduler = self.scheduler
         with contextlib.suppress(EOFError, OSError):
             while (received := pipe.recv()) is not None:
@@ -71,7 +70,7 @@ class JobServer:
         end_own_process_group()
 
     def _run_requested_job(self, request: rq.Request, reporter: JobReporter) -> Steps[None]:
-        """The steps of a job; between two of them the files that were opened are checked for changes."""
+        """Runs the steps of a job. Between two steps, the opened files are checked for changes."""
         try:
             run_job = import_handler(type(request))
             if not request.job_kind.needs_network:
@@ -90,13 +89,16 @@ class JobServer:
                 _send_pending_notices(workspace, reporter, mode)
         finally:
             if self.slot.workspace is not None:
-                self.slot.workspace.update_file_stamps()  # some of a metric may have been imported by this job
+                self.slot.workspace.update_file_stamps()  # the job may have imported modules of the metric
 
 
 def _send_pending_notices(workspace: Workspace, reporter: JobReporter,
                           last_execution_mode: ExecutionMode | None) -> ExecutionMode | None:
-    """Sends what other processes tell, what memory did not suffice for, and how the simulation runs where that is not
-    what a job was told last; returns what it knows of that now."""
+    """Sends new messages of workers and of memory fallbacks, and the execution mode of the simulation if it has
+    changed.
+
+    Returns the current execution mode.
+    """
     for log_level, text in workspace.worker_pool.take_new_messages() if workspace.worker_pool is not None else ():
         reporter.send(ev.LogMessage(reporter.job, text, log_level))
     for text in workspace.memory_fallbacks.take_messages():
@@ -107,7 +109,8 @@ def _send_pending_notices(workspace: Workspace, reporter: JobReporter,
 
 
 def _make_event_sender(pipe: Connection) -> Callable[[ev.Event], None]:
-    """Returns what sends an event, from any thread; the process ends if the program does not take it any more."""
+    """Returns a function that sends an event from any thread. If the program no longer reads events, the process ends.
+    """
     lock = threading.Lock()
 
     def send_event(event: ev.Event) -> None:
@@ -122,7 +125,8 @@ def _make_event_sender(pipe: Connection) -> Callable[[ev.Event], None]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Entry of the child process: file descriptors of the pipe, the log and the lifeline."""
+    """Runs the background process. The arguments are the file descriptors of the pipe, the log, and the pipe that ties
+    this process to the program."""
     pipe_descriptor, log, lifeline = (int(text) for text in argv)
     tie_process_to_parent(lifeline)
     os.set_inheritable(pipe_descriptor, False)
@@ -130,7 +134,7 @@ def main(argv: Sequence[str]) -> None:
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
-    faulthandler.enable(sys.stderr, all_threads=False)  # the log tells where an abort or a crash came from
+    faulthandler.enable(sys.stderr, all_threads=False)  # the log shows the origin of a crash
     with Connection(pipe_descriptor) as pipe:
         server = JobServer(_make_event_sender(pipe))
         remove_unused_scratch_folders()

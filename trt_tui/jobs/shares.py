@@ -1,4 +1,5 @@
-"""What each group owns of a config's error, and the error with the worst groups raised together."""
+"""The jobs that measure the error share of each group, and the accuracy with the groups of the largest shares raised
+together."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,14 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 MAX_RAISED_GROUPS = 12
-"""The error is measured with the worst 1, 2, ... up to this many groups raised."""
+"""The maximum number of groups that are raised together. The accuracy is measured with the first 1, 2, ... of them."""
 
 MIN_RAISED_SHARE = 0.002
-"""Groups that own less are not raised together with the worst ones."""
+"""The minimum error share of a group that is raised together with the others."""
 
 
 def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> list[str]:
-    """All groups; those with a large error of their own come first, as far as that is known."""
+    """Returns the names of all groups in the order of decreasing isolated error, as far as it is known."""
     base = replace(config, moves={})
     group_errors = (store.load_result(workspace, "layers", config, dict[str, GroupErrors])
                     or store.load_result(workspace, "layers", base, dict[str, GroupErrors]) or {})
@@ -37,10 +38,11 @@ def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, con
 
 def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig
                       ) -> Steps[dict[str, ErrorShare]]:
-    """Sends what each group owns, and returns it; what was measured before an interruption is not measured again. Then
-    sends the error with the worst groups raised together.
+    """Measures, sends and returns the error share of each group. Stored shares, also of an interrupted job, are not
+    measured again.
 
-    Every group is measured on a few samples first, and until then the steps are urgent.
+    The accuracy with the worst groups raised together follows. Every group is measured on a few samples first; until
+    then the steps are urgent.
     """
     names = order_groups_by_isolated_error(workspace, store, config)
     shares = load_stored_shares(workspace, store, config)
@@ -54,7 +56,11 @@ def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def load_stored_shares(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> dict[str, ErrorShare]:
-    """What is known for good of each group: on all samples, or on as many as it takes unless all are asked for."""
+    """Returns the stored final error shares of a config, by group; empty if there are none.
+
+    Shares measured on all samples are preferred. Shares on fewer samples are returned only without the option
+    ``--exact``.
+    """
     exact = store.load_result(workspace, "shares, exact", config, dict[str, ErrorShare])
     if exact is not None or workspace.options.exact:
         return exact or {}
@@ -84,7 +90,7 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
             complete = sweep.has_estimate_of_every_group and not was_mapped
             was_mapped = sweep.has_estimate_of_every_group
             if sweep.updated_groups and done and (
-                    complete or reporter.is_report_due("shares")):  # what was known is told in the end
+                    complete or reporter.is_report_due("shares")):  # stored shares are sent at the end
                 send_updated_shares()
             reporter.send_progress(("shares" if run == "config" else f"shares ({run})") + executor.location_text,
                                    round(done), max(round(total),
@@ -94,7 +100,7 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
             paused = time.monotonic()
             yield choose_next_job_step(
                 executor, Urgency.BACKGROUND if sweep.has_estimate_of_every_group else Urgency.FIRST_SHARES)
-            if complete:  # all that is more urgent than the rest of the shares has come in between
+            if complete:  # more urgent jobs ran in between; their time does not count
                 start_time += time.monotonic() - paused
     finally:
         store.save_result(workspace, store_kind, config, sweep.state)
@@ -106,7 +112,7 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
 
 def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                       config: PrecisionConfig, shares: Mapping[str, ErrorShare]) -> Steps[None]:
-    """Sends the error with the worst groups raised together."""
+    """Measures and sends the accuracies with the groups of the largest shares raised together."""
     worst = sorted((name for name in shares if not shares[name].unknown_reason),
                    key=lambda name: -shares[name].fraction)
     order = tuple(name for name in worst if shares[name].fraction >= MIN_RAISED_SHARE)[:MAX_RAISED_GROUPS]

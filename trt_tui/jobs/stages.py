@@ -1,4 +1,5 @@
-"""Stages on the way to production, each run on the judged samples and held against FP32 and the stage before."""
+"""The job that executes the stages on the way to production, and compares each with FP32 and with the previous stage.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -36,16 +37,16 @@ from trt_tui.jobs.timing import EngineTiming, time_engine
 from trt_tui.workspace import Workspace, can_run_engines
 
 CONFIG_SIMULATED, CONFIG_BUILT = "the simulated config", "the config's engine"
-"""What production is held against beside FP32."""
+"""The names of the runs that production is compared with, besides FP32."""
 
 
 def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureStages) -> Steps[None]:
-    """Measures the stages in their order; each is sent as it is known.
+    """Measures the stages in their order, and sends each when it is measured.
 
     Raises:
-        InputError: a file of theirs cannot be read or does not fit the network; before anything is run.
-        BackendUnavailableError: an engine is named, and no TensorRT works here.
+        InputError: A file cannot be read or does not match the network. This error comes before any execution.
+        BackendUnavailableError: An engine file is named, and no TensorRT works here.
     """
     sources = {run.name: source for run in request.runs if (source := _open_run_source(workspace, run)) is not None}
     yield Urgency.ACCURACY
@@ -85,7 +86,7 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def _record_run(workspace: Workspace, reporter: JobReporter, name: str,
                 source: IterableRunSource) -> Steps[RecordedRun]:
-    """Executes a run on the judged samples; returns its outputs."""
+    """Executes a run on the judged samples. Returns its outputs."""
     recorded = RecordedRun(source, workspace.analysis.fetched_tensors)
     for done, _ in enumerate(recorded.record(workspace.feeds), 1):
         reporter.send(ev.JobProgress(reporter.job, f"stage {name}", done, len(workspace.feeds)))
@@ -94,7 +95,8 @@ def _record_run(workspace: Workspace, reporter: JobReporter, name: str,
 
 
 def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None) -> Steps[Accuracy]:
-    """Returns the accuracy of a run against another run; against what everything is judged by if that is None."""
+    """Returns the accuracy of a run against another run; against the reference of the workspace if ``reference`` is
+    None."""
     accuracy, is_judged = Accuracy({}), reference is None
     for partial in workspace.analysis.compare(recorded, workspace.feeds, reference=reference, with_metric=is_judged,
                                               with_caveats=is_judged):
@@ -105,14 +107,13 @@ def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: Record
 
 
 def _list_common_outputs(workspace: Workspace, *runs: RecordedRun) -> list[JudgedOutput]:
-    """The judged outputs that all of some runs have."""
     return [output for output in workspace.analysis.judged_outputs
             if all(output.tensor in run.available_tensors for run in runs)]
 
 
 def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,
                              config: PrecisionConfig | None) -> Steps[None]:
-    """Sends the verdict of a config with all its caveats, as every other job sends it."""
+    """Sends the accuracy of a config with all its caveats, as other jobs send it."""
     assert config is not None, "a simulated run has a config"
     latest = Accuracy({})
     for accuracy in measure_accuracy(workspace, store, reporter, config):
@@ -122,7 +123,7 @@ def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter:
 
 
 def _stage_effect_text(run: Run) -> str:
-    """What a stage does to the outputs, in a word or two."""
+    """Returns the change that a stage makes to the outputs as a short text, such as "quantization" or "the build"."""
     if run.kind is RunKind.NETWORK_FILE:
         return _network_difference_text(run.file_path)
     if run.kind is RunKind.DUMP:
@@ -131,7 +132,7 @@ def _stage_effect_text(run: Run) -> str:
 
 
 def _network_difference_text(file_path: str) -> str:
-    """What another network has that makes it differ: Q/DQ, types of 16 bits, or neither."""
+    """Returns the difference of another network file as text: quantization, 16-bit types, or another change."""
     graph = read_model(Path(file_path))[0].graph
     kinds = {node.op_type for node in graph}
     if any("Quantize" in kind or "Integer" in kind or kind.startswith("QLinear") for kind in kinds):
@@ -142,7 +143,7 @@ def _network_difference_text(file_path: str) -> str:
 
 
 def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None:
-    """Returns what yields the outputs of a run; None if its engine has to be built first."""
+    """Returns the source of the outputs of a run; None if the engine of the run must be built first."""
     network, analysis = workspace.network, workspace.analysis
     if run.kind is RunKind.SIMULATED_CONFIG:
         assert run.config is not None, "a simulated run has a config"
@@ -172,7 +173,7 @@ def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
 
 def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig | None
                       ) -> Steps[tuple[EngineRun | None, str]]:
-    """Returns a config's engine, built and loaded, or why there is none."""
+    """Builds and loads the engine of a config. Returns its run, or None and the reason why there is no engine."""
     assert config is not None, "a built run has a config"
     builder, analysis = workspace.builder, workspace.analysis
     if builder is None:
@@ -204,7 +205,7 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun, accuracy: Accuracy,
                          file_path: str) -> Steps[EngineResult]:
-    """Returns what an engine in a file is: its figures, latency, and what became of each layer."""
+    """Returns the result of an engine file: its accuracy, latency and layers."""
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
     feed = source.make_feed(workspace.feeds[0])
@@ -234,7 +235,10 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: En
 def _compare_production_outputs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                 request: rq.MeasureStages,
                                 recorded_runs: Mapping[str, RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
-    """Returns the accuracy of production against the simulation of the config, engines that were named, and its own."""
+    """Returns the accuracies of the production outputs against the simulated config, and against engines.
+
+    The engines are those named by the user; without such engines, the engine of the config is built.
+    """
     production, config = recorded_runs[PRODUCTION_STAGE], request.configs["config"]
     references = {run.name: recorded_runs[run.name] for run in request.runs
                   if run.kind is RunKind.ENGINE_FILE and run.name in recorded_runs}
@@ -257,12 +261,13 @@ def _compare_production_outputs(workspace: Workspace, store: ResultStore, report
 
 
 def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) -> tuple[InputDifference, ...]:
-    """How the inputs that production was given differ from those here; none where it has dumped none.
+    """Returns the differences between the inputs in production and the inputs of the samples; () if no inputs were
+    dumped.
 
-    They come from a file of their own, or stand beside the outputs.
+    The inputs are in a separate file, or beside the outputs.
 
     Raises:
-        InputError: the file holds none of the inputs, or not those of these samples.
+        InputError: The file contains no input of the network, or the inputs of other samples.
     """
     outputs = next((run.file_path for run in request.runs if run.name == PRODUCTION_STAGE), None)
     spec = request.inputs_path or outputs

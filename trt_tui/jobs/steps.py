@@ -1,4 +1,4 @@
-"""What a job consists of: steps, how urgent each is, and what it waits for."""
+"""The steps of a job, with the urgency of each step and the conditions that a job waits for."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Urgency(IntEnum):
-    """Which step goes first: the lower number."""
+    """The urgency of a step. A lower number goes first."""
 
     OPENING = 0
     WHAT_IF = 1
@@ -27,10 +27,10 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True)
 class Wait:
-    """There is nothing to do until ``ready`` returns True: a thread or another process is at work.
+    """A step that waits until ``ready`` returns True, because a thread or another process is at work.
 
     Attributes:
-        blocked_urgencies: Steps of these urgencies wait too, so that what is waited for has the processor.
+        blocked_urgencies: The urgencies of other jobs' steps that wait too, so that the awaited work has the processor.
     """
 
     ready: Callable[[], bool]
@@ -38,11 +38,14 @@ class Wait:
 
 
 Steps = Generator[Urgency | Wait, None, T]
-"""Does one step at a time, mostly one run of one batch, and yields how urgent the next one is or what it waits for."""
+"""The type of a job's generator, which executes one step at a time.
+
+A step is mostly one batch. The generator yields the urgency of the next step, or the condition to wait for.
+"""
 
 
 def override_urgency(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
-    """The same steps at another urgency."""
+    """Yields the same steps with another urgency, and returns their result."""
     try:
         while True:
             step = next(steps)
@@ -55,4 +58,4 @@ def override_urgency(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
 
 
 class PreemptionError(Exception):
-    """Something more urgent waits; the job starts anew after that."""
+    """The interruption of a job by a more urgent job. The interrupted job starts again afterwards."""

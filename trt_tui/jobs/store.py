@@ -1,4 +1,4 @@
-"""Results and engines on disk, by all that they depend on: what was made once need not be made again."""
+"""The store of results and engines on disk. The key of each entry depends on everything that affects its value."""
 
 import contextlib
 import hashlib
@@ -35,18 +35,19 @@ MAX_ENGINES_BYTES = 4 << 30
 
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 _LOCK_TIMEOUT_S = 5.0
-"""How long to wait for the lock of a timing cache."""
+"""The maximum time in seconds to wait for the lock of a timing cache."""
 
 
 class FileCache:
-    """A folder of files by content hash; above a total size the least recently used are dropped.
+    """A folder of files by cache key. Above a total size, the least recently used files are removed.
 
-    A file that cannot be read or written counts as missing and is no error: the cache only saves time. Each begins with
-    a checksum of its key and its content. One that fails it counts as missing too, and the log says so.
+    A file that cannot be read or written counts as missing and raises no error, since the cache only saves time. Each
+    file begins with a checksum of its key and its content. A file with a wrong checksum counts as missing too, and the
+    log reports it.
 
     Args:
-        folder: Where.
-        limit_bytes: The total size that `trim_to_size_limit` leaves.
+        folder: The path of the folder.
+        limit_bytes: The total size that `trim_to_size_limit` keeps.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -55,16 +56,17 @@ class FileCache:
 
     @staticmethod
     def make_key(*parts: object) -> str:
-        """A key that differs if the ``repr`` of any part differs, or what this program computes."""
+        """Returns a cache key that depends on the ``repr`` of each part, and on the version and source of this program.
+        """
         return _hash_key_parts(trt_tui.__version__, ARITHMETIC_VERSION, source_sha256(), parts)
 
     def read(self, key: str) -> bytes | None:
-        """What is stored under a key, or None."""
+        """Returns the bytes stored under a key; None if there are none."""
         path = self._record_path(key)
         try:
             with open_regular_file(path, max_bytes=MAX_BINARY_BYTES) as stream:
                 checksum, data = stream.read(_CHECKSUM_BYTES), stream.read()
-        except (OSError, InputError, MemoryError):  # it is measured again
+        except (OSError, InputError, MemoryError):  # the value is measured again
             return None
         if checksum != _record_checksum(key, data):
             print(f"The stored record {path} is damaged: its checksum does not match. It is measured again.",
@@ -75,7 +77,6 @@ class FileCache:
         return data
 
     def write(self, key: str, data: bytes) -> None:
-        """Stores bytes under a key."""
         path = self._record_path(key)
         with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,17 +85,16 @@ class FileCache:
                 stream.write(data)
 
     def read_all_records(self) -> dict[str, bytes]:
-        """All that is stored, by key."""
         keys = [path.name for path in self.folder.glob("*/*")]
         return {key: data for key in keys if (data := self.read(key)) is not None}
 
     def trim_to_size_limit(self) -> None:
-        """Drops the least recently used files above the size limit, and what killed writers have left."""
+        """Removes the least recently used files above the size limit, and temporary files of killed processes."""
         files, paths = [], []
         with contextlib.suppress(OSError):
             paths = list(self.folder.glob("*/*"))
         for path in paths:
-            with contextlib.suppress(OSError):  # another program may drop it at the same time
+            with contextlib.suppress(OSError):  # another process may remove the file at the same time
                 if not remove_stale_path(path):
                     file_stat = path.stat()
                     files.append((file_stat.st_atime_ns, file_stat.st_size, path))
@@ -111,13 +111,13 @@ class FileCache:
 
 
 class ResultCache(FileCache):
-    """Small results as msgpack, in the user's cache folder by default."""
+    """A cache of small results in msgpack; by default in the user's cache folder."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = MAX_RESULTS_BYTES) -> None:
         super().__init__(folder or user_cache_folder() / "results", limit_bytes)
 
     def get(self, key: str, result_type: type[T]) -> T | None:
-        """The result stored under a key, or None."""
+        """Returns the result stored under a key; None if there is none."""
         data = self.read(key)
         try:
             return msgspec.msgpack.decode(data, type=result_type) if data is not None else None
@@ -125,21 +125,23 @@ class ResultCache(FileCache):
             return None
 
     def put(self, key: str, value: Any) -> None:
-        """Stores a result under a key."""
         self.write(key, msgspec.msgpack.encode(value))
 
 
 class EngineCache(FileCache):
-    """Engines, and beside them the timing caches: files of measured tactics that a builder reads and extends."""
+    """A cache of engines, with a folder of timing caches beside the engines.
+
+    A timing cache is a file of kernel timings that a builder reads and extends.
+    """
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = MAX_ENGINES_BYTES) -> None:
         super().__init__(folder or user_cache_folder() / "engines", limit_bytes)
 
     def timing_cache_path(self, *key_parts: object) -> Path:
-        """The file for tactics of some GPU, release, flags and so on; its folder exists if it can be made.
+        """Returns the path of the timing cache for a GPU, release and builder flags. The folder is created if possible.
 
-        What was measured does not depend on this program, so its version is no part of the name. A file that is not as
-        it was sealed is removed: its times would choose other kernels.
+        Kernel timings do not depend on this program, so its version is not part of the name. A file with a wrong
+        checksum is removed, since wrong timings would select other kernels.
         """
         path = self._timing_cache_folder / f"{_hash_key_parts(key_parts)[:16]}.cache"
         with contextlib.suppress(OSError, Timeout):
@@ -152,11 +154,10 @@ class EngineCache(FileCache):
         return path
 
     def read_timing_caches(self) -> dict[str, bytes]:
-        """All timing caches, by name."""
         return {path.name: path.read_bytes() for path in self._timing_cache_folder.glob("*.cache")}
 
     def write_timing_cache(self, name: str, data: bytes) -> None:
-        """Stores a timing cache in place of the one of that name."""
+        """Writes a timing cache in place of the existing file with that name."""
         path = self._timing_cache_folder / name
         with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +170,8 @@ class EngineCache(FileCache):
 
     @staticmethod
     def add_timing_cache_checksum(path: Path) -> None:
-        """Stores the checksum of a timing cache that a build has made; the backend renews it with the file."""
+        """Stores the checksum of a timing cache that a build has created. The backend updates the checksum with the
+        file."""
         with contextlib.suppress(OSError, Timeout), file_lock(path, _LOCK_TIMEOUT_S):
             write_checksum_file(path)
 
@@ -179,23 +181,23 @@ def _hash_key_parts(*parts: object) -> str:
 
 
 def _record_checksum(key: str, data: bytes) -> bytes:
-    """The checksum of a record: with the key, so that a file under another record's name fails it."""
+    """Returns the checksum of a stored file. The key is part of the checksum, so that a wrongly named file is detected.
+    """
     total = hashlib.sha256(key.encode())
     total.update(data)
     return total.digest()
 
 
 def user_cache_folder() -> Path:
-    """This program's part of the user's cache folder."""
     return Path(platformdirs.user_cache_dir("trt-tui"))
 
 
 class ResultStore:
-    """What was measured of a workspace, by all that it depends on, and engines.
+    """The store of the measured results and engines of workspaces.
 
     Args:
-        results: Where results lie; the user's cache folder by default.
-        engines: Where engines lie; the user's cache folder by default.
+        results: The cache of results; by default in the user's cache folder.
+        engines: The cache of engines; by default in the user's cache folder.
     """
 
     def __init__(self, results: ResultCache | None = None, engines: EngineCache | None = None) -> None:
@@ -203,7 +205,6 @@ class ResultStore:
         self.engines = engines or EngineCache()
 
     def trim_to_size_limit(self) -> None:
-        """Drops the least recently used files above the size limits."""
         self.results.trim_to_size_limit()
         self.engines.trim_to_size_limit()
 
@@ -215,25 +216,24 @@ class ResultStore:
         """Stores a result of a config.
 
         Raises:
-            ReplacedError: a file was replaced since it was read, so that it is not known what was measured.
+            FileReplacedError: An input file was replaced after it was read, so that the measured content is unknown.
         """
         workspace.require_unchanged_files()
         self.results.put(self.make_result_key(workspace, result_kind, config), result)
 
     def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
-        """What is known of a config's engine."""
         return self.results.get(self._engine_result_key(workspace, config), EngineResult)
 
     def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
-        """Stores what was judged of a config's engine. Raises as `save_result`."""
+        """Stores the result of a config's engine. Raises the errors of `save_result`."""
         workspace.require_unchanged_files()
         self.results.put(self._engine_result_key(workspace, config), result)
 
     def network_sha256(self, network: Network) -> str:
-        """The SHA-256 of a network with its external data.
+        """Returns the SHA-256 of a network with its external data.
 
-        Files of more than `MAX_HASHED_BYTES` together are not read again if their stamps and samples of their content
-        are those that a hash was stored for.
+        Files of more than `MAX_HASHED_BYTES` in total are not read again if a hash is stored for their stamps and for
+        samples of their content.
         """
         files = (network.path, *network.external_files)
         stamps = [read_file_stamp(file) for file in files]
@@ -249,7 +249,7 @@ class ResultStore:
         return stored_hash
 
     def make_result_key(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, *more: object) -> str:
-        """The name under which a result is kept: all that it depends on."""
+        """Returns the cache key of a result, which contains everything that the result depends on."""
         backend, source = workspace.backend, workspace.fingerprint
         ranges = ranges_stamp(workspace.ranges) if quantizes_activations(workspace.network, config) else ()
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")

@@ -1,4 +1,4 @@
-"""What an earlier program measured of configs, read from disk; nothing runs."""
+"""The job that sends the stored results of configs from an earlier program. Nothing is executed."""
 
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.jobs import events as ev
@@ -13,8 +13,8 @@ from trt_tui.workspace import Workspace
 
 def run_stored_results_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                            request: rq.LoadStoredResults) -> Steps[None]:
-    """Sends what is known of each config; what was measured with other ranges or on other samples is not."""
-    yield Urgency.TENSOR_STATS  # the first verdict goes before
+    """Sends the stored results of each config. Results with other ranges or on other samples are not sent."""
+    yield Urgency.TENSOR_STATS  # the first accuracy comes before
     ensure_ranges(workspace, store, reporter, request.configs)
     for config in request.configs:
         accuracy, engine = store.load_result(workspace, "verdict", config,

@@ -1,4 +1,5 @@
-"""How fast an engine is: runs that are enqueued, runs that are one CUDA graph, and both in each of several profiles."""
+"""The latency of an engine: enqueued executions, executions as one CUDA graph, and both in each optimization profile.
+"""
 
 import statistics
 from collections.abc import Callable, Generator, Mapping
@@ -13,20 +14,21 @@ from trt_tui.jobs.engine_build import BuildProgress
 
 WARM_UP_RUNS = 3
 TIMED_RUNS = 50
-"""Timing ends after so many runs."""
+"""The number of timed executions."""
 
 LatencyTimes = tuple[float, float, float]
-"""Median, minimum and maximum in milliseconds."""
+"""The median, minimum and maximum latency in milliseconds."""
 
 
 @dataclass(frozen=True)
 class EngineTiming:
-    """How fast an engine is.
+    """The latencies of an engine.
 
     Attributes:
-        latency_ms: Of runs that were enqueued; ``graph_ms`` as one CUDA graph each; None where that failed.
-        profiles: In each profile, where there are several.
-        missing_parts: What could not be measured, and why.
+        latency_ms: The latency of enqueued executions; None if it could not be measured.
+        graph_ms: The latency of executions as one CUDA graph; None if it could not be measured.
+        profiles: The latencies in each optimization profile, if there are several.
+        missing_parts: The measurements that failed, each with its reason.
     """
 
     latency_ms: LatencyTimes | None
@@ -37,10 +39,10 @@ class EngineTiming:
 
 def time_engine(runner: EngineRunner, feed: Mapping[str, np.ndarray],
                 sample_count: int) -> Generator[BuildProgress, None, EngineTiming]:
-    """Yields steps; returns how fast an engine is, inputs and outputs staying on the device.
+    """Measures the latencies of an engine, with inputs and outputs on the device. Yields the progress.
 
     Args:
-        sample_count: How many samples the feed has.
+        sample_count: The number of samples in the feed.
     """
     latency, graph, missing_parts = yield from _time_enqueue_and_cuda_graph(runner, feed)
     profiles: list[ProfileLatency] = []
@@ -79,7 +81,7 @@ def _time_enqueue_and_cuda_graph(
 
 
 def measure_latency(time_run_ms: Callable[[], float]) -> Generator[BuildProgress, None, LatencyTimes]:
-    """Yields steps; returns what some runs take."""
+    """Measures the latency over `TIMED_RUNS` executions, after `WARM_UP_RUNS`. Yields the progress."""
     for _ in range(WARM_UP_RUNS):
         time_run_ms()
     times: list[float] = []
@@ -90,7 +92,7 @@ def measure_latency(time_run_ms: Callable[[], float]) -> Generator[BuildProgress
 
 
 def reshape_feed(feed: Mapping[str, np.ndarray], shapes: Mapping[str, FixedShape]) -> dict[str, np.ndarray]:
-    """A feed in other shapes: along each axis the values that it has, cut off or repeated, so that indices stay valid.
+    """Returns a feed in other shapes. Along each axis the values are cut off or repeated, so that indices stay valid.
     """
     reshaped = dict(feed)
     for name, shape in shapes.items():
@@ -104,6 +106,7 @@ def reshape_feed(feed: Mapping[str, np.ndarray], shapes: Mapping[str, FixedShape
 
 def count_samples_of_reshaped_feed(feed: Mapping[str, np.ndarray], reshaped_feed: Mapping[str, np.ndarray],
                                    sample_count: int) -> int:
-    """How many samples a feed in other shapes has, by the first axis of an input that has the samples on it."""
+    """Returns the number of samples in a reshaped feed, from the first axis of an input whose first axis counts the
+    samples."""
     sizes = [len(reshaped_feed[name]) for name, array in feed.items() if array.ndim and len(array) == sample_count]
     return max(sizes, default=sample_count)

@@ -1,8 +1,9 @@
-"""An engine that is further from its simulation than rounding explains: where, and whether a fusion barrier mends it.
+"""The triage of an engine whose deviation from its simulation is larger than rounding explains.
 
-Such a gap is no margin to search with: a kernel computes something else, and more layers in FP32 may or may not happen
-to avoid it. Errors inside the engine show where it begins. Barriers around that group, or those of a marked engine that
-does what was simulated, halved as long as half of them suffices, keep the kernel from being chosen.
+Such a deviation is not used as a margin for a search. A kernel computes something else, and raising more layers avoids
+that kernel only by chance. Errors inside the engine show the group at which the deviation begins. Fusion barriers
+around that group then prevent the kernel from being chosen. If a marked engine agrees with the simulation, its barriers
+are used instead, halved as long as one half suffices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,30 +21,38 @@ from trt_tui.formatting import add_decibel_unit, counted_noun_text, decibels_tex
 from trt_tui.jobs.steps import Steps
 
 TRIAGE_REASON = "search:triage"
-"""Who makes a fusion barrier that a search has found."""
+"""The reason stored in fusion barriers that the triage of a search has added."""
 
 
 class EngineErrorProvider(Protocol):
-    """What looks into a config's engine and its simulation."""
+    """The measurements of errors inside an engine and inside its simulation."""
 
     def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
-        """Returns errors inside the config's engine, of a marked one where the release tells nothing of one as built;
-        None where there is no engine to look into."""
+        """Returns the errors inside the engine of a config; None if there is no engine.
+
+        A marked engine is measured if the release has no debug tensors.
+        """
 
     def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
-        """Returns the simulated errors at the groups of a config, by name."""
+        """Returns the simulated errors at the groups of a config, by group name."""
 
 
 @dataclass(frozen=True)
 class TriageResult:
-    """What came of it: fusion barriers with which the engine does what was simulated, by tensor; what to tell."""
+    """The result of a triage: remarks for the user, and the fusion barriers that remove the deviation.
+
+    Attributes:
+        remarks: The findings, for the user.
+        barriers: The fusion barriers, by tensor, with which the engine agrees with the simulation; empty if none were
+            found.
+    """
 
     remarks: tuple[str, ...]
     barriers: Mapping[str, BarrierMove] = field(default_factory=dict)
 
 
 def is_unexplained_gap(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> bool:
-    """Whether rounding and sums in FP16 do not explain how much an engine is worse than its simulation."""
+    """Returns True if an engine is worse than its simulation by more than rounding and FP16 accumulators explain."""
     if simulated_accuracy is None or engine_accuracy is None or simulated_accuracy.nonfinite_count:
         return False
     gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
@@ -51,13 +60,13 @@ def is_unexplained_gap(simulated_accuracy: Accuracy | None, engine_accuracy: Acc
 
 
 class EngineTriage:
-    """One triage.
+    """The triage of one engine: the search for the group at which the engine deviates from its simulation.
 
     Args:
-        config: What was built.
-        simulated_accuracy: What it was to yield.
-        build_engine: Returns the engine of a config, judged.
-        count_left: How many more may be built.
+        config: The config of the engine.
+        simulated_accuracy: The accuracy of the simulation of that config.
+        build_engine: A function that returns the engine of a config, built and measured.
+        count_left: A function that returns the number of builds left.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, simulated_accuracy: Accuracy,
@@ -68,11 +77,10 @@ class EngineTriage:
         self._spent_builds, self._ran_out = 0, False
 
     def _count_remaining_builds(self) -> int:
-        """How many more may be built, the marked engine counted."""
+        """Returns the number of builds left. The build of a marked engine is subtracted."""
         return self._count_left() - self._spent_builds
 
     def run_triage(self) -> Steps[TriageResult]:
-        """Returns what came of it."""
         if self._count_remaining_builds() <= 0:
             return TriageResult(("--max-builds leaves none to find where",))
         engine_errors = yield from self._probe.measure_engine_errors(self._config)
@@ -110,13 +118,13 @@ class EngineTriage:
                                for tensor in barrier_tensors}))
 
     def _list_results_usable_as_outputs(self, groups: Sequence[FusionGroup]) -> list[str]:
-        """The results of groups that can be outputs, in network order."""
+        """Returns the result tensors of groups that can become outputs, in network order."""
         excluded = {*self._config.get_moves(BarrierMove), *self._network.blocking_plugins}
         return [tail for tail in dict.fromkeys(group.final_tensor for group in groups)
                 if tail not in excluded and not BarrierMove().refusal_reason(self._network, tail)]
 
     def _list_results_around_group(self, group_name: str) -> list[str]:
-        """The results that a group reads, and its own."""
+        """Returns the result tensors that a group reads, and the result tensor of the group."""
         group = self._network.get_group(group_name)
         before = [
             producer_group for tensor in group.inputs
@@ -126,7 +134,7 @@ class EngineTriage:
         return self._list_results_usable_as_outputs([*before, group])
 
     def _is_fixed_by_barriers(self, tensors: Sequence[str]) -> Steps[bool]:
-        """Returns whether the engine does what was simulated with some results as outputs."""
+        """Returns True if the engine agrees with the simulation after fusion barriers are added at some tensors."""
         if self._count_remaining_builds() <= 0:
             self._ran_out = True
             return False
@@ -136,13 +144,14 @@ class EngineTriage:
                                          for tensor in tensors}))
         except CancelledError:
             raise
-        except TrtTuiError:  # an engine that does not build is none that does as simulated
+        except TrtTuiError:  # a failed build fixes nothing
             return False
         return result.is_built_as_requested and result.accuracy is not None and not is_unexplained_gap(
             self._simulated_accuracy, result.accuracy)
 
     def _find_smaller_barrier_set(self, tensors: list[str]) -> Steps[list[str]]:
-        """Returns fewer of some results that suffice, as far as builds are left; all of them suffice."""
+        """Returns a smaller set of fusion barriers that suffices, as long as builds are left. All given barriers
+        together suffice."""
         while len(tensors) > 1:
             half = len(tensors) // 2
             for part in (tensors[:half], tensors[half:]):
@@ -155,7 +164,7 @@ class EngineTriage:
 
 
 def engine_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> str:
-    """How far an engine is from its simulation, in words."""
+    """Returns the deviation of an engine from its simulation as text."""
     if engine_accuracy.nonfinite_count:
         return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
     gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)

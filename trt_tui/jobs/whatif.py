@@ -1,4 +1,4 @@
-"""The simulated figures of one config."""
+"""The what-if job, which measures the simulated accuracy of one config."""
 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -15,8 +15,11 @@ from trt_tui.workspace import Workspace
 
 def run_what_if_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                     request: rq.MeasureWhatIf) -> Steps[None]:
-    """Measures the verdict; with shares also those and the errors at the groups, in the background; then what is lost
-    as the export has it, where that differs."""
+    """Measures the simulated accuracy of a config, then its error shares and its errors at the groups if requested.
+
+    The accuracy of the exported network follows if the export differs from the file. All but the accuracy of the config
+    runs in the background.
+    """
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
     for accuracy in measure_accuracy(workspace, store, reporter, config, "what-if"):

@@ -1,4 +1,4 @@
-"""The moves that cost nothing at run time, made for a config: on one row, and on all groups at once for a search."""
+"""The proposals of zero-cost moves for a config: for the groups of one row, or for all groups in a search."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.workspace import Workspace
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
-"""The exponents of SmoothQuant that are tried; the usual one first."""
+"""The exponents of SmoothQuant to try, the usual exponent first."""
 
 
 LEAVES_FILE_SUFFIX = ", no longer as in the file"
-"""Behind the name of a proposal that gives groups as in the file a precision."""
+"""The suffix in the label of a proposal that replaces the file precision of groups by another precision."""
 
 
 @dataclass(frozen=True)
 class ConfigProposal:
-    """A config with one kind of move more, and what it is called."""
+    """A proposed config with zero-cost moves of one kind added, and the label of these moves."""
 
     label: str
     config: PrecisionConfig
@@ -35,21 +35,23 @@ class ConfigProposal:
 def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups: Sequence[FusionGroup],
                             config: PrecisionConfig, *, reason: str = "user", kinds: str = "",
                             may_leave_file: bool = False, one_pass: bool = False) -> list[ConfigProposal]:
-    """What can be done about some groups, and is not done yet: one proposal for all of them for each kind.
+    """Returns the zero-cost moves that some groups can have and do not have yet, as one config for each kind of move.
 
     Args:
-        may_leave_file: Groups as in the file may be changed too, which take the precision nearest to it then.
-        one_pass: Values are measured for these groups in one pass, whatever is known; see `Workspace.one_pass_values`.
-        kinds: "form" for operators and scaled channels alone, "bias" for corrected biases alone.
+        may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
+        one_pass: True to measure values for these groups in one separate pass, even if they are known
+            (`Workspace.one_pass_values`).
+        kinds: "form" for norm operators and SmoothQuant only, "bias" for bias correction only, "" for all.
 
     Raises:
-        InputError: a tensor holds NaN or an infinity in FP32, or the data cannot be read.
+        InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
     network = workspace.network
     config_proposals: list[ConfigProposal] = []
 
     def prepare_config_for_changes(changed_groups: Iterable[FusionGroup]) -> tuple[PrecisionConfig, str]:
-        """The config with some groups ready to be changed, and what stands behind the proposal's name."""
+        """Returns the config with the file precision of some groups replaced, and the suffix for the label of the
+        proposal."""
         ready = replace_file_precision(config, changed_groups, reason) if may_leave_file else config
         return ready, LEAVES_FILE_SUFFIX if ready != config else ""
 
@@ -57,7 +59,7 @@ def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups:
     changed, suffix = prepare_config_for_changes(group for group in groups
                                                  if kinds == "form" and config.precision_of(group) is Precision.FILE
                                                  and group.calibrated_qdq_sites(ready.precision_of(group)))
-    if suffix:  # so that what other ranges give is not taken for a gain of the moves that follow
+    if suffix:  # otherwise the effect of other ranges would count as a gain of the following moves
         config_proposals.append(ConfigProposal(f"recalibration{suffix}", changed))
     low_groups = [group for group in groups
                   if kinds != "bias" and ready.precision_of(group).value_type in (Precision.FP16, Precision.BF16)]
@@ -97,7 +99,7 @@ def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups:
 
 def _measure_bias_corrections(workspace: Workspace, reporter: JobReporter, groups: Sequence[FusionGroup],
                               config: PrecisionConfig, one_pass: bool) -> dict[str, BiasCorrectionMove]:
-    """The corrections of some groups in a config, measured where they are not known."""
+    """Returns the bias corrections of some groups in a config; unknown corrections are measured."""
     method = workspace.calibration.method if workspace.calibration is not None else ""
     corrections = workspace.bias_corrections.setdefault((config, method), {})
     if one_pass:
@@ -113,7 +115,7 @@ def _measure_bias_corrections(workspace: Workspace, reporter: JobReporter, group
 
 
 def _list_normalisation_groups(network: Network, normalisation_names: Iterable[str]) -> list[FusionGroup]:
-    """Some normalisations and the groups that read what they scale."""
+    """Returns the groups of some normalisations, and the groups that read their results."""
     layers = [
         layer for name in normalisation_names
         for layer in (name, *(read.port[0] for read in network.zero_cost_support.norms[name].consumers))
@@ -123,7 +125,8 @@ def _list_normalisation_groups(network: Network, normalisation_names: Iterable[s
 
 def _find_smoothable_normalisations(workspace: Workspace, groups: Iterable[FusionGroup], config: PrecisionConfig,
                                     may_leave_file: bool) -> list[str]:
-    """The normalisations at some groups whose channels INT8 layers read and that are not scaled yet."""
+    """Returns the names of the normalisations that feed some groups, are read by INT8 layers, and have no SmoothQuant
+    scale yet."""
     network = workspace.network
     norm_names = dict.fromkeys(
         network.zero_cost_support.find_feeding_normalisation(group.name, group.layers) for group in groups)

@@ -1,4 +1,4 @@
-"""The backend of TensorRT 8.6, 10, 11 and TensorRT-RTX, on Polygraphy's loaders and runner."""
+"""The backend of TensorRT 8.6, 10, 11 and TensorRT-RTX, based on the loaders and the runner of Polygraphy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,16 +34,16 @@ from trt_tui.files.reading import file_sha256
 
 
 class TensorRTBackend:
-    """Builds and runs engines.
+    """The backend that builds and executes TensorRT engines.
 
     Args:
         name: "tensorrt" or "tensorrt-rtx".
-        plugins: Libraries of plugins to load.
+        plugins: The paths of plugin libraries to load.
 
     Raises:
-        InputError: one of the libraries does not load.
-        BackendUnavailableError: the package or Polygraphy is missing or does not load, or TensorRT does not start, or
-            there is no GPU and the package needs one.
+        InputError: A library does not load.
+        BackendUnavailableError: The package or Polygraphy is missing or does not load, or TensorRT does not start. The
+            error is also raised if there is no GPU and the package needs one.
     """
 
     def __init__(self, name: str = "tensorrt", plugins: Sequence[str] = ()) -> None:
@@ -70,7 +70,7 @@ class TensorRTBackend:
             quantized_type
             for quantized_type in QUANTIZED_TYPES
             if strongly_typed and hasattr(trt.DataType, quantized_type.name)
-        }  # 8.6 names FP8 and lacks it
+        }  # release 8.6 lists FP8 but does not support it
         self.capabilities = BackendCapabilities(
             can_execute=runs, can_build=True, computes_in_fp16=True, supports_bf16=hasattr(trt.DataType, "BF16"),
             quantized_types=WEAK_PRECISIONS | quantized_types,
@@ -86,7 +86,7 @@ class TensorRTBackend:
 
     @property
     def cache_identity(self) -> tuple[object, ...]:
-        """What an engine is bound to: package, version, plugins, GPU and driver."""
+        """The parts of a cache key that an engine depends on: package, version, plugins, GPU and driver."""
         device = self._device
         return (self.name, self.version, *self._plugins,
                 *((device.name, device.compute_capability, device.driver) if device else ()))

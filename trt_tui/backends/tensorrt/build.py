@@ -1,4 +1,4 @@
-"""Building an engine from an ONNX file."""
+"""The build of a TensorRT engine from an ONNX file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from trt_tui.files.reading import read_bytes
 from trt_tui.files.writing import write_file_atomically
 
 _LOCK_TIMEOUT_S = 10.0
-"""How long a timing cache that another program is writing is waited for."""
+"""The maximum time in seconds to wait for a timing cache that another process is writing."""
 
 _MAGIC_BYTES = 4
-"""First bytes of a timing cache of another release or GPU, which tell it from any other file."""
+"""The number of bytes at the start of a file that identify a timing cache, whatever its release and GPU."""
 
 
 def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSettings,
@@ -77,14 +77,16 @@ def _parse_onnx_file(package: TensorRTPackage, model_path: Path, network: Any) -
 
 
 def allow_attention_decomposition(trt: Any, network: Any) -> None:
-    """Lets the builder compute ONNX's Attention in several layers where it has no kernel for it: TensorRT-RTX 1.7 has
-    some in 16 bits and none in FP32, and refuses the network otherwise."""
+    """Allows the builder to split ONNX's Attention into several layers if there is no kernel for the whole operator.
+
+    TensorRT-RTX 1.7 has kernels in 16 bits and none in FP32, and would refuse the network.
+    """
     attention_type = trt.LayerType.__members__.get("ATTENTION_INPUT")  # absent before 10.14
     if attention_type is None:
         return
     for layer in map(network.get_layer, range(network.num_layers)):
         if layer.type == attention_type:
-            layer.__class__ = trt.IAttentionInputLayer  # the bindings hand out the base class
+            layer.__class__ = trt.IAttentionInputLayer  # the bindings return the base class
             layer.attention.decomposable = True
 
 
@@ -107,9 +109,11 @@ def _check_optimization_profile(backend_name: str, network: Any, settings: Build
                              f"Give --shapes {tensor.name}:MIN:OPT:MAX with a size for every dimension.")
 
 
-# Given a path, Polygraphy loses the engine if it cannot lock or write the file.
+# The timing cache is read and written here: Polygraphy, with a path, loses the engine if it cannot lock or write the
+# file.
 def _read_timing_cache(log: TensorRTLog, path: Path) -> _TimingCacheBytes | None:
-    """The timing cache in a file; if it cannot be read the build takes longer, but goes on."""
+    """Reads a timing cache file. Returns None with a warning if the file cannot be read; the build then takes longer.
+    """
     try:
         return _TimingCacheBytes(path, read_bytes(path)) if os.path.exists(path) else None
     except InputError as error:
@@ -118,9 +122,10 @@ def _read_timing_cache(log: TensorRTLog, path: Path) -> _TimingCacheBytes | None
 
 
 def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: bool) -> None:
-    """Writes what a build measured, and what the file holds by now; the engine is made, whether or not it can.
+    """Merges the timings of a build into the timing cache file. A failure only logs a warning, since the engine is
+    built.
 
-    A lock keeps two programs from losing what the other measured meanwhile.
+    A lock prevents two processes from overwriting each other's timings.
     """
     try:
         cache = config.get_timing_cache()
@@ -144,7 +149,7 @@ def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: 
 def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSettings,
                                 layer_constraints: LayerConstraints | None, monitor: Any,
                                 timing_cache: _TimingCacheBytes | None) -> Any:
-    """Polygraphy's maker of a builder's config."""
+    """Returns the Polygraphy loader that creates the builder config."""
     name, trt, loaders, capabilities = package.name, package.trt, package.loaders, package.capabilities
     production = settings.builder_options
     profiles = [loaders.Profile() for _ in range(1 + len(settings.more_profiles))]
@@ -202,10 +207,10 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
 
 
 def _list_requested_enum_members(package: TensorRTPackage, builder_options: BuilderOptions) -> list[Any]:
-    """The members of the bindings' enums that stand for what production asks for.
+    """Returns the members of TensorRT's enums that correspond to the requested builder options.
 
     Raises:
-        InputError: the release lacks one; names both.
+        InputError: The release lacks a member. The message names the member and the option.
     """
     members = []
     for field, setting, value in builder_options.requested_options:
@@ -224,7 +229,7 @@ def _list_requested_enum_members(package: TensorRTPackage, builder_options: Buil
 
 
 class _TimingCacheBytes(io.BytesIO):
-    """The bytes of a timing cache in place of its open file, of which Polygraphy asks the mode and the name."""
+    """The bytes of a timing cache in the form of an open file, with the mode and the name that Polygraphy reads."""
 
     mode = "rb"
 
@@ -246,7 +251,8 @@ def _find_tactic_source(enum: Any, name: str) -> Any:
 
 def _make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        """Counts the steps of the outermost phase; TensorRT calls it from several threads."""
+        """The progress monitor of a build, which reports the steps of the outermost phase. TensorRT calls it from
+        several threads."""
 
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)

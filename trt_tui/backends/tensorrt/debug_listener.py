@@ -1,7 +1,7 @@
-"""What the kernels of an engine hand on to each other: a debug listener that takes tensors of every type.
+"""A listener for the debug tensors of an engine, which are the tensors between its kernels, with every element type.
 
-Polygraphy's own drops BF16, FP8 and INT8. TensorRT calls a listener while a run is enqueued, with memory that is its
-own again afterwards.
+Polygraphy's own listener drops BF16, FP8 and INT8. TensorRT calls a listener while an execution is enqueued. The memory
+of the tensors belongs to TensorRT again afterwards, so the listener copies them.
 """
 
 import ctypes
@@ -19,21 +19,24 @@ _TENSOR_TYPES: dict[str, tuple[np.dtype, Precision]] = {
     "FLOAT": (np.dtype(np.float32), Precision.FP32), "HALF": (np.dtype(np.float16), Precision.FP16),
     "BF16": (np.dtype(ml_dtypes.bfloat16), Precision.BF16),
     "FP8": (np.dtype(ml_dtypes.float8_e4m3fn), Precision.FP8), "INT8": (np.dtype(np.int8), Precision.INT8)}
-"""Element types and precisions by TensorRT's word for a type; whatever else there is has no float behind it."""
+"""The element types and precisions of debug tensors, by TensorRT's name of the type. Other types represent no float
+value."""
 
 
 def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
-    """A debug listener whose ``found`` has `DebugTensor` by name after a run, and ``failed`` why one could not be
-    copied.
+    """Creates a debug listener that copies the named debug tensors of an execution.
+
+    After the execution, its ``found`` contains each `DebugTensor` by name. Its ``failed`` is the reason why a tensor
+    could not be copied, or "".
 
     Args:
-        trt: The package.
-        tensor_names: The names to take.
+        trt: The TensorRT module.
+        tensor_names: The names of the tensors to copy.
     """
     from polygraphy import cuda
 
     class Listener(trt.IDebugListener):  # type: ignore[misc]
-        """Copies what it is shown."""
+        """A TensorRT debug listener that copies each named tensor it receives."""
 
         def __init__(self) -> None:
             trt.IDebugListener.__init__(self)
@@ -47,7 +50,7 @@ def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
             try:
                 self.found[name] = self._copy_debug_tensor(_read_pointer_address(addr), location, *type_and_precision,
                                                            tuple(shape), int(stream))
-            except Exception as error:  # it must not go up into TensorRT
+            except Exception as error:  # no exception may pass through TensorRT
                 self.failed = self.failed or f"{name}: {error}"
 
         def _copy_debug_tensor(self, address: int, location: Any, dtype: np.dtype, precision: Precision,
@@ -65,7 +68,7 @@ def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
 
 
 def _read_pointer_address(pointer: Any) -> int:
-    """The address that a binding hands on: a number, or a capsule around it."""
+    """Returns the address in a pointer from the Python bindings, which is a number or a capsule."""
     if isinstance(pointer, int):
         return pointer
     api = ctypes.pythonapi

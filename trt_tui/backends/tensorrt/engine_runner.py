@@ -1,4 +1,4 @@
-"""Runs an engine, also as one CUDA graph, measures its latency and reads its inspector."""
+"""The execution of an engine, also as one CUDA graph, its latency, and the output of its inspector."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import DebugTensor, FixedShape, Profile, TensorInfo
 from trt_tui.errors import InputError, TrtTuiError
 
-_RELAXED_CAPTURE_MODE = 2  # cudaStreamCaptureModeRelaxed: what other threads do meanwhile is no part of it
+_RELAXED_CAPTURE_MODE = 2  # cudaStreamCaptureModeRelaxed: calls of other threads are not captured
 
 _FLOAT_TYPES = {"float32": Precision.FP32, "float16": Precision.FP16}
 
 
 class CudaGraph:
-    """What was enqueued on a stream, to be launched again with the same addresses.
+    """A captured CUDA graph: the work of a CUDA stream, which can be launched again with the same addresses.
 
     Args:
-        stream: The handle of a stream other than the default one.
-        enqueue: Enqueues a run on it; returns False where it could not.
+        stream: The handle of a stream other than the default stream.
+        enqueue: A function that enqueues an execution on the stream. It returns False if that fails.
 
     Raises:
-        RuntimeError: the CUDA runtime does not capture it; says which call failed.
+        RuntimeError: The CUDA runtime cannot capture the work. The message names the failed call.
     """
 
     def __init__(self, stream: int, enqueue: Callable[[], bool]) -> None:
@@ -53,15 +53,14 @@ class CudaGraph:
             self._runtime.cudaGraphDestroy(graph)
 
     def launch_graph(self) -> None:
-        """Enqueues it.
+        """Enqueues the captured work on its stream.
 
         Raises:
-            RuntimeError: the CUDA runtime refuses it.
+            RuntimeError: The CUDA runtime refuses the launch.
         """
         self._call_cuda_runtime("cudaGraphLaunch", self._executable_graph, self._stream)
 
     def close(self) -> None:
-        """Frees it."""
         self._runtime.cudaGraphExecDestroy(self._executable_graph)
 
     def _call_cuda_runtime(self, function_name: str, *arguments: object) -> None:
@@ -70,7 +69,7 @@ class CudaGraph:
 
 
 class TensorRTRunner:
-    """One engine with its execution context; see `trt_tui.core.runner.EngineRunner`."""
+    """A loaded engine with its execution context, as a `trt_tui.core.runner.EngineRunner`."""
 
     def __init__(self, trt: Any, engine: Any, log: TensorRTLog) -> None:
         self._trt = trt
@@ -92,7 +91,6 @@ class TensorRTRunner:
         self._cuda_graph: CudaGraph | None = None
 
     def _activate_execution_context(self) -> None:
-        """Makes the execution context of runs."""
         from polygraphy.backend.trt import TrtRunner
 
         self._runner, self._active_profile = TrtRunner(self._engine), 0
@@ -103,7 +101,6 @@ class TensorRTRunner:
                 raise translate_execution_error(messages, error) from None
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Runs once; see `trt_tui.core.runner.Runner`."""
         names = [info.name for info in self.outputs] if fetch is None else list(fetch)
         self._release_device_inputs()
         with self._log.collect_messages(None) as messages:
@@ -116,7 +113,7 @@ class TensorRTRunner:
         return {name: np.array(results[name]) for name in names}
 
     def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
-        """Milliseconds from enqueueing to the end on the stream; see `trt_tui.core.runner.EngineRunner`."""
+        """Returns the milliseconds from the enqueueing of an execution to its end on the stream."""
         self._copy_inputs_to_device(feed)
         context, stream = self._runner.context, self._runner.stream
         with self._log.collect_messages(None) as messages:
@@ -129,7 +126,7 @@ class TensorRTRunner:
         return duration_ms
 
     def graph_latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
-        """The same of a run that is one CUDA graph; see `trt_tui.core.runner.EngineRunner`."""
+        """Returns the milliseconds of an execution that is launched as one CUDA graph."""
         self._copy_inputs_to_device(feed)
         context, stream = self._runner.context, self._runner.stream
         with self._log.collect_messages(None) as messages:
@@ -144,7 +141,7 @@ class TensorRTRunner:
             return (time.perf_counter() - start) * 1e3
 
     def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
-        """Mean milliseconds by engine layer; see `trt_tui.core.runner.EngineRunner`."""
+        """Returns the mean milliseconds of each engine layer, by name, over ``run_count`` executions."""
         from polygraphy.backend.trt import TrtRunner
 
         profiler = _make_profiler(self._trt)
@@ -158,8 +155,8 @@ class TensorRTRunner:
             context.profiler = profiler
             return context
 
-        # A context holds its optimization profile and the memory of activations. The profiled one therefore replaces
-        # the other; it belongs to its runner only, and is freed with that.
+        # A context holds its optimization profile and the memory of activations. The context with the profiler
+        # therefore replaces the other context. Only its runner owns it, so both are freed together.
         _deactivate_polygraphy_runner(self._runner)
         runner = TrtRunner(make_context_with_layer_profiler)
         try:
@@ -182,7 +179,7 @@ class TensorRTRunner:
         return {name: total / run_count for name, total in profiler.times.items()}
 
     def read_debug_tensors(self, feed: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, DebugTensor]:
-        """What kernels hand on to each other; see `trt_tui.core.runner.EngineRunner`."""
+        """Executes the engine once. Returns the named float outputs and debug tensors."""
         context = self._runner.context
         debug_listener = make_debug_listener(self._trt, names)
         self._release_device_inputs()
@@ -215,10 +212,10 @@ class TensorRTRunner:
         }
 
     def inspect(self) -> str:
-        """The inspector's JSON, with the types that are told only once shapes are known."""
+        """Returns the JSON of the engine inspector, with all tensor types and formats."""
         inspector = self._engine.create_engine_inspector()
         context = self._runner.context
-        for info in self.inputs:  # types and formats are told only once every shape is known
+        for info in self.inputs:  # the inspector reports types and formats only if every shape is set
             if -1 in tuple(context.get_tensor_shape(info.name)):
                 context.set_input_shape(info.name,
                                         self._engine.get_tensor_profile_shape(info.name, self._active_profile)[1])
@@ -226,7 +223,10 @@ class TensorRTRunner:
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 
     def _activate_matching_profile(self, runner: Any, engine_feed: Mapping[str, np.ndarray]) -> None:
-        """Has the pinned profile used, or the first that has these shapes; where none has, TensorRT says so."""
+        """Activates the selected optimization profile, or the first profile that matches the shapes of a feed.
+
+        If no profile matches, TensorRT reports the error.
+        """
         def fits_profile(profile: Profile) -> bool:
             return all(low <= size <= high for name, (min_shape, _, max_shape) in profile.items()
                        for low, size, high in zip(min_shape, engine_feed[name].shape, max_shape, strict=False))
@@ -244,7 +244,7 @@ class TensorRTRunner:
         self._pinned_profile = index
 
     def _cast_to_engine_types(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The feeds in the types that the engine takes: parsers before TensorRT 10 turn INT64 into INT32."""
+        """Returns a feed in the input types of the engine. Parsers before TensorRT 10 convert INT64 to INT32."""
         engine_feed = {}
         for info in self.inputs:
             array = feed[info.name]
@@ -260,7 +260,8 @@ class TensorRTRunner:
         return engine_feed
 
     def _copy_inputs_to_device(self, feed: Mapping[str, np.ndarray]) -> None:
-        """Copies the inputs to the device once, and sets the context's addresses."""
+        """Copies the inputs of a feed to the device and sets the addresses of the context, unless this feed is already
+        there."""
         key = tuple(id(array) for array in feed.values())
         if self._device_inputs is not None and self._device_inputs[0] == key:
             return
@@ -271,14 +272,14 @@ class TensorRTRunner:
         self._device_inputs = (key, list(feed.values()), engine_feed)  # the context may read an input from host memory
 
     def _release_device_inputs(self) -> None:
-        """Forgets what was placed, and the graph that reads it."""
+        """Releases the inputs on the device and the CUDA graph that reads them."""
         self._device_inputs = None
         if self._cuda_graph is not None:
             self._cuda_graph.close()
             self._cuda_graph = None
 
     def close(self) -> None:
-        """Frees the context, its buffers and the engine."""
+        """Frees the execution context, its buffers and the engine."""
         self._release_device_inputs()
         if self._runner is not None:
             _deactivate_polygraphy_runner(self._runner)
@@ -292,15 +293,18 @@ class TensorRTRunner:
 
 
 def _activate_polygraphy_runner(runner: Any) -> None:
-    """Begins a runner of Polygraphy, which has tensors that a builder was told to hand out copied in every run: not
-    here, where runs are timed."""
+    """Activates a runner of Polygraphy without debug tensors.
+
+    Polygraphy would copy all debug tensors in every execution, which would distort timings.
+    """
     runner.activate()
     if hasattr(runner.context, "set_all_tensors_debug_state"):
         runner.context.set_all_tensors_debug_state(False)
 
 
 def _deactivate_polygraphy_runner(runner: Any) -> None:
-    """Ends a runner of Polygraphy and frees the buffers of outputs; Polygraphy itself frees those of inputs only."""
+    """Deactivates a runner of Polygraphy and frees its output buffers. Polygraphy itself frees only the input buffers.
+    """
     if not runner.is_active:
         return
     for buffer in getattr(getattr(runner, "output_allocator", None), "buffers", {}).values():
@@ -310,7 +314,6 @@ def _deactivate_polygraphy_runner(runner: Any) -> None:
 
 
 def _read_profile_shapes(engine: Any, input_name: str, profile_index: int) -> tuple[FixedShape, FixedShape, FixedShape]:
-    """The least, usual and largest shape of an input in a profile."""
     min_shape, opt_shape, max_shape = (tuple(map(int, shape))
                                        for shape in engine.get_tensor_profile_shape(input_name, profile_index))
     return min_shape, opt_shape, max_shape
@@ -325,7 +328,7 @@ def _read_tensor_info(engine: Any, tensor_name: str) -> TensorInfo:
 
 def _make_profiler(trt: Any) -> Any:
     class Profiler(trt.IProfiler):  # type: ignore[misc]
-        """Adds up the time of each engine layer."""
+        """A TensorRT profiler that sums the time of each engine layer."""
 
         def __init__(self) -> None:
             trt.IProfiler.__init__(self)

@@ -1,4 +1,5 @@
-"""Turns TensorRT's and Polygraphy's errors into a title, the cause in their words, and a next step."""
+"""The conversion of TensorRT and Polygraphy errors to errors with a title, the original message as cause, and a next
+step."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ CHECK_DRIVER_STEP = "Its CUDA release may need a newer driver: nvidia-smi shows 
 
 def translate_startup_error(backend_name: str, version: str, messages: PrintedMessages,
                             error: Exception) -> TrtTuiError:
-    """Why a builder or runtime does not start."""
+    """Returns the error for a TensorRT builder or runtime that does not start."""
     cause = printed_error_text(messages) or str(error)
     if OUT_OF_MEMORY_PATTERN.search(cause):
         return TrtTuiError(f"there is not enough device memory for {backend_name} to start", cause, FREE_GPU_STEP)
@@ -37,16 +38,16 @@ def translate_startup_error(backend_name: str, version: str, messages: PrintedMe
 
 def translate_build_error(messages: PrintedMessages, details: Sequence[str], error: Exception,
                           has_gpu: bool = True) -> TrtTuiError:
-    """Why a build failed.
+    """Returns the error for a failed build.
 
     Args:
-        details: The last of the builder's most detailed messages.
-        has_gpu: There is a GPU here.
+        details: The last verbose messages of the builder.
+        has_gpu: True if this machine has a GPU.
     """
     if isinstance(error, TrtTuiError):
         return error
     cause = printed_error_text(messages, fallback_pattern=_DRIVER_PATTERN) or str(
-        error)  # builds without a GPU all say that
+        error)  # every build without a GPU logs a driver error
     if OUT_OF_MEMORY_PATTERN.search(cause):
         return BuildError("the build ran out of device memory", cause,
                           "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
@@ -61,7 +62,11 @@ def translate_build_error(messages: PrintedMessages, details: Sequence[str], err
 
 def translate_parser_errors(backend_name: str, version: str, errors: Sequence[Any],
                             model_path: Path | None = None) -> NetworkParseError:
-    """The parser's first error: what it says, and the node; ``model_path`` is the file that it read, if it was one."""
+    """Returns the error for a network that TensorRT's ONNX parser refuses, with the first parser error and its node.
+
+    Args:
+        model_path: The file that the parser has read; None if the network was in memory.
+    """
     if not errors:
         source = model_path.name if model_path is not None else "this network"
         return NetworkParseError(f"{backend_name} {version} cannot read {source}", "its parser gives no reason",
@@ -78,7 +83,7 @@ def translate_parser_errors(backend_name: str, version: str, errors: Sequence[An
     location = f" at node {node_name}" + (f" ({operator})" if operator else "")
     next_step = ("Replace the node, export the network with another opset, or give its layer FP32 if it has "
                  "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).")
-    unread = operator and description.removeprefix("Assertion failed: ") == "false"  # all that RTX says then
+    unread = operator and description.removeprefix("Assertion failed: ") == "false"  # RTX's whole message
     if unread:
         description = f"its parser does not read {operator}"
     if unread or _PLUGIN_PATTERN.search(description):
@@ -92,10 +97,13 @@ def translate_parser_errors(backend_name: str, version: str, errors: Sequence[An
 
 
 def _find_node_by_index(model_path: Path, node_index: int) -> tuple[str, str] | None:
-    """Name and operator of a node of the file; releases before 10 give its number only."""
+    """Returns the name and the operator of a node of an ONNX file; None if the file cannot be read.
+
+    Parser errors of releases before 10 contain only the index of the node.
+    """
     try:
         nodes = onnx.load(model_path, load_external_data=False).graph.node
-    except Exception:  # the parser could not read it either
+    except Exception:  # the parser could not read the file either
         return None
     return (nodes[node_index].name, nodes[node_index].op_type) if 0 <= node_index < len(nodes) else None
 
@@ -107,7 +115,11 @@ def _call_parser_error_getter(parser_error: Any, getter_name: str) -> str:
 
 def translate_engine_load_error(backend_title: str, device: str, messages: PrintedMessages,
                                 error: Exception | None) -> TrtTuiError:
-    """Why an engine does not load; ``backend_title`` with its version."""
+    """Returns the error for an engine that cannot be loaded.
+
+    Args:
+        backend_title: The name and version of the backend.
+    """
     cause = printed_error_text(messages) or str(error or "")
     if OUT_OF_MEMORY_PATTERN.search(cause):
         return TrtTuiError("the engine does not fit into device memory", cause, FREE_GPU_STEP)
@@ -118,7 +130,7 @@ def translate_engine_load_error(backend_title: str, device: str, messages: Print
 
 
 def translate_execution_error(messages: PrintedMessages, error: Exception) -> TrtTuiError:
-    """Why an engine did not run."""
+    """Returns the error for a failed execution of an engine."""
     if isinstance(error, TrtTuiError):
         return error
     cause = printed_error_text(messages) or str(error)

@@ -1,4 +1,4 @@
-"""What TensorRT and Polygraphy print."""
+"""The log of TensorRT and Polygraphy messages in this process."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any
 from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
 
 MessageCallback = Callable[[str, str], None]
-"""Called with the level ("error", "warning", "info") and the text of what is printed."""
+"""A function that is called with the level ("error", "warning", "info") and the text of each printed message."""
 
 PrintedMessages = Sequence[tuple[str, str]]
-"""Levels and texts of what was printed, in order."""
+"""The levels and texts of printed messages, in order."""
 
 _MAX_DETAIL_MESSAGES = 400
-"""How many of the verbose messages are kept."""
+"""The maximum number of verbose TensorRT messages that are kept."""
 
 _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
 _SUMMARY_PREFIXES = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
-"""How Polygraphy's own summaries begin, after TensorRT has said what is wrong."""
+"""The first words of Polygraphy's own error summaries, which follow the actual message of TensorRT."""
 
 
 class TensorRTLog(logging.Handler):
-    """Takes what TensorRT and Polygraphy print, and passes it to those who collect it at the moment.
+    """The log handler that receives the messages of TensorRT and Polygraphy and passes them to the current collectors.
 
-    Of TensorRT's many verbose messages the last ones are kept: if a build fails without naming a layer, they tell which
-    layer was worked on.
+    The last verbose messages of TensorRT are kept. If a build fails without naming a layer, they show the layer that
+    the builder was processing.
     """
 
     _instance: TensorRTLog | None = None
 
     @classmethod
     def get_process_log(cls) -> TensorRTLog:
-        """The log of this process; it replaces Polygraphy's printing."""
+        """Returns the log of this process, which replaces the output of Polygraphy."""
         if cls._instance is None:
             from polygraphy.logger import G_LOGGER
 
@@ -51,7 +51,8 @@ class TensorRTLog(logging.Handler):
         return cls._instance
 
     def get_tensorrt_logger(self, trt: Any) -> Any:
-        """The logger that a TensorRT package is given; always the same one, since the library may hold on to it."""
+        """Returns the logger for a TensorRT package. It is always the same object, since the library may keep a
+        reference to it."""
         if trt.__name__ not in self._tensorrt_loggers:
             log = self
 
@@ -81,7 +82,7 @@ class TensorRTLog(logging.Handler):
 
     @contextlib.contextmanager
     def collect_messages(self, on_message: MessageCallback | None) -> Iterator[list[tuple[str, str]]]:
-        """Collects (level, text) while the block runs, and passes each on."""
+        """Collects the level and text of each message during the ``with`` block, and calls ``on_message`` for each."""
         messages: list[tuple[str, str]] = []
         entry = (messages, on_message)
         self._collectors = [*self._collectors, entry]
@@ -91,14 +92,13 @@ class TensorRTLog(logging.Handler):
             self._collectors = [collector for collector in self._collectors if collector is not entry]
 
     def dispatch_message(self, level: str, text: str) -> None:
-        """Hands a message to all who collect."""
         for messages, on_message in self._collectors:
             messages.append((level, text))
             if on_message is not None:
                 on_message(level, text)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes a message of Polygraphy, without its colours and marks."""
+        """Passes a message of Polygraphy, without its colours and marks, to all current collectors."""
         text = re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage()).strip()
         level = "error" if record.levelno >= logging.ERROR else (
             "warning" if record.levelno >= logging.WARNING else "info")
@@ -106,10 +106,10 @@ class TensorRTLog(logging.Handler):
 
 
 def printed_error_text(messages: PrintedMessages, fallback_pattern: re.Pattern[str] | None = None) -> str:
-    """The errors that were printed, each once, without Polygraphy's own summary if TensorRT gave a reason.
+    """Returns the printed error messages, each once. Polygraphy's summary is left out if TensorRT gave a reason.
 
     Args:
-        fallback_pattern: What counts only where nothing else was printed.
+        fallback_pattern: A pattern of errors that are used only if no other error was printed.
     """
     lines = list(dict.fromkeys(text for level, text in messages if level == "error"))
     reasons = [line for line in lines if not line.startswith(_SUMMARY_PREFIXES)]

@@ -1,4 +1,4 @@
-"""The TensorRT packages and releases that are supported, and the package in use."""
+"""The supported TensorRT packages and releases, and the package in use."""
 
 import importlib
 import re
@@ -11,16 +11,17 @@ from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import BackendUnavailableError
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
-"""Packages by backend name."""
+"""The Python modules of TensorRT, by backend name."""
 
 EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
-"""Extras of this project that install them."""
+"""The extras of trt-tui that install TensorRT, by backend name."""
 
 SUPPORTED_RELEASES = {"tensorrt": ((8, 6), (11,)), "tensorrt-rtx": ((1, 0), (1,))}
 """The oldest supported release and the newest known major version, by backend name."""
 
 CUBIC_GRID_RELEASE = (1, 7)
-"""The TensorRT-RTX release whose parser was seen to read the mode cubic of a GridSample; 1.4 reads it as nearest."""
+"""The TensorRT-RTX release whose parser reads the cubic mode of GridSample (observed). Release 1.4 reads it as nearest.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class TensorRTPackage:
     """A TensorRT package with Polygraphy's loaders for it.
 
     Attributes:
-        name: The backend's name, "tensorrt" or "tensorrt-rtx".
-        trt: The module.
-        loaders: Polygraphy's ``polygraphy.backend.trt``.
-        log: Takes what both print.
-        capabilities: What this release can do here.
+        name: The backend name, "tensorrt" or "tensorrt-rtx".
+        trt: The Python module of the package.
+        loaders: Polygraphy's module ``polygraphy.backend.trt``.
+        log: The log of TensorRT and Polygraphy messages.
+        capabilities: The features of this release on this machine.
     """
 
     name: str
@@ -43,15 +44,14 @@ class TensorRTPackage:
 
     @property
     def version(self) -> str:
-        """The release, like "8.6.1"."""
         return str(self.trt.__version__)
 
 
 def import_tensorrt(backend_name: str) -> Any:
-    """The TensorRT package of a backend, checked.
+    """Imports the TensorRT package of a backend and checks its release.
 
     Raises:
-        BackendUnavailableError: it is not installed, does not load, or is of an unsupported release.
+        BackendUnavailableError: The package is not installed, does not load, or has an unsupported release.
     """
     try:
         module = importlib.import_module(MODULES[backend_name])
@@ -71,12 +71,11 @@ def import_tensorrt(backend_name: str) -> Any:
 
 
 def parse_release_numbers(version: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def startup_failure_reason(trt: Any) -> str:
-    """Why the builder of a TensorRT package does not start on this machine, "" where it does."""
+    """Returns the reason why the TensorRT builder does not start on this machine; "" if it starts."""
     log = TensorRTLog.get_process_log()
     with log.collect_messages(None) as messages:
         try:
@@ -87,10 +86,10 @@ def startup_failure_reason(trt: Any) -> str:
 
 
 def load_polygraphy(backend_name: str, trt: Any) -> tuple[Any, TensorRTLog]:
-    """Polygraphy's loaders for a package, and the log that takes what both print.
+    """Returns Polygraphy's loaders for a TensorRT package, and the log of both.
 
     Raises:
-        BackendUnavailableError: it is not installed, or is in use with another package in this process.
+        BackendUnavailableError: Polygraphy is not installed, or this process uses it with the other TensorRT package.
     """
     try:
         from polygraphy import config
@@ -111,16 +110,14 @@ def load_polygraphy(backend_name: str, trt: Any) -> tuple[Any, TensorRTLog]:
 
 
 def list_compute_capabilities(trt: Any) -> tuple[tuple[int, int], ...]:
-    """The compute capabilities that a package can build for without such a GPU, as (major, minor)."""
+    """Returns the compute capabilities, as (major, minor), that a TensorRT package can build for without a GPU."""
     names = [name for name in dir(getattr(trt, "ComputeCapability", None)) if re.fullmatch(r"SM\d+", name)]
     return tuple(sorted((int(name[2:-1]), int(name[-1])) for name in names))
 
 
 def capability_text(capability: tuple[int, int]) -> str:
-    """A compute capability as NVIDIA writes it: "8.9"."""
     return f"{capability[0]}.{capability[1]}"
 
 
 def capabilities_text(capabilities: tuple[tuple[int, int], ...]) -> str:
-    """Compute capabilities as a list in a sentence: "8.6, 8.9"."""
     return ", ".join(capability_text(capability) for capability in capabilities)

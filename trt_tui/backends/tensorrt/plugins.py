@@ -1,4 +1,4 @@
-"""Libraries of plugins, loaded into TensorRT's registry."""
+"""The loading of plugin libraries into TensorRT's registry."""
 
 import ctypes
 import os
@@ -9,19 +9,21 @@ from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file
 
 _CREATOR_SYMBOLS = ("getPluginCreators", "getCreators")
-"""What a library exports that lets TensorRT register its creators; older ones register them when they are loaded."""
+"""The symbols of plugin libraries whose creators TensorRT registers on request. Older libraries register their creators
+when they are loaded."""
 
 
 def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:
-    """Loads libraries, and has TensorRT register what they export (`IPluginRegistry.load_library`, from 8.6 on).
+    """Loads plugin libraries and registers their creators in TensorRT (`IPluginRegistry.load_library`, from 8.6 on).
 
-    Code of theirs runs here: the child process alone calls this, and only with what the user has named.
+    The code of the libraries runs in this process. Only the background process calls this function, and only with
+    libraries that the user has named.
 
     Args:
-        backend_title: The backend's name and version.
+        backend_title: The name and version of the backend.
 
     Raises:
-        InputError: one cannot be loaded or registered; names it.
+        InputError: A library cannot be loaded or registered. The message names the library.
     """
     for path in paths:
         check_regular_file(path)

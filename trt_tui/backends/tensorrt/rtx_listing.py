@@ -1,4 +1,4 @@
-"""What TensorRT-RTX lists of an engine that it builds without a GPU; the engine itself is dropped."""
+"""The list of engine layers that TensorRT-RTX prints for a build without a GPU. The engine itself is discarded."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ from trt_tui.core.runner import Profile
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
 
 _MAX_PLAN_BYTES = 1 << 30
-"""Bytes of the largest plan that is looked through."""
+"""The maximum size of an engine plan that is searched for accumulator types."""
 
 _BUILD_THREADS = min(os.cpu_count() or 1, 4)
-"""Of a build, which makes the same engine with any number; what else this machine measures waits for it."""
+"""The number of threads of a build.
+
+The engine does not depend on this number. Other measurements on this machine wait for the build.
+"""
 
 _MAX_DETAIL_MESSAGES = 400
-"""How many of the verbose messages are kept, for a build that fails without naming a layer."""
+"""The number of verbose messages that are kept for a build that fails without naming a layer."""
 
 
 @dataclass(frozen=True)
 class RtxEngineLayerLister:
-    """TensorRT-RTX as what tells of engines.
+    """The TensorRT-RTX package, which lists the engine layers of a network without a GPU.
 
     Attributes:
-        release: Its version.
-        compute_capabilities: The compute capabilities that it builds for, as (major, minor).
+        release: The version of the package.
+        compute_capabilities: The compute capabilities that the package builds for, as (major, minor).
     """
 
     trt: Any
@@ -47,10 +50,10 @@ class RtxEngineLayerLister:
 
     @classmethod
     def load_package(cls) -> RtxEngineLayerLister:
-        """Loads the package.
+        """Imports the TensorRT-RTX package.
 
         Raises:
-            BackendUnavailableError: it is not installed, does not load, or is of an unsupported release.
+            BackendUnavailableError: The package is not installed, does not load, or has an unsupported release.
         """
         trt = import_tensorrt("tensorrt-rtx")
         if not hasattr(trt.OnnxParser, "load_initializer"):
@@ -59,29 +62,25 @@ class RtxEngineLayerLister:
         return cls(trt, str(trt.__version__), list_compute_capabilities(trt))
 
     def load_plugins(self, paths: Sequence[str]) -> None:
-        """Loads libraries of plugins; see `trt_tui.backends.tensorrt.plugins.load_plugins`.
-
-        Raises:
-            InputError: one does not load, or is not taken.
-        """
         load_plugins(self.trt, f"tensorrt-rtx {self.release}", paths)
 
     def list_engine_layers(self, model: bytes, weights: Mapping[str, np.ndarray], base_path: Path, profile: Profile,
                            tf32: bool, compute_capability: tuple[int, int],
                            should_continue: Callable[[], bool]) -> tuple[str, PrintedMessages, PlanAccumulators]:
-        """Builds a strongly typed network for a GPU; returns the list of the engine's layers, what was printed,
-        and what its products are summed in.
+        """Builds an engine of a strongly typed network without a GPU. Returns the list of its layers, the printed
+        messages, and the accumulators of its matrix products.
 
         Args:
-            model: An ONNX file less its weights, which the parser reads where they lie, as the builder does.
-            base_path: The file in whose folder others lie that it refers to.
-            should_continue: Asked between two steps; the build ends where it returns False.
+            model: The bytes of an ONNX file without its weights.
+            weights: The weights, by name. The parser and the builder read them in place.
+            base_path: A path in the folder of the external files that the model refers to.
+            should_continue: A function that is called between two steps. The build ends if it returns False.
 
         Raises:
-            ParseFailed: the file is refused; names the node.
-            BuildFailed: the build failed.
+            NetworkParseError: The parser refuses the network. The message names the node.
+            BuildError: The build failed.
             CancelledError: ``should_continue`` returned False.
-            InputError: it does not list the layers.
+            InputError: The release does not list engine layers.
         """
         trt = self.trt
         log = _make_listing_logger(trt)
@@ -118,7 +117,7 @@ class RtxEngineLayerLister:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {LISTING_HEADING}",
                              "Another release may print it; a build on a GPU reports its layers through the inspector.")
-        # A plan is looked through in a copy, which a very large one is spared.
+        # The search reads a copy of the plan, which would take too much memory for a very large plan.
         return str(log.listings[-1]), log.said, read_plan_accumulators(
             bytes(built)) if built.nbytes <= _MAX_PLAN_BYTES else PlanAccumulators()
 
@@ -127,7 +126,11 @@ def _make_listing_logger(trt: Any) -> Any:
     verbose, info, warning = trt.ILogger.VERBOSE, trt.ILogger.INFO, trt.ILogger.WARNING
 
     class Log(trt.ILogger):  # type: ignore[misc]
-        """Keeps the listing, errors and warnings, and the last of the rest: tens of thousands of messages a build."""
+        """A TensorRT logger that keeps the lists of engine layers, the errors and warnings, and the last verbose
+        messages.
+
+        A build prints tens of thousands of messages.
+        """
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
@@ -154,20 +157,20 @@ def _make_listing_logger(trt: Any) -> Any:
 
 def _make_cancel_monitor(trt: Any, should_continue: Callable[[], bool]) -> Any:
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        """Ends a build that nobody wants any more; TensorRT calls it from several threads."""
+        """A progress monitor that ends a cancelled build. TensorRT calls it from several threads."""
 
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self.stopped = False
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            """Nothing is counted."""
+            """Implements `IProgressMonitor.phase_start` without effect."""
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             self.stopped = self.stopped or not should_continue()
             return not self.stopped
 
         def phase_finish(self, phase_name: str) -> None:
-            """Nothing is counted."""
+            """Implements `IProgressMonitor.phase_finish` without effect."""
 
     return Monitor()

@@ -1,1 +1,2 @@
-"""Ranges of activations: measured, chosen by a method, read from and written as TensorRT's cache."""
+"""Dynamic ranges of activations: their measurement, the methods that choose them, and TensorRT's calibration cache
+files."""

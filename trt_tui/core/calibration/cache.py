@@ -1,4 +1,4 @@
-"""TensorRT's calibration caches: ranges of tensors in a text file."""
+"""A reader and a writer of TensorRT calibration caches, text files that hold the range of each tensor."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
 _CALIBRATOR_BY_METHOD = {
     "minmax": "MinMaxCalibration", "entropy": "EntropyCalibration2", "percentile": "LegacyCalibration"
 }
-"""TensorRT's calibrators, by the method that each implements."""
+"""The TensorRT calibrator that implements each range method."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class CacheHeader:
     """The first line of a calibration cache.
 
     Attributes:
-        release: Like "8.6.1"; "" where the line names none that there could be.
-        algorithm: Like "EntropyCalibration2".
+        release: The TensorRT release, such as "8.6.1".
+        algorithm: The TensorRT calibrator, such as "EntropyCalibration2".
     """
 
     release: str
@@ -39,18 +39,18 @@ class CacheHeader:
 
     @property
     def range_method(self) -> str:
-        """The method by which it was made, where that is one of ours; "" where not."""
+        """The range method of trt-tui that corresponds to the calibrator named in the header; "" if there is none."""
         name = "EntropyCalibration2" if self.algorithm == "EntropyCalibration" else self.algorithm
         return next((method for method, algorithm in _CALIBRATOR_BY_METHOD.items() if algorithm == name), "")
 
 
 def calibration_algorithm(range_method: str) -> str:
-    """The calibrator that a cache made by a method names; for a method that none implements, TensorRT's default."""
+    """Returns the TensorRT calibrator that implements a range method; TensorRT's default calibrator if none does."""
     return _CALIBRATOR_BY_METHOD.get(range_method, "EntropyCalibration2")
 
 
 def read_cache_header(path: str | Path) -> CacheHeader:
-    """Reads the first line of a calibration cache. Raises as `read_calibration_cache`."""
+    """Reads the first line of a calibration cache. Raises the errors of `read_calibration_cache`."""
     with limit_file_reading(path):
         line = next(iter(read_text(Path(path)).splitlines()), "").strip()
     match = _CACHE_HEADER.fullmatch(line)
@@ -70,16 +70,13 @@ def _invalid_cache_error(path: Path) -> InputError:
 
 
 def read_calibration_cache(path: str | Path) -> dict[str, float]:
-    """Reads a TensorRT calibration cache.
+    """Reads a TensorRT calibration cache and returns the amax by tensor name.
 
-    Its first line is ``TRT-<version>-<algorithm>``; each other line is ``<tensor>: <scale>``, the scale (amax / 127) as
-    the big-endian hexadecimal bits of a float32.
-
-    Returns:
-        The amax by tensor name.
+    The first line is ``TRT-<version>-<algorithm>``. Each other line is ``<tensor>: <scale>``. The scale is amax / 127,
+    written as the big-endian hexadecimal bits of a float32.
 
     Raises:
-        InputError: the file cannot be read or has another form; names the line.
+        InputError: The file cannot be read or has another form. The error names the line.
     """
     with limit_file_reading(path):
         return _parse_cache_file(Path(path))
@@ -107,17 +104,17 @@ def _parse_cache_file(path: Path) -> dict[str, float]:
 
 def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
                             algorithm: str = "EntropyCalibration2") -> None:
-    """Writes a TensorRT calibration cache, see `read_calibration_cache`; the file appears whole or not at all.
+    """Writes a TensorRT calibration cache in the form that `read_calibration_cache` describes.
 
-    An amax of 0 is written as scale 1.
+    The file is written completely or not at all. An amax of 0 is written as scale 1.
 
     Args:
-        path: The file; an existing one is replaced.
+        path: The file. An existing file is replaced.
         ranges: The amax by tensor name.
-        algorithm: One of `CACHE_ALGORITHMS`; TensorRT takes a cache only with the calibrator that it names.
+        algorithm: One of `CACHE_ALGORITHMS`. TensorRT accepts a cache only together with the calibrator that it names.
 
     Raises:
-        InputError: the file cannot be written, or a range or name cannot stand in such a file.
+        InputError: The file cannot be written, or a range or a tensor name cannot be represented in such a file.
     """
     if algorithm not in CACHE_ALGORITHMS:
         raise InputError(f"Unknown calibration algorithm: {algorithm}", f"One of {', '.join(CACHE_ALGORITHMS)}.")
@@ -137,14 +134,15 @@ def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
 def select_network_ranges(
     cached_ranges: Mapping[str, float], network_tensors: Iterable[str]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The ranges of a cache that fit a network.
+    """Selects the ranges of a calibration cache whose tensors exist in the network.
 
     Args:
         cached_ranges: The amax by tensor name, from `read_calibration_cache`.
         network_tensors: The tensors of the network that need a range.
 
     Returns:
-        The ranges of known tensors, and warnings: which ranges name no such tensor, which tensors have none.
+        The ranges of tensors of the network. Then warnings, which list the ranges without such a tensor and the tensors
+            without a range.
     """
     names = dict.fromkeys(network_tensors)
     fitting = {tensor: amax for tensor, amax in cached_ranges.items() if tensor in names}

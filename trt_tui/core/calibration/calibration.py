@@ -1,7 +1,7 @@
-"""Ranges: the largest magnitude (amax) that quantization is to represent, per tensor.
+"""The measurement of a network's dynamic ranges: the amax of each tensor that quantization must represent.
 
-Symmetric INT8 maps ``[-amax, amax]`` to codes -127 to 127: scale = amax / 127, FP8 to -448 to 448. An amax of 0 says
-that the tensor was zero throughout; whoever makes a scale of it takes 1.
+Symmetric INT8 maps ``[-amax, amax]`` to quantized values -127 to 127, so the scale is amax / 127. FP8 maps it to -448
+to 448. An amax of 0 means that the tensor was zero everywhere; code that computes a scale from it uses 1.
 """
 
 import math
@@ -33,10 +33,12 @@ from trt_tui.errors import InputError
 
 
 class RangeTable(dict[str, float]):
-    """The calibrated amax by tensor name, in the tensors' own units, for INT8 and every code type without its own.
+    """The calibrated amax by tensor name, in the tensors' own units.
+
+    The entries are for INT8 and for every quantized type without ranges of its own.
 
     Attributes:
-        by_type: The amax by tensor name, by the precision whose codes they are for.
+        by_type: The amax by tensor name for each quantized type with ranges of its own, keyed by the precision.
     """
 
     def __init__(self, ranges: Mapping[str, float], ranges_by_type: Mapping[str, Mapping[str, float]]) -> None:
@@ -45,13 +47,17 @@ class RangeTable(dict[str, float]):
 
 
 def select_ranges_for_type(ranges: Mapping[str, float], quantized_type: QuantizedType) -> Mapping[str, float]:
-    """The amax by tensor name for codes of a type."""
+    """Returns the amax by tensor name that a quantized type uses.
+
+    Ranges that were chosen for this type replace the general ones.
+    """
     type_ranges = ranges.by_type.get(quantized_type.precision.value) if isinstance(ranges, RangeTable) else None
     return {**ranges, **type_ranges} if type_ranges else ranges
 
 
 def override_ranges(ranges: Mapping[str, float], overrides: Mapping[str, float]) -> Mapping[str, float]:
-    """These ranges with some replaced; the new ones count for every code type."""
+    """Returns a copy of the ranges in which the overrides replace the amax of their tensors for every quantized type.
+    """
     merged = {**ranges, **overrides}
     if not isinstance(ranges, RangeTable):
         return merged
@@ -65,7 +71,7 @@ def override_ranges(ranges: Mapping[str, float], overrides: Mapping[str, float])
 
 
 def ranges_comparison_key(ranges: Mapping[str, float]) -> tuple[object, ...]:
-    """All that ranges decide, as something to compare."""
+    """Returns a key that is equal for two range tables exactly if all their ranges are equal."""
     ranges_by_type = ranges.by_type if isinstance(ranges, RangeTable) else {}
     return (*sorted(ranges.items()), *((precision, *sorted(type_ranges.items()))
                                        for precision, type_ranges in sorted(ranges_by_type.items())))
@@ -73,14 +79,14 @@ def ranges_comparison_key(ranges: Mapping[str, float]) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Ranges of tensors and what they were measured on.
+    """The measured ranges of a network, with the range method and the samples they come from.
 
     Attributes:
         method: One of `RANGE_METHODS`.
         samples: Number of samples.
-        data_sha256: Hash of the samples, see `Samples.hash_inputs`.
-        ranges: The amax by tensor name, for INT8 and every code type without its own.
-        ranges_by_type: The amax by tensor name, by the precision that the method chooses others for.
+        data_sha256: Hash of the samples from `Samples.hash_inputs`.
+        ranges: The amax by tensor name, for INT8 and every quantized type without ranges of its own.
+        ranges_by_type: The amax by tensor name for each quantized type with ranges of its own, keyed by the precision.
     """
 
     method: str
@@ -91,7 +97,8 @@ class Calibration:
 
     @property
     def range_table(self) -> Mapping[str, float]:
-        """The ranges as lowerings read them."""
+        """The ranges in the form that the lowerings read: a `RangeTable` if any quantized type has ranges of its own.
+        """
         return RangeTable(self.ranges, self.ranges_by_type) if self.ranges_by_type else self.ranges
 
 
@@ -106,25 +113,25 @@ def calibrate(
     memory_limit: int = DEFAULT_MEMORY_LIMIT_BYTES,
     executor: Executor[CalibrationContext] | None = None,
 ) -> Calibration:
-    """Measures the range of each tensor over all samples.
+    """Measures the values of each tensor over all samples and chooses the tensor's range by a range method.
 
-    ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the session. The other
-    methods take the tensors out, as many at a time as ``memory_limit`` allows (by their sizes in the first feed; at
-    least one), with one pass over the samples each time.
+    ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the inference session. The
+    other methods read the tensors as outputs. One pass over the samples reads as many tensors as ``memory_limit``
+    allows, but at least one. The size of a tensor is that in the first feed.
 
     Args:
-        network_model: The FP32 network; it is left as it is, and its weights are shared, not copied.
+        network_model: The FP32 network. The model is not changed, and its weights are shared, not copied.
         tensors: Names of float tensors of the main graph.
-        samples: The calibrating samples.
-        backend: Runs the network.
+        samples: The calibration samples.
+        backend: The backend that executes the network.
         method: One of `RANGE_METHODS`.
-        progress: Called after each run; what it raises ends the calibration.
-        memory_limit: Bytes of tensors that one run may hand out.
-        executor: Who runs the feeds; this process by default.
+        progress: A callback after each execution. An exception from the callback ends the calibration.
+        memory_limit: Maximum size in bytes of the tensors that one execution returns.
+        executor: The executor of the feeds; this process by default.
 
     Raises:
-        InputError: an unknown method or tensor, a tensor that holds NaN or an infinity, or data that cannot be read.
-        TrtTuiError: the backend refuses the network or the feeds.
+        InputError: The method or a tensor is unknown, a tensor contains NaN or an infinity, or the data cannot be read.
+        TrtTuiError: The backend refuses the network or the feeds.
     """
     if method not in RANGE_METHODS:
         raise InputError(f"Unknown calibration method: {method}",
@@ -150,7 +157,10 @@ def calibrate(
 
 
 class MinMaxTask:
-    """An errand: the amax of each tensor in a feed, reduced inside the graph; not finite where the tensor is not."""
+    """A task that computes the amax of each tensor in one feed by reductions inside the graph.
+
+    The amax of a tensor with NaN or an infinity is NaN or infinite.
+    """
 
     def __init__(self, tensors: Sequence[str]) -> None:
         self._tensors = tuple(tensors)
@@ -175,7 +185,7 @@ class MinMaxTask:
 
     def _load_amax_runner(self, context: CalibrationContext) -> tuple[Runner, dict[str, list[str]]]:
         probe = NetworkProbe(context.fp32_model)
-        # ReduceMax and ReduceMin pass over NaN; the sum of magnitudes does not.
+        # ReduceMax and ReduceMin ignore NaN; the sum of magnitudes does not.
         reductions = {}
         for tensor in self._tensors:
             value = probe.get_fp32_value(tensor)
@@ -186,7 +196,7 @@ class MinMaxTask:
         return probe.load_probe_runner(context.backend, context.calibration_samples), reductions
 
     def close(self) -> None:
-        """Frees the session."""
+        """Frees the inference session."""
         if self._loaded is not None:
             self._loaded[0].close()
             self._loaded = None

@@ -1,4 +1,4 @@
-"""The histogram of a tensor's magnitudes, which every method but ``minmax`` chooses a range by."""
+"""The histogram of a tensor's magnitudes, from which every range method except ``minmax`` chooses a range."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BLOCK_VALUES = 1 << 18
 
 
 class Histogram:
-    """Counts of ``|x|`` in equal bins from 0, growing with the data.
+    """Counts of ``|x|`` in equal bins that start at 0 and widen as larger values arrive.
 
-    The bins end at a power of two above the largest value seen. A larger value doubles that end, as often as needed, by
-    joining neighbouring bins, so counts are exact and independent of the order and cutting of the data. At least half
-    of the bins lie below the largest value.
+    The last bin ends at a power of two above the largest value. A larger value doubles that end as often as needed, and
+    neighbouring bins are joined. Counts are therefore exact, and independent of the order and division of the data. At
+    least half of the bins are below the largest value.
     """
 
     BINS = 4096
@@ -33,25 +33,24 @@ class Histogram:
 
     @property
     def value_count(self) -> int:
-        """Number of values counted."""
         return int(self.counts.sum())
 
     @property
     def used_bin_count(self) -> int:
-        """Number of bins up to the largest value."""
+        """Number of bins from 0 up to the bin of the largest value."""
         return int(self.amax / self.bin_width) + 1
 
     def add_values(self, array: np.ndarray) -> None:
-        """Counts the values of a float array of any shape.
+        """Counts the magnitudes of a float array of any shape.
 
         Raises:
-            ValueError: it holds NaN or an infinity.
+            ValueError: The array contains NaN or an infinity.
         """
         for block in iterate_magnitude_blocks(array):
             self.add_magnitudes(block)
 
     def add_magnitudes(self, magnitudes: np.ndarray) -> None:
-        """Counts ``|x|``, given as a flat float32 array. Raises as `add_values`."""
+        """Counts magnitudes ``|x|`` of a flat float32 array. Raises the errors of `add_values`."""
         largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueError("NaN" if math.isnan(largest) else "an infinity")
@@ -62,7 +61,11 @@ class Histogram:
         self.counts += np.bincount(bins, minlength=self.BINS)
 
     def merge_values(self, other_histogram: Histogram) -> None:
-        """Takes the counts of another, which is widened to the same bins: as if its values had been added here."""
+        """Adds the counts of another histogram.
+
+        The result equals that of one histogram with the values of both. The other histogram is widened to the same
+        bins.
+        """
         self._widen_bins(other_histogram._exponent)
         other_histogram._widen_bins(self._exponent)
         self.counts += other_histogram.counts
@@ -84,7 +87,7 @@ class Histogram:
             self._exponent = range_exponent
 
     def magnitude_percentile(self, percent: float) -> float:
-        """The upper edge of the bin that holds the given percentile of all values, at most the largest value."""
+        """Returns a percentile of the magnitudes: the upper edge of its bin, but at most the largest value."""
         if not 0 < percent <= 100:
             raise ValueError(f"percentile {percent} is not in (0, 100]")
         cumulated = np.cumsum(self.counts)
@@ -95,7 +98,7 @@ class Histogram:
 
 
 def iterate_magnitude_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """``|x|`` as flat float32 blocks that fit a processor's cache."""
+    """Yields the magnitudes of an array as flat float32 blocks that fit into a processor cache."""
     flat = np.asarray(array).reshape(-1)
     for start in range(0, flat.size, _BLOCK_VALUES):
         with np.errstate(over="ignore"):

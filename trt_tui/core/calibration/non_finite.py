@@ -1,4 +1,4 @@
-"""The first value of a network in FP32 that is NaN or infinite: the constant or the layer that all others come from."""
+"""The search for the first NaN or infinite value of a network in FP32: the constant or layer that causes all others."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ from trt_tui.core.runner import Backend
 from trt_tui.errors import TrtTuiError
 
 _DIVIDING_OPERATORS = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0, "Sqrt": 0}
-"""The input that an epsilon keeps from 0, by operator."""
+"""Index of the input that an epsilon keeps from 0, by operator."""
 
 _EPSILON_OPERATORS = frozenset(("Add", "Max", "Clip"))
 _MAX_UPSTREAM_DEPTH = 6
 
 REMEDY = ("Correct the network or the data. A file in half precision can have lost a value: export it again from FP32, "
           "or name the FP32 network that it was made from with --reference.")
-"""The way out, as a sentence."""
+"""The next step after a value that is not finite, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class FirstNonFiniteValue:
     """The first constant or tensor, in network order, that is not finite.
 
     Attributes:
-        constant: The constant that a layer reads; "" if all constants before the tensor are finite.
-        constant_value: What the constant holds: "Inf", "-Inf" or "NaN".
-        reader: The layer that reads it, with its operator.
-        tensor: The first computed tensor that is not finite; "" if none is.
+        constant: The constant that is not finite; "" if all constants before the tensor are finite.
+        constant_value: The value in the constant: "Inf", "-Inf" or "NaN".
+        reader: The layer that reads the constant, with its operator.
+        tensor: The first computed tensor that is not finite; "" if all are finite.
         value_kind: "NaN" or "an infinity".
-        producer: The layer that computes it, with its operator.
-        epsilon: A constant of 0 that was to keep a divisor of that layer from 0, with the layer that adds it; "" if
+        producer: The layer that computes the tensor, with its operator.
+        epsilon: A constant of 0 that should keep a divisor of the producer from 0, with the layer that adds it; "" if
             there is none.
     """
 
@@ -50,13 +50,14 @@ class FirstNonFiniteValue:
 
     @property
     def origin_text(self) -> str:
-        """The origin, as a sentence without a full stop."""
+        """The origin of the NaN or infinity as a sentence without a full stop."""
         return (f"constant {self.constant} is {self.constant_value}, and {self.effect_text}"
                 if self.constant else self.effect_text)
 
     @property
     def effect_text(self) -> str:
-        """The text without the constant that is not finite."""
+        """The effect of the NaN or infinity as text: the layer that reads the constant, and the first tensor that is
+        not finite."""
         tensor_text = f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}" \
             if self.tensor else ""
         if self.constant:
@@ -68,7 +69,10 @@ class FirstNonFiniteValue:
 
 def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int,
                                 backend: Backend) -> FirstNonFiniteValue | None:
-    """Returns the first value of an FP32 network that is not finite in a feed; None if all are, or none can be run."""
+    """Finds the first value of an FP32 network that is NaN or infinite in one feed.
+
+    None if all values are finite or the network cannot be executed.
+    """
     try:
         amax_by_tensor = _measure_tensor_amaxes(model, samples, feed_index, backend)
     except TrtTuiError:
@@ -90,10 +94,11 @@ def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: i
 
 @contextmanager
 def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backend) -> Iterator[None]:
-    """Names, in place of a tensor that is not finite, the value that it comes from.
+    """Replaces a `NonFiniteTensorError` inside a ``with`` block by an error that names the constant or layer causing
+    it.
 
     Raises:
-        NotFiniteError: a tensor that something within looks at holds NaN or an infinity.
+        NonFiniteTensorError: The block found a tensor with NaN or an infinity.
     """
     try:
         yield
@@ -111,13 +116,13 @@ def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backen
 
 
 def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
-    """Returns the amax of each float tensor that the main graph computes; NaN if it holds NaN."""
+    """Measures the amax of each float tensor that the main graph computes; NaN for a tensor that contains NaN."""
     probe, outputs = NetworkProbe(model), {}
     for name in [value.name for node in model.graph for value in node.outputs
                  if value.name and value.dtype is not None and value.dtype.is_floating_point()]:
         value = probe.get_fp32_value(name)
         outputs[name] = [probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
-                         for operator in ("ReduceMax", "ReduceMin", "ReduceL1")]  # the first two pass over NaN
+                         for operator in ("ReduceMax", "ReduceMin", "ReduceL1")]  # the first two ignore NaN
     with probe.load_probe_runner(backend, samples) as runner:
         scalars = runner.run(samples.read_feed(feed_index))
     amaxes = {}
@@ -128,7 +133,7 @@ def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, b
 
 
 def _non_finite_constant_text(value: ir.Value) -> str:
-    """Returns what a constant holds that is not finite; "" for any other value."""
+    """Returns "NaN", "Inf" or "-Inf" if a constant contains such a value; "" for any other value."""
     stored = stored_tensor(value)
     if stored is None or not stored.dtype.is_floating_point():
         return ""
@@ -139,7 +144,8 @@ def _non_finite_constant_text(value: ir.Value) -> str:
 
 
 def _find_zero_epsilon(node: ir.Node) -> str:
-    """Returns the constant of 0 that is added to what a layer divides by; "" if there is none."""
+    """Finds an epsilon of 0 that a layer adds to the divisor of another layer, and describes it; "" if there is none.
+    """
     index = _DIVIDING_OPERATORS.get(node.op_type)
     value = node.inputs[index] if index is not None and len(node.inputs) > index else None
     for upstream_node in _iterate_upstream_nodes(value.producer() if value is not None else None, _MAX_UPSTREAM_DEPTH):
@@ -155,7 +161,7 @@ def _find_zero_epsilon(node: ir.Node) -> str:
 
 
 def _iterate_upstream_nodes(node: ir.Node | None, max_depth: int) -> Iterator[ir.Node]:
-    """Yields a node and those that it comes from, the nearest first along each input."""
+    """Yields a node and its producers up to a depth, depth first along each input."""
     if node is None or not max_depth:
         return
     yield node

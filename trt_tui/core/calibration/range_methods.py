@@ -1,14 +1,14 @@
-"""Methods: how the range of a tensor is chosen from what calibration saw of it.
+"""Range methods, which choose the range of a tensor from the histogram of its calibration values.
 
 - ``minmax``: the largest ``|x|``, computed inside the graph.
 - ``percentile``: the value that a given percentage of all ``|x|`` does not exceed.
-- ``find_entropy_threshold``: the threshold with the least Kullback-Leibler divergence between the histogram of ``|x|``
-  and its form in 128 levels (S. Migacz, "8-bit Inference with TensorRT", GTC 2017; the first bin gets the second one's
-  count, as NVIDIA ModelOpt does, so that zeros do not decide).
-- ``find_mse_threshold``: the threshold with the least mean squared quantization error over the histogram.
+- ``entropy``: the threshold with the least Kullback-Leibler divergence between the histogram of ``|x|`` and its form in
+  128 levels (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). The first bin gets the count of the second, as in
+  NVIDIA ModelOpt, so that zeros do not dominate.
+- ``mse``: the threshold with the least mean squared quantization error over the histogram.
 
-``minmax`` and ``percentile`` look at the values alone. ``find_mse_threshold`` takes the error of the code type that the
-range is for. ``find_entropy_threshold`` assumes 128 equal steps, which only INT8 has.
+``minmax`` and ``percentile`` depend on the values alone. ``mse`` uses the rounding error of the quantized type.
+``entropy`` assumes 128 equal steps, which only INT8 has.
 """
 
 import math
@@ -27,7 +27,8 @@ _SUBDIVIDED_BINS, _PARTS_PER_BIN = 32, 16
 
 
 def find_entropy_threshold(histogram: Histogram) -> float:
-    """The threshold of least Kullback-Leibler divergence; between 1/32 of the largest value and that value."""
+    """Returns the amax of least Kullback-Leibler divergence, between 1/32 of the largest magnitude and that magnitude.
+    """
     used = histogram.used_bin_count
     if histogram.amax == 0 or used <= _QUANTIZATION_LEVELS:
         return histogram.amax
@@ -42,10 +43,11 @@ def find_entropy_threshold(histogram: Histogram) -> float:
 
 
 def find_mse_threshold(histogram: Histogram, quantized_type: QuantizedType = INT8) -> float:
-    """The threshold of least mean squared error in codes of a type; between 1/32 of the largest value and that value.
+    """Returns the amax of least mean squared quantization error, between 1/32 of the largest magnitude and that
+    magnitude.
 
-    The values of a bin are taken to lie at its centre; in the lowest bins, where FP8's steps are finer than a bin,
-    evenly within it.
+    All values of a bin count as its centre. In the lowest bins, where the steps of FP8 are finer than a bin, they count
+    as evenly distributed.
     """
     if histogram.amax == 0:
         return 0.0
@@ -68,35 +70,34 @@ _AMAX_CHOOSERS: dict[str, Callable[[Histogram, QuantizedType], float]] = {
 }
 
 RANGE_METHODS = tuple(_AMAX_CHOOSERS)
-"""The methods by name, the default first."""
+"""The range methods by name, the default first."""
 
 
 TYPES_WITH_OWN_RANGES = tuple(code for code in TYPES_WITH_RANGES if code is not INT8)
-"""Those beside INT8, whose ranges are what a table has by default."""
+"""Quantized types with ranges of their own: all except INT8, whose ranges are the default entries of a table."""
 
 
 def list_range_methods(quantized_type: QuantizedType) -> tuple[str, ...]:
-    """The methods that choose ranges for codes of a type, the default first."""
+    """Lists the range methods that a quantized type supports, the default first."""
     return tuple(method for method in RANGE_METHODS if quantized_type is INT8 or method != "entropy")
 
 
 def choose_amax(histogram: Histogram, range_method: str, quantized_type: QuantizedType = INT8) -> float:
-    """The amax that one of `RANGE_METHODS` chooses, in the tensor's own units; 0 where all values are zero.
+    """Returns the amax that a range method chooses from a histogram, in the tensor's own units.
 
-    Args:
-        quantized_type: What the range is for; ``minmax`` takes the place of a method that `list_range_methods` it
-    lacks.
+    The amax is 0 if all values are zero. If the quantized type does not support the method (`list_range_methods`),
+    ``minmax`` is used.
     """
     return _AMAX_CHOOSERS[range_method if range_method in list_range_methods(quantized_type) else "minmax"](
         histogram, quantized_type)
 
 
 def _kl_divergence(counts: np.ndarray, kept_bin_counts: np.ndarray) -> np.ndarray:
-    """KL(P || Q) for each number of bins kept.
+    """Returns the Kullback-Leibler divergence KL(P || Q) for each candidate number of kept bins.
 
-    P is the histogram cut at that number, with all that lies above added to its last bin. Q is the cut histogram
-    without that, in 128 levels, each level's count spread evenly over its bins that are not empty. Written with running
-    sums, so that a candidate costs 128 terms. Infinite where values were clipped into an empty bin.
+    P is the histogram cut at that number, with all counts above added to its last bin. Q is the cut histogram without
+    those counts, in 128 levels; the count of a level is spread evenly over its bins that are not empty. Running sums
+    reduce the cost of a candidate to 128 terms. The result is infinite if values were clipped into an empty bin.
     """
     cumulated = np.concatenate([[0.0], np.cumsum(counts)])
     filled = np.concatenate([[0.0], np.cumsum(counts > 0)])

@@ -1,4 +1,5 @@
-"""Statistics of tensors: what a range leaves of them, and which channels set it."""
+"""Statistics of tensors over samples: magnitudes, candidate ranges, FP16 overflow, and the channels that determine a
+range."""
 
 from __future__ import annotations
 
@@ -25,22 +26,23 @@ from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
 
 LARGEST_VALUE_COUNT = 16
-"""How many of the largest magnitudes are kept."""
+"""Number of the largest magnitudes that the statistics keep."""
 
 MAX_CHANNEL_RUNS = 1024
-"""Of more channels than this the ranges are kept by runs of neighbours."""
+"""Maximum number of amax values kept by channel. If there are more channels, each value is that of a run of neighbours.
+"""
 
 
 @dataclass(frozen=True)
 class DominantChannels:
-    """The channels that set a tensor's range: those without which its amax would be at most half.
+    """The channels that determine a tensor's range: without them its amax would be at most half as large.
 
     Attributes:
         axis: The channel axis.
-        channel_count: Size of that axis.
-        indices: These channels, largest first.
-        amaxes: The amax of each channel, in their order; of more than `MAX_CHANNEL_RUNS` of each of so many runs of
-    them.
+        channel_count: Size of the channel axis.
+        indices: The dominant channels, the largest amax first.
+        amaxes: The amax of each channel of the axis, in order. With more than `MAX_CHANNEL_RUNS` channels, the amax of
+            each of that many runs of neighbouring channels.
     """
 
     axis: int
@@ -50,7 +52,7 @@ class DominantChannels:
 
     @classmethod
     def from_channel_amaxes(cls, axis: int, channel_amaxes: np.ndarray) -> DominantChannels | None:
-        """Those of a flat array of the amax of each channel; None where all of them are 0."""
+        """Builds the dominant channels from a flat array of the amax of each channel; None if every amax is 0."""
         if not channel_amaxes.size or not channel_amaxes.max():
             return None
         order = np.argsort(-channel_amaxes, kind="stable")
@@ -62,7 +64,7 @@ class DominantChannels:
 
 @dataclass(frozen=True)
 class TensorStats:
-    """What a tensor holds over all samples.
+    """The statistics of one tensor over all samples: magnitudes, percentiles, candidate ranges and dominant channels.
 
     Attributes:
         amax: Largest ``|x|``.
@@ -71,15 +73,15 @@ class TensorStats:
         p9999: The 99.99th percentile of ``|x|``.
         count: Number of values.
         zeros: Number of values that are exactly zero.
-        log_histogram: Counts of nonzero ``|x|``: bin i for [2^(i - 40), 2^(i - 39)), i from 0 to 63; the first and the
-            last bin hold what lies beyond too.
-        share_below_fp16_subnormal: Share of the nonzero values below 2^-24, FP16's least magnitude.
-        share_subnormal: Share of the nonzero values below 2^-14, FP16's least normal magnitude.
-        count_over_fp16: Number of values above 65504, FP16's largest.
-        ranges: The amax of each of `RANGE_METHODS`, for INT8.
-        other_ranges: The amax of each method by each of `TYPES_WITH_OWN_RANGES`, named by its precision.
-        dominant_channels: None where the tensor has no channel axis of constant size.
-        largest: The `LARGEST_VALUE_COUNT` largest ``|x|``, the largest first; fewer where there are fewer values.
+        log_histogram: Counts of nonzero ``|x|`` in 64 bins. Bin i covers [2^(i - 40), 2^(i - 39)); the first and last
+            bin also hold the values beyond.
+        share_below_fp16_subnormal: Share of the nonzero values below 2^-24, the smallest magnitude of FP16.
+        share_subnormal: Share of the nonzero values below 2^-14, the smallest normal magnitude of FP16.
+        count_over_fp16: Number of values above 65504, the largest value of FP16.
+        ranges: The amax that each of `RANGE_METHODS` chooses for INT8.
+        other_ranges: The amax by range method for each of `TYPES_WITH_OWN_RANGES`, keyed by the precision.
+        dominant_channels: None if the tensor has no channel axis of constant size.
+        largest: The `LARGEST_VALUE_COUNT` largest ``|x|``, the largest first; fewer if the tensor has fewer values.
         histogram: Counts of ``|x|``, for any percentile.
     """
 
@@ -100,16 +102,19 @@ class TensorStats:
     histogram: Histogram | None = None
 
     def magnitude_percentile(self, percent: float) -> float:
-        """A percentile of ``|x|``, in (0, 100], as `Histogram.magnitude_percentile`; the largest where nothing was
-        counted."""
+        """Returns a percentile in (0, 100] of ``|x|`` from the histogram; the amax if the statistics have no histogram.
+        """
         return self.histogram.magnitude_percentile(percent) if self.histogram is not None else self.amax
 
     def amax_by_range_method(self, precision: Precision) -> dict[str, float]:
-        """The amax by method for the codes of a precision."""
+        """Returns the amax that each range method chooses for the quantized values of a precision."""
         return self.other_ranges.get(precision.value, self.ranges)
 
     def estimate_value_share_below(self, magnitude: float) -> float:
-        """The approximate share of the nonzero values below a magnitude: bins are taken to be even in log2."""
+        """Estimates the share of the nonzero values below a magnitude.
+
+        Values are assumed to be evenly distributed in log2 within each bin of `log_histogram`.
+        """
         total = sum(self.log_histogram)
         if magnitude <= 0 or not total:
             return 0.0
@@ -121,10 +126,10 @@ class TensorStats:
 
 
 class StatsReducer:
-    """Sums up a tensor's arrays for `TensorStats`.
+    """A reducer that accumulates the arrays of a tensor and computes its `TensorStats`.
 
     Args:
-        channel_axis: None for the usual one, see `collect_tensor_stats`.
+        channel_axis: The channel axis; None for the default axis that `collect_tensor_stats` describes.
     """
 
     _EXPONENT_BIAS = 127  # of a float32's exponent
@@ -141,7 +146,7 @@ class StatsReducer:
         self._has_channels = True
 
     def add_values(self, array: np.ndarray) -> None:
-        """Takes a float array of any shape; raises as `Histogram.add_values`."""
+        """Adds the values of a float array of any shape. Raises the errors of `Histogram.add_values`."""
         for block in iterate_magnitude_blocks(array):
             self.histogram.add_magnitudes(block)
             self._exponent_counts += np.bincount(block.view(np.uint32) >> 23, minlength=256)
@@ -152,7 +157,7 @@ class StatsReducer:
         self._update_channel_amaxes(array)
 
     def merge_values(self, later_reducer: StatsReducer) -> None:
-        """Takes what another has summed up of later feeds."""
+        """Adds the sums and counts of another reducer, which holds later feeds."""
         self.histogram.merge_values(later_reducer.histogram)
         self._exponent_counts += later_reducer._exponent_counts
         self._zero_count += later_reducer._zero_count
@@ -196,7 +201,7 @@ class StatsReducer:
             self._has_channels = False
 
     def compute_stats(self) -> TensorStats:
-        """The statistics of all that was taken so far."""
+        """Returns the statistics of all values added so far."""
         histogram = self.histogram
         count = histogram.value_count
         exponents = self._exponent_counts.copy()
@@ -239,11 +244,13 @@ def collect_tensor_stats(
     progress: RunProgress | None = None,
     executor: Executor[CalibrationContext] | None = None,
 ) -> dict[str, TensorStats]:
-    """Statistics of each tensor, the ranges of all methods included. Arguments and errors as `calibrate`.
+    """Measures the statistics of each tensor over all samples, including the ranges of all range methods.
+
+    The arguments and errors are those of `calibrate`.
 
     Args:
-        channel_axes: The channel axis by tensor name; by default axis 1 of tensors with two, four or more dimensions,
-            axis 2 of those with three.
+        channel_axes: The channel axis by tensor name. The default is axis 2 for tensors with three dimensions, and axis
+            1 for tensors with two, four or more.
     """
     axes = channel_axes or {}
     accumulators = {tensor: StatsReducer(axes.get(tensor)) for tensor in tensors}

@@ -1,7 +1,8 @@
-"""Running a network over samples with chosen outputs. Nothing here grows with the number of samples.
+"""The execution of a network over samples with additional outputs, whose values are collected tensor by tensor.
 
-A pass is cut into slices of neighbouring feeds, the same whoever runs them, and what came of them is joined in their
-order: sums are equal to the last bit on one process and on many.
+Memory use does not grow with the number of samples. A pass is cut into slices of neighbouring feeds, independently of
+the number of processes. The results of the slices are joined in the order of the feeds. Sums are therefore equal to the
+last bit on one process and on many.
 """
 
 import copy
@@ -23,54 +24,54 @@ from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
 
 DEFAULT_MEMORY_LIMIT_BYTES = 256 << 20
-"""Bytes of activations that one run may hand out, by default."""
+"""Default limit in bytes of the activations that one execution returns."""
 
 MAX_SLICES = 64
-"""A pass over the feeds is cut into so many slices, at most."""
+"""Maximum number of slices into which a pass over the feeds is cut."""
 
 POLL_INTERVAL_S = 0.01
-"""How often, in seconds, the work of others is looked at."""
+"""Interval in seconds at which results of other processes are polled."""
 
 RunProgress = Callable[[int, int], None]
-"""Called with runs done and runs in all; what it raises ends the pass."""
+"""A callback with the number of executions done and the total number. An exception from it ends the pass."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 
 class TensorCollector(Protocol):
-    """Takes the arrays of one tensor, feed by feed."""
+    """A reducer that receives the arrays of one tensor, feed by feed."""
 
     def add_values(self, array: np.ndarray) -> None:
-        """Takes a float32 array of any shape.
+        """Adds a float32 array of any shape.
 
         Raises:
-            ValueError: it holds NaN or an infinity; says which.
+            ValueError: The array contains NaN or an infinity; the message says which.
         """
 
     def merge_values(self, later_collector: Any) -> None:
-        """Takes what another of its kind took of later feeds."""
+        """Adds the values of another collector of the same class, which received later feeds."""
 
 
 class CalibrationContext(Protocol):
-    """Where a network is run on the samples that calibrate."""
+    """The network, calibration samples and backend that a calibration task uses."""
 
     @property
     def fp32_model(self) -> ir.Model:
-        """The network in FP32."""
+        ...
 
     @property
     def calibration_samples(self) -> Samples:
-        """The samples that calibrate."""
+        ...
 
     @property
     def backend(self) -> Backend:
-        """What runs the network."""
+        ...
 
 
 @dataclass(frozen=True)
 class CalibrationInputs:
-    """A network, samples and a backend."""
+    """The simplest `CalibrationContext`: a network, samples and a backend."""
 
     fp32_model: ir.Model
     calibration_samples: Samples
@@ -78,7 +79,7 @@ class CalibrationInputs:
 
 
 class NetworkProbe:
-    """A clone of a network with chosen outputs; tensors are shared with the original."""
+    """A clone of a network with chosen outputs and added operators. Weights are shared with the original."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model.clone()
@@ -90,10 +91,10 @@ class NetworkProbe:
         self._extra_inputs: list[str] = []
 
     def get_fp32_value(self, tensor_name: str) -> ir.Value:
-        """The tensor as an FP32 value.
+        """Returns a tensor of the cloned network as an FP32 value, with a Cast if its type is another float type.
 
         Raises:
-            InputError: no such tensor, or its elements are not floating-point numbers.
+            InputError: The tensor does not exist, or its elements are not floating-point numbers.
         """
         value = self._values.get(tensor_name)
         if value is None:
@@ -107,14 +108,14 @@ class NetworkProbe:
             ir.DataType.FLOAT))
 
     def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
-        """A further input of the network, of any sizes, cut into samples like the others."""
+        """Adds an input of any sizes to the cloned network. It is divided into samples like the other inputs."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
         self.model.graph.inputs.append(value)
         self._extra_inputs.append(name)
         return value
 
     def add_constant(self, array: np.ndarray | np.generic) -> ir.Value:
-        """An initializer of its own."""
+        """Adds an array to the cloned network as a new initializer."""
         self._added_count += 1
         name = f"trt_tui_constant_{self._added_count}"
         value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
@@ -124,7 +125,10 @@ class NetworkProbe:
 
     def append_operator(self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
                         **attributes: int | float) -> ir.Value:
-        """Adds an operator right behind what computes the one input that a layer computes; returns its output."""
+        """Adds an operator to the cloned network and returns its output.
+
+        The operator follows the producer of its first computed input, or the whole graph if no input is computed.
+        """
         self._added_count += 1
         node = ir.node(operator, list(values), attributes, name=f"trt_tui_probe_{self._added_count}")
         producer = next(filter(None, (value.producer() for value in values)), None)
@@ -137,8 +141,10 @@ class NetworkProbe:
         return result
 
     def load_probe_runner(self, backend: Backend, samples: Samples) -> Runner:
-        """A runner of what the outputs need for these samples: a network may hold plugins behind it that no library
-        was given for."""
+        """Loads the part of the cloned network that its outputs need.
+
+        Other layers are dropped, because a network can contain plugins after the outputs whose library was not loaded.
+        """
         drop_unused_nodes(self.model)
         has_small_layers = has_many_small_layers(self.model.graph)
         if has_small_layers:
@@ -148,12 +154,12 @@ class NetworkProbe:
                                         optimize=not has_small_layers)
         except OutOfMemoryError:
             raise
-        except InputError:  # where two Convs are added, ONNX Runtime's fusions can lose one that is an output too
+        except InputError:  # If two Convs are added, the fusions of ONNX Runtime can lose one that is also an output.
             return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
                                         optimize=False)
 
     def add_output(self, value: ir.Value) -> str:
-        """Makes a value an output and returns the output's name."""
+        """Makes a value an output of the cloned network and returns the name of that output."""
         if value.is_graph_input():
             value = self.append_operator("Identity", value)
         self.model.graph.outputs.append(value)
@@ -161,14 +167,14 @@ class NetworkProbe:
 
 
 def declare_as_scalar(value: ir.Value) -> ir.Value:
-    """The value, declared to have no dimension."""
+    """Declares that a value has no dimensions, and returns the value."""
     value.shape = ir.Shape([])
     return value
 
 
 @dataclass(frozen=True)
 class FeedSlice:
-    """The feeds from ``start`` to before ``stop``, for one chunk of the tensors."""
+    """A slice of the feeds, from ``start`` up to but not including ``stop``, for one chunk of the tensors."""
 
     chunk_index: int
     start: int
@@ -176,9 +182,10 @@ class FeedSlice:
 
 
 class NonFiniteTensorError(InputError):
-    """A tensor that holds NaN or an infinity (``value_kind``) in FP32, in a feed of the samples that calibrate.
+    """The error for a tensor that contains NaN or an infinity (``value_kind``) in FP32 in a feed of the calibration
+    samples.
 
-    `trt_tui.core.calibration.non_finite.explain_non_finite_errors` names the value that it comes from.
+    `trt_tui.core.calibration.non_finite.explain_non_finite_errors` names the constant or layer that causes the value.
     """
 
     def __init__(self, tensor: str, value_kind: str, feed_index: int, title: str = "", cause: str = "",
@@ -197,7 +204,8 @@ class _NonFiniteValue:
 
 
 class _TensorCollectionTask:
-    """An errand: collectors that have taken the tensors of a chunk on a slice of the feeds."""
+    """A task that collects the values of one chunk of tensors over one slice of the feeds, and returns the collectors.
+    """
 
     def __init__(self, chunks: Sequence[Sequence[str]], empty_collectors: Mapping[str, TensorCollector]) -> None:
         self._chunks, self._empty_collectors = chunks, copy.deepcopy(dict(empty_collectors))
@@ -233,7 +241,7 @@ class _TensorCollectionTask:
         return collectors
 
     def close(self) -> None:
-        """Frees the session."""
+        """Frees the inference session."""
         if self._loaded is not None:
             self._loaded[1].close()
             self._loaded = None
@@ -248,11 +256,13 @@ def collect_tensors(
     max_bytes: int,
     executor: Executor[CalibrationContext] | None = None,
 ) -> None:
-    """Hands each tensor of each feed to its collector, at most ``max_bytes`` bytes of tensors in a pass.
+    """Adds the values of each tensor in each feed to the collector of that tensor.
+
+    One pass over the feeds reads at most ``max_bytes`` bytes of tensors.
 
     Args:
-        collectors: By tensor; they have taken nothing yet.
-        executor: Who runs the feeds of the same network and samples; this process by default.
+        collectors: Empty collectors by tensor.
+        executor: The executor of the feeds, with the same network and samples; this process by default.
     """
     if not collectors:
         return
@@ -278,11 +288,12 @@ def collect_tensors(
 def run_items_in_order(executor: Executor[CalibrationContext], task: Task[CalibrationContext, Item,
                                                                           T], items: Sequence[Item],
                        count_runs: Callable[[Item], int], progress: RunProgress | None) -> Iterator[tuple[Item, T]]:
-    """What came of each item, in the order of the items, whoever was first: so the first tensor that is not finite is
-    named.
+    """Yields each item with its result in the order of the items, even if the results arrive in another order.
+
+    The first tensor that is not finite is therefore the same on every executor.
 
     Args:
-        count_runs: How many runs an item is.
+        count_runs: A function that returns the number of executions of an item.
     """
     results: dict[Item, T] = {}
     index, done_runs, total_runs = 0, 0, sum(map(count_runs, items))
@@ -306,7 +317,7 @@ def run_items_in_order(executor: Executor[CalibrationContext], task: Task[Calibr
 
 def _measure_tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samples,
                           backend: Backend) -> dict[str, int]:
-    """Bytes of each tensor as FP32 in the first feed."""
+    """Measures the size of each tensor in bytes, as FP32 in the first feed."""
     probe = NetworkProbe(model)
     outputs = {
         tensor: probe.add_output(

@@ -1,7 +1,7 @@
-"""Ranges as a user gives them: an amax, a method, a percentile, or the mean of the largest values.
+"""The ranges that a user can set: an amax, a range method, a percentile, or the mean of the largest values.
 
-``top5-mean`` is the mean of the five largest magnitudes over all samples: less than the amax where a few outliers set
-it. ``p99.9`` is the 99.9th percentile of all magnitudes.
+``top5-mean`` is the mean of the five largest magnitudes over all samples. It is below the amax if a few outliers
+determine the amax. ``p99.9`` is the 99.9th percentile of all magnitudes.
 """
 
 import re
@@ -16,10 +16,13 @@ _TOP_MEAN = re.compile(r"top(\d+)-mean", re.IGNORECASE)
 
 
 def parse_amax(text: str) -> float | None:
-    """The amax that a text is; None where it names a way to choose one from what was measured.
+    """Parses a range that a user entered: returns the amax, or None if the text names a range method.
+
+    A percentile or a mean also counts as a range method here.
 
     Raises:
-        InputError: it is neither, is negative or not finite, or asks for what is not measured.
+        InputError: The text is neither, the number is negative or not finite, or the percentile or mean is not
+            measured.
     """
     try:
         amax = float(text)
@@ -36,13 +39,15 @@ def parse_amax(text: str) -> float | None:
 
 
 def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: QuantizedType) -> float:
-    """The amax that a text of `parse_amax` chooses from what a tensor holds, in the tensor's own units.
+    """Returns the amax that a method text such as ``p99.9`` chooses from a tensor's statistics, in the tensor's own
+    units.
 
     Args:
-        quantized_type: What the range is for.
+        amax_text: A text for which `parse_amax` returns None.
+        quantized_type: The type that the range is for.
 
     Raises:
-        InputError: the method is none for codes of this type.
+        InputError: The method does not support the quantized type.
     """
     if match := _PERCENTILE.fullmatch(amax_text):
         return stats.magnitude_percentile(float(match[1]))
@@ -69,5 +74,5 @@ def _is_range_method(text: str) -> bool:
 
 
 def is_data_dependent(range_method: str) -> bool:
-    """Whether what a range was set by looks at data: any method, percentile or mean, but not a number."""
+    """Returns True if the text of a range needs data: any method, percentile or mean, but not a number."""
     return _is_range_method(range_method)

@@ -1,1 +1,1 @@
-"""Samples and labels, users' scripts, and the files that figures depend on."""
+"""Samples and labels, users' scripts, dumps of tensors, and stamps of the files that results depend on."""

@@ -1,8 +1,8 @@
-"""Runs that memory does not suffice for: in portions of their samples, else in ways that take less of a device.
+"""Execution that continues after memory ran out: first with fewer samples at a time, then in another execution mode.
 
-A feed whose first axis is left open goes in halves, and halves again, down to single samples; what was found once
-holds for all later runs of that kind. Sessions are loaded anew then: an arena that has grown is never given back, and
-pieces of it are all that smaller runs would find.
+A feed whose first axis is dynamic is divided in halves, and again in halves, down to single samples. The result holds
+for all later executions of the same kind. Inference sessions are loaded anew after each step: a memory arena that has
+grown is never given back, and smaller executions would only find pieces of it.
 """
 
 from __future__ import annotations
@@ -23,41 +23,44 @@ from trt_tui.errors import OutOfMemoryError, TrtTuiError
 from trt_tui.formatting import counted_noun_text
 
 HOST_ARRAYS_MODE = "arrays handed over"
-"""The name of a level."""
+"""Name of the execution mode in which the host passes the arrays of each feed to the device."""
 
 FP32_RUNS = "runs in FP32"
-"""What is run where nothing else is said."""
+"""Default kind of execution."""
 
 OutputJoin = Callable[[Sequence[np.ndarray]], np.ndarray]
-"""Makes an output of what the portions of a feed yielded, in their order."""
+"""A function that joins the outputs of a feed's portions, in their order, into one output."""
 
 RunnerLoader = Callable[[], Runner]
 
 
 class _PortionJoinError(Exception):
-    """What portions yield cannot be put together."""
+    """The error for portions of a feed whose outputs cannot be joined."""
 
 
 def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, run_kind: str = FP32_RUNS, *,
                          keep_on_device: bool = False, on_mode_change: Callable[[ExecutionMode], None] | None = None,
                          joins: Mapping[str, OutputJoin] | None = None, extra_inputs: Collection[str] = (),
                          allow_host: bool = True, **options: Any) -> AdaptiveRunner:
-    """Loads a network (`Backend.load`) so that feeds of samples run as far as memory suffices, in whatever way.
+    """Loads a network with `Backend.load` into a runner that falls back to smaller batches or other modes if memory
+    runs out.
 
     Args:
-        samples: What it is fed; they say which inputs are cut into samples, and know what was found out before.
-        run_kind: What is run, in a few words: runs of one kind go the same way.
-        keep_on_device: What is fed stays on the device, where there is one.
-        on_mode_change: Called with how runs are made whenever that changes; without it, that is noted with the samples.
-        joins: How outputs are put together that are not cut into samples as the inputs are. Extremes, sums and
+        samples: The samples that the runner receives as feeds. They determine which inputs are divided into samples,
+            and hold the memory fallbacks found earlier.
+        run_kind: A short title of the kind of execution. Executions of one kind share their memory fallbacks.
+        keep_on_device: True if feeds stay on the device, where there is one.
+        on_mode_change: A callback with the execution mode whenever the mode changes. Without the callback, the mode
+            becomes a message of the samples.
+        joins: Functions that join outputs which are not divided into samples like the inputs. Maxima, minima, sums and
             shapes of whole tensors need none.
-        extra_inputs: Further inputs that are cut like those of the samples.
-        allow_host: The last way is to run on the host.
-        options: As `Backend.load` takes.
+        extra_inputs: Additional inputs that are divided like the inputs of the samples.
+        allow_host: True if execution on the host is the last fallback.
+        options: Options of `Backend.load`.
 
     Raises:
-        OutOfMemoryError: memory does not suffice for the network in any way.
-        TrtTuiError: the backend refuses the network.
+        OutOfMemoryError: Memory does not suffice for the network in any mode.
+        TrtTuiError: The backend refuses the network.
     """
     device = backend.capabilities.has_device
     runner = AdaptiveRunner(samples, run_kind, on_mode_change, {**_find_joins_of_reductions(model), **(joins or {})},
@@ -79,8 +82,14 @@ def load_single_mode_runner(mode_name: str, runner_loader: RunnerLoader, backend
                             samples: Samples, run_kind: str, on_mode_change: Callable[[ExecutionMode], None] | None,
                             extra_inputs: Collection[str] = (),
                             joins: Mapping[str, OutputJoin] | None = None) -> AdaptiveRunner:
-    """The same for a network that ``runner_loader`` loads with a backend, in one way, whose name is told unless it is
-    empty."""
+    """Loads a network by a given function into an adaptive runner with one execution mode.
+
+    If memory runs out, the batches become smaller, but the mode does not change. The other arguments are those of
+    `load_adaptive_runner`.
+
+    Args:
+        mode_name: The name of the mode, which is reported unless it is empty.
+    """
     runner = AdaptiveRunner(samples, run_kind, on_mode_change, joins or {}, extra_inputs, _memory_kind_name(backend),
                             keep_portions=False, indivisible=_has_random_operators(model))
     runner.strategies.append((mode_name, runner_loader))
@@ -89,15 +98,17 @@ def load_single_mode_runner(mode_name: str, runner_loader: RunnerLoader, backend
 
 
 class AdaptiveRunner:
-    """A runner (`trt_tui.core.runner.Runner`); see `load_adaptive_runner`.
+    """A `Runner` that divides feeds or changes its execution mode after memory ran out.
+
+    `load_adaptive_runner` builds it.
 
     Attributes:
-        strategies: Names of ways to run it, and what loads it, the fastest first.
+        strategies: Names of the execution modes with the functions that load the network for them, the fastest first.
 
     Args:
-        memory_name: What does not suffice, in words.
-        keep_portions: Portions of arrays are kept for as long as the arrays, so that a device knows them again.
-        indivisible: Feeds are not divided: portions would be given other values than the feed.
+        memory_name: The name of the exhausted memory in messages.
+        keep_portions: True if portions of an array are kept as long as the array, so that a device recognises them.
+        indivisible: True if feeds must not be divided, because random operators would draw other values for portions.
     """
 
     def __init__(self, samples: Samples, kind: str, on_mode_change: Callable[[ExecutionMode], None] | None,
@@ -124,10 +135,11 @@ class AdaptiveRunner:
         return self._loaded_runner.outputs
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Runs a feed, in portions where that is needed; see `trt_tui.core.runner.Runner`.
+        """Executes the network on a feed, in portions if memory requires it. Implements
+        `trt_tui.core.runner.Runner.run`.
 
         Raises:
-            OutOfMemoryError: memory does not suffice for a single sample, or for a feed that cannot be divided.
+            OutOfMemoryError: Memory does not suffice for a single sample, or for a feed that cannot be divided.
         """
         while True:
             max_rows = self._state.max_rows
@@ -159,7 +171,7 @@ class AdaptiveRunner:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # -- ways ---------------------------------------------------------------------------------------------------------
+    # -- execution modes ----------------------------------------------------------------------------------------------
 
     @property
     def _loaded_runner(self) -> Runner:
@@ -173,10 +185,10 @@ class AdaptiveRunner:
         return self.strategies[min(self._state.strategy, len(self.strategies) - 1)]
 
     def load(self) -> None:
-        """Loads it, in the first way that works.
+        """Loads the network in the first execution mode for which memory suffices.
 
         Raises:
-            OutOfMemoryError: none does.
+            OutOfMemoryError: Memory suffices for none of the modes.
         """
         while self._runner is None:
             try:
@@ -187,10 +199,14 @@ class AdaptiveRunner:
             self._report_execution_mode()
 
     def _apply_memory_fallback(self, sample_count: int, error: OutOfMemoryError) -> None:
-        """Goes on with nothing else loaded, then with half the samples at a time, or in the next way with all of them.
+        """Chooses the next attempt after memory ran out: other sessions freed, fewer samples at a time, or the next
+        execution mode.
+
+        The first fallback frees the inference sessions of other kinds of execution. The next ones halve the number of
+        samples at a time. The last one is the next execution mode, with all samples again.
 
         Raises:
-            OutOfMemoryError: ``error``, where there is none.
+            OutOfMemoryError: No fallback is left; the error is ``error``.
         """
         self.close()
         if self._samples.memory_fallbacks.free_sessions_of_other_runs(self._kind):
@@ -208,12 +224,12 @@ class AdaptiveRunner:
         self._device_mode = None
 
     def set_device_mode(self, execution_mode: ExecutionMode) -> None:
-        """Takes in how a device runs what is loaded."""
+        """Records and reports the execution mode that a device backend chose for the loaded network."""
         self._device_mode = execution_mode
         self._report_execution_mode()
 
     def _report_execution_mode(self) -> None:
-        """Says how runs are made."""
+        """Sends the current execution mode to the callback, or adds it to the messages of the samples."""
         state, device_mode = self._state, self._device_mode
         name_parts = [device_mode.name if device_mode is not None else self._loading_strategy[0],
                       f"{counted_noun_text(state.max_rows, 'sample')} at a time" if state.max_rows is not None else ""]
@@ -228,7 +244,7 @@ class AdaptiveRunner:
     # -- portions -----------------------------------------------------------------------------------------------------
 
     def _count_separable_samples(self, feed: Mapping[str, np.ndarray]) -> int:
-        """How many samples a feed can be divided into; 1 where it cannot be."""
+        """Counts the samples into which a feed can be divided; 1 if the feed cannot be divided."""
         if self._is_indivisible:
             return 1
         shapes = {info.name: info.shape for info in self._loaded_runner.inputs}
@@ -270,7 +286,8 @@ class AdaptiveRunner:
         return {name: self._join_output(name, arrays, sizes) for name, arrays in arrays_by_output.items()}
 
     def _split_array(self, array: np.ndarray, portion_bounds: _PortionBounds) -> list[np.ndarray]:
-        """The portions of an array; the same arrays again where they are kept."""
+        """Splits an array of a feed into portions. If portions are kept, a second call returns the same portion arrays.
+        """
         if not self._keeps_portions:
             return [array[start:stop] for start, stop in portion_bounds]
         key = id(array)
@@ -298,10 +315,11 @@ class AdaptiveRunner:
 
     def _find_sample_axis(self, output_name: str, arrays: Sequence[np.ndarray],
                           portion_sizes: Sequence[int]) -> int | None:
-        """The axis of an output that goes with the samples; None where it has none.
+        """Finds the axis of an output along which its samples are arranged; None if the output has no such axis.
 
-        It is told by the sizes of portions that differ; where all are alike, by what is declared, or by a size that is
-        theirs and not declared as fixed.
+        If the portions have different numbers of samples, the axis is the one whose size changes with them. If all
+        portions are equal, it is the axis that is declared with the batch dimension. Failing that, it is an axis that
+        has the size of a portion and is not declared as fixed.
         """
         first_shape = arrays[0].shape
         if any(portion.ndim != len(first_shape) for portion in arrays):
@@ -338,8 +356,11 @@ def _memory_kind_name(backend: Backend) -> str:
 
 
 def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_uneven_portions: bool) -> _PortionBounds:
-    """Where portions begin and end; ``needs_uneven_portions`` with some of another size, from which the axes of outputs
-    are told."""
+    """Returns the row interval (start, stop) of each portion of a feed.
+
+    With ``needs_uneven_portions``, at least one portion has another size, so that the sample axis of outputs can be
+    recognised.
+    """
     sizes = [max_portion_samples] * (sample_count // max_portion_samples) + ([sample_count % max_portion_samples] if
                                                                              sample_count % max_portion_samples else [])
     if needs_uneven_portions and max_portion_samples > 1 and len(set(sizes)) == 1:
@@ -362,7 +383,10 @@ def _join_by_minimum(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The shape of a tensor: along the axis that differs, the first where none does, sizes add up."""
+    """Joins the shapes of a tensor's portions: sizes are added along the axis that differs.
+
+    If no axis differs, sizes are added along the first.
+    """
     sizes = np.stack(shape_arrays)
     is_summed = (sizes != sizes[0]).any(axis=0)
     is_summed[:1] |= not is_summed.any()
@@ -374,16 +398,19 @@ _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "ReduceMax": _join_by_maximum, "ReduceMin": _join_by_minimum, "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
     "Size": _join_by_sum, "Shape": _join_shapes
 }
-"""How what an operator makes of all elements of a tensor is put together."""
+"""Functions that join the results of operators which reduce whole tensors, by operator."""
 
 
 def _has_random_operators(model: ir.Model) -> bool:
-    """Whether random numbers are drawn for what is fed, in its order: the second portion has none of its own."""
+    """Returns True if the network draws random numbers for the elements of its inputs, so that feeds cannot be divided.
+
+    A second portion would receive the random numbers of the first.
+    """
     return any(is_random(node) and node.inputs for node in model.graph.all_nodes())
 
 
 def _find_joins_of_reductions(model: ir.Model) -> dict[str, OutputJoin]:
-    """The outputs that are whole tensors reduced, or their shapes."""
+    """Finds the outputs that are reductions or shapes of whole tensors, with the function that joins their portions."""
     joins = {}
     for value in model.graph.outputs:
         node = value.producer()

@@ -1,7 +1,7 @@
-"""Arrays in files: their types and shapes are known and held against the file before a value of them is read.
+"""Arrays stored in files: types and shapes are checked against the file before any value is read.
 
-Nothing is held in memory but what is asked for: uncompressed members of an npz are memory-mapped in place, compressed
-ones are unpacked when they are loaded, into an unnamed temporary file where they exceed `MAX_IN_MEMORY_BYTES` together.
+Only requested arrays are in memory. Uncompressed members of an npz are memory-mapped in place. Compressed members are
+unpacked when they are loaded. If together they exceed `MAX_IN_MEMORY_BYTES`, they go into an unnamed temporary file.
 """
 
 import contextlib
@@ -25,42 +25,46 @@ DATA_FORMATS = ("an .npz, a folder of .npz, a Polygraphy inputs .json, "
                 "or a script with load_data() (FILE.py or FILE.py:NAME)")
 
 MAX_IN_MEMORY_BYTES = 64 << 20
-"""Bytes of one file's compressed arrays that are unpacked into memory; more goes to a temporary file."""
+"""Maximum size in bytes of one file's compressed arrays that are unpacked into memory. More goes to a temporary file.
+"""
 MAX_UNPACKED_BYTES = 1 << 30
-"""Bytes that a file may unpack to whatever its own size."""
+"""Size in bytes to which any file may unpack, regardless of its own size."""
 MAX_UNPACKED_RATIO = 100
-"""How many times its own size a file may unpack to beyond that."""
+"""Maximum ratio of unpacked size to file size above `MAX_UNPACKED_BYTES`."""
 MIN_FREE_DISK_BYTES = 256 << 20
-"""Bytes that unpacking leaves free."""
+"""Free disk space in bytes that remains after unpacking."""
 
 DISK_FULL_ERRORS = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-"""What the system says of a disk that takes no more."""
+"""Error numbers of the operating system for a full disk."""
 
 _MAX_HEADER_BYTES = 16 << 10
-"""More than the longest header that numpy reads."""
+"""A size in bytes above that of the longest header that numpy reads."""
 _ZIP_LOCAL_HEADER_BYTES = 30
 _UNSUPPORTED_COMPRESSIONS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
 
 
 class StoredArray(Protocol):
-    """One array on disk: its type and shape are known, its values are read by `load`."""
+    """An array on disk with a known type and shape, whose values are read by `load`."""
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of its values."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
+        ...
 
     def load(self) -> np.ndarray:
-        """The values, not to be written to; raises what a damaged file makes numpy and zipfile raise, see
-        `convert_damaged_file_errors`."""
+        """Reads the values, which must not be changed.
+
+        For a damaged file the exceptions of numpy and zipfile are raised; see `convert_damaged_file_errors`.
+        """
 
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What the header of an ``.npy`` says, and where the values begin."""
+    """The header of an ``.npy`` file: type, shape and memory order of the array, and the offset of its values in bytes.
+    """
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -69,18 +73,17 @@ class NpyHeader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def build_array(self, value_bytes: bytes) -> np.ndarray:
-        """The array of the values' bytes, read-only."""
+        """Builds a read-only array from the bytes of its values."""
         return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(
             self.shape, order="F" if self.is_fortran_order else "C")
 
 
 @dataclass(frozen=True)
 class MappedArray:
-    """Raw values in a file, memory-mapped on `load`."""
+    """An array of raw values in a file, memory-mapped by `load`."""
 
     file: Path | BinaryIO
     offset: int
@@ -89,7 +92,6 @@ class MappedArray:
     is_fortran_order: bool = False
 
     def load(self) -> np.ndarray:
-        """The values, mapped."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         mapped: np.ndarray = np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,),
@@ -99,7 +101,7 @@ class MappedArray:
 
 @dataclass(frozen=True)
 class ArrayWithHeader:
-    """What a header was read of."""
+    """A base class of stored arrays whose type and shape come from an ``.npy`` header."""
 
     header: NpyHeader
 
@@ -114,47 +116,51 @@ class ArrayWithHeader:
 
 @dataclass(frozen=True)
 class CompressedArray(ArrayWithHeader):
-    """A compressed member of an npz file."""
+    """A compressed member of an npz file, unpacked by `load`."""
 
     path: Path
     name: str
     fits_in_memory: bool
 
     def load(self) -> np.ndarray:
-        """The values, unpacked."""
         header = self.header
         with open_regular_file(self.path) as file, zipfile.ZipFile(file) as archive, archive.open(self.name) as stream:
             stream.read(header.offset)
             if not self.fits_in_memory:
                 return ArraySpool().append_stream(stream, header).load()
             values = stream.read(header.nbytes)
-            if stream.read(1):  # at the end of a member its checksum is checked
+            if stream.read(1):  # zipfile checks the checksum at the end of a member
                 raise ValueError(f"member {self.name} is longer than its array")
             return header.build_array(values)
 
 
 class ArraySpool:
-    """An unnamed temporary file that arrays are appended to; it goes when the last reference goes."""
+    """An unnamed temporary file to which arrays are appended. It is removed with the last reference to it."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="trt-tui-")
 
     def append_array(self, array: np.ndarray) -> MappedArray:
-        """Appends an array of any shape and fixed-size type; returns where it lies, raises as `append_stream`."""
+        """Appends an array of any shape and fixed-size type to the temporary file, and returns it as a mapped array.
+
+        Raises the errors of `append_stream`.
+        """
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return self.append_stream(io.BytesIO(raw.data), NpyHeader(array.dtype, array.shape, False, 0))
 
     def append_stream(self, stream: IO[bytes], header: NpyHeader) -> MappedArray:
-        """Appends what a stream holds from its place on, the values of an array; returns where they lie, raises as
-        `append_byte_pieces`."""
+        """Appends the rest of a stream, the values of an array, to the temporary file, and returns a mapped array.
+
+        Raises the errors of `append_byte_pieces`.
+        """
         return self.append_byte_pieces(iter(lambda: stream.read(1 << 20), b""), header)
 
     def append_byte_pieces(self, byte_pieces: Iterator[bytes], header: NpyHeader) -> MappedArray:
-        """Appends the values of an array, piece by piece; returns where they lie.
+        """Appends the values of an array in pieces of bytes to the temporary file, and returns a mapped array.
 
         Raises:
-            InputError: the disk has no room for it.
-            ValueError: the pieces are not as long as the header says.
+            InputError: The disk has too little free space.
+            ValueError: The pieces together have another length than the header states.
         """
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if header.nbytes > free - MIN_FREE_DISK_BYTES and header.nbytes > MAX_IN_MEMORY_BYTES:
@@ -178,14 +184,14 @@ class DataPart:
     arrays: dict[str, StoredArray]
 
     def load_arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name; errors as `convert_damaged_file_errors`."""
+        """Reads all arrays of the part by name. Raises the errors of `convert_damaged_file_errors`."""
         with convert_damaged_file_errors(self.source):
             return {name: member.load() for name, member in self.arrays.items()}
 
 
 @contextlib.contextmanager
 def convert_damaged_file_errors(source_title: str) -> Iterator[None]:
-    """Turns whatever reading a damaged or unreadable file raises into an `InputError` that names the file."""
+    """Converts every exception from reading a damaged or unreadable file into an `InputError` that names the file."""
     try:
         yield
     except TrtTuiError:
@@ -200,7 +206,7 @@ def convert_damaged_file_errors(source_title: str) -> Iterator[None]:
                              "Free some space, or set TMPDIR to another place.") from error
         raise InputError(f"{source_title} cannot be read", error.strerror or exception_text(error),
                          f"Give {DATA_FORMATS}.") from error
-    except Exception as error:  # numpy's, zipfile's, the codecs' and Python's own parsers, each with errors of its own
+    except Exception as error:  # numpy, zipfile, the codecs and Python's parsers raise errors of many types
         cause = exception_text(error) or type(error).__name__
         raise InputError(f"{source_title} cannot be read", cause, f"Give {DATA_FORMATS}.") from error
 
@@ -209,11 +215,11 @@ def convert_damaged_file_errors(source_title: str) -> Iterator[None]:
 
 
 def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
-    """Reads the header of an ``.npy`` of ``size`` bytes and checks it against them.
+    """Reads the header of an ``.npy`` and checks it against the length of the file (``size`` in bytes).
 
     Raises:
-        InputError: it holds pickled objects, has an impossible shape, or says another length than the bytes have.
-        Exception: whatever numpy raises for what is no header; see `convert_damaged_file_errors`.
+        InputError: The array holds pickled objects, has an impossible shape, or has another length than the file.
+        Exception: Any exception of numpy for an invalid header; see `convert_damaged_file_errors`.
     """
     head = io.BytesIO(stream.read(min(size, _MAX_HEADER_BYTES)))
     version = np.lib.format.read_magic(head)
@@ -243,16 +249,16 @@ def _array_title(name: str) -> str:
 
 
 def read_npy_bytes(npy_bytes: bytes) -> np.ndarray:
-    """The array of an ``.npy`` in memory. Raises as `read_npy_header`."""
+    """Reads an array from the bytes of an ``.npy``. Raises the errors of `read_npy_header`."""
     header = read_npy_header(io.BytesIO(npy_bytes), len(npy_bytes), "")
     return header.build_array(npy_bytes[header.offset:])
 
 
 def open_npz(path: Path, source_title: str) -> DataPart:
-    """The arrays of an npz file.
+    """Opens the arrays of an npz file without reading their values.
 
     Raises:
-        InputError: it cannot be read, is damaged, or would unpack to far more than it has.
+        InputError: The file cannot be read, is damaged, or would unpack to many times its size.
     """
     arrays: dict[str, StoredArray] = {}
     with convert_damaged_file_errors(source_title), open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
@@ -288,7 +294,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
         header = read_npy_header(stream, member_info.file_size, array_name)
     if member_info.compress_type != zipfile.ZIP_STORED:
         return CompressedArray(header, path, member_info.filename, fits_in_memory)
-    # A local file header is 30 bytes, then name and extra field, whose lengths stand at 26 and 28.
+    # A local file header has 30 bytes. Name and extra field follow; their lengths are at offsets 26 and 28.
     position = file.tell()
     file.seek(member_info.header_offset + 26)
     lengths = file.read(4)
@@ -307,10 +313,10 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
 
 
 def spool_feed(feed: Any, source_title: str, spool: ArraySpool) -> DataPart:
-    """A feed that a script or a JSON file gave, kept in a temporary file.
+    """Writes a feed from a script or a JSON file into a temporary file and returns its arrays.
 
     Raises:
-        InputError: it is no dictionary of numeric arrays, or raises while it is read.
+        InputError: The feed is not a dictionary of numeric arrays, or reading it raises an exception.
     """
     with convert_damaged_file_errors(source_title):
         arrays_in_feed = dict(feed) if isinstance(feed, Mapping) else None

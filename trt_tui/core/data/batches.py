@@ -1,18 +1,20 @@
-"""Batches: how data are cut into feeds.
+"""The division of data into feeds of one batch.
 
-Whatever their kind, data arrive as *parts*: an npz file, or one feed of a JSON or script. Each part is cut into
-feeds of one batch by one rule:
+Data of every kind arrive as *parts*: an npz file, or one feed of a JSON file or a script. Each part is divided into
+feeds of one batch by the same rule:
 
 - The *lead* input is the first one, in the network's order, whose first dimension is static and whose array holds
-  several batches of it; failing that, the first input that has a dimension.
-- The lead is cut into steps of the network's batch: its own static first dimension (a remainder is an error), or
-  the batch size asked for where that dimension is dynamic (the last feed may be smaller).
-- Another input with a static first dimension is cut into as many feeds as the lead, or repeated if its array is
-  exactly one batch; anything else is an error.
-- Another input with a dynamic first dimension is cut like the lead if it has as many rows. One row of an input that
-  shares the dimension's name with the lead is broadcast to the rows of each feed; otherwise the array is repeated
-  whole, unless the shared name says that it had to have the lead's rows (an error).
-- Arrays that are no input are labels: those with as many rows as the lead are cut with it, others are given whole.
+  several batches. Failing that, it is the first input that has a dimension.
+- The lead is divided into steps of the network's batch. If its first dimension is static, that is the batch, and a
+  remainder is an error. If it is dynamic, the requested batch size is used, and the last feed may be smaller.
+- Another input with a static first dimension is divided into as many feeds as the lead. It is repeated if its array is
+  exactly one batch. Any other length is an error.
+- Another input with a dynamic first dimension is divided like the lead if it has as many rows. If it has one row and
+  shares the dimension's name with the lead, the row is broadcast to the rows of each feed. If it has several rows and
+  shares the name, it should have the rows of the lead, and another number is an error. In all other cases the whole
+  array is repeated.
+- Arrays that are not inputs are labels. Labels with as many rows as the lead are divided with it; all others are passed
+  whole.
 """
 
 import difflib
@@ -29,23 +31,23 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text
 
 DEFAULT_BATCH = 8
-"""Largest batch that a dynamic network is given when none is asked for."""
+"""Maximum batch size of a dynamic network if no batch size is requested."""
 
 
 def choose_default_batch_size(sample_count: int) -> int:
-    """The batch of a dynamic network for so many samples: few enough that there are four feeds."""
+    """Returns the default batch size of a dynamic network: at most 8, and small enough for four feeds."""
     return min(DEFAULT_BATCH, max(1, sample_count // 4))
 
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How the arrays of one part are cut.
+    """The division of the arrays in one data part (an npz file, or one feed of a script) into feeds.
 
     Attributes:
-        lead_rows: Rows of the lead's first axis; 1 where no input has a dimension.
-        rows_per_feed: Rows per feed; None where the batch is dynamic.
-        rows_per_feed_by_array: Of every cut array the rows per feed; None where they are the lead's.
-        broadcast_inputs: Inputs of one row that are broadcast to the rows of each feed.
+        lead_rows: Rows of the lead input's first axis; 1 if no input has a dimension.
+        rows_per_feed: Rows per feed; None if the batch is dynamic.
+        rows_per_feed_by_array: Rows per feed of each divided array; None if they are the rows of the lead.
+        broadcast_inputs: Inputs with one row, which is broadcast to the rows of each feed.
     """
 
     lead_rows: int
@@ -56,12 +58,12 @@ class BatchLayout:
 
 @dataclass(frozen=True)
 class FeedRows:
-    """One feed: rows ``start`` to ``stop`` of the lead of a part.
+    """The rows of one feed within its data part: ``start`` to ``stop`` along the lead input.
 
     Attributes:
         part_index: Number of the part.
         feed_index_in_part: Number of the feed within its part.
-        first_sample: Number of its first sample over all parts.
+        first_sample: Number of the feed's first sample over all parts.
     """
 
     part_index: int
@@ -77,10 +79,10 @@ def _row_count_text(row_count: int, batch_count: int | None) -> str:
 
 
 def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayout:
-    """How a part is cut, whose inputs are checked here, by the rule of this module's docstring.
+    """Checks the arrays of a data part against the network's inputs and determines how they are divided into feeds.
 
     Raises:
-        InputError: they do not fit.
+        InputError: The arrays do not fit the inputs or each other.
     """
     _check_input_arrays(part, inputs)
     arrays_by_name = part.arrays
@@ -129,7 +131,7 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayo
 
 
 def _count_static_batches(input_info: TensorInfo, stored_array: StoredArray, source_title: str) -> int | None:
-    """How many batches the array of an input with a static first dimension holds; None for any other input."""
+    """Counts the batches in the array of an input with a static first dimension; None for any other input."""
     size = first_dimension(input_info)
     if not isinstance(size, int) or size == 0:
         return None
@@ -183,8 +185,10 @@ def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:
 
 
 def iterate_feed_rows(layouts: Iterable[BatchLayout], batch_size: int, sample_limit: int | None) -> Iterator[FeedRows]:
-    """The feeds of all parts, at most ``sample_limit`` samples; ``batch_size`` is the rows per feed where that is not
-    fixed."""
+    """Yields the rows of each feed over all data parts, up to ``sample_limit`` samples.
+
+    ``batch_size`` is the number of rows per feed of a part with a dynamic batch.
+    """
     first_sample = 0
     for part_index, layout in enumerate(layouts):
         step = layout.rows_per_feed or batch_size
@@ -200,7 +204,7 @@ def iterate_feed_rows(layouts: Iterable[BatchLayout], batch_size: int, sample_li
 
 @dataclass
 class StoredFeeds:
-    """Feeds that are read from parts; the part that was read last stays open."""
+    """A source of feeds that reads them from data parts. The arrays of the part that was read last stay loaded."""
 
     inputs: Sequence[TensorInfo]
     parts: list[DataPart]
@@ -219,20 +223,19 @@ class StoredFeeds:
         return frozenset(names_by_layout[0].intersection(*names_by_layout[1:])) if names_by_layout else frozenset()
 
     def count_samples_of_feed(self, feed_index: int) -> int:
-        """Number of samples in a feed."""
         return self.feed_rows[feed_index].stop - self.feed_rows[feed_index].start
 
     def first_sample_index(self, feed_index: int) -> int:
-        """Number of a feed's first sample, over all parts."""
         return self.feed_rows[feed_index].first_sample
 
     @property
     def total_sample_count(self) -> int:
-        """Samples of all parts that were read."""
+        """Number of samples in all data parts, including samples beyond the limit."""
         return sum(layout.lead_rows for layout in self.layouts)
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The inputs of a feed by name, in the types the network takes; errors as `Samples.read_feed`."""
+        """Reads the inputs of a feed by name, in the types of the network's inputs. Raises the errors of
+        `Samples.read_feed`."""
         feed_rows = self.feed_rows[feed_index]
         source = self.parts[feed_rows.part_index].source
         broadcast = self.layouts[feed_rows.part_index].broadcast_inputs
@@ -245,7 +248,6 @@ class StoredFeeds:
         return feed
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The labels of a feed by name."""
         feed_rows = self.feed_rows[feed_index]
         names = set(self.parts[feed_rows.part_index].arrays) - {info.name for info in self.inputs}
         return {name: np.array(self._read_feed_rows(feed_rows, name), subok=False) for name in sorted(names)}

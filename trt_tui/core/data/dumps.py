@@ -1,7 +1,8 @@
-"""Dumps: tensors that something else has computed, by name and iteration.
+"""Dumps: files of tensors that another program computed, by name and iteration.
 
-Polygraphy's RunResults (``polygraphy run --save-outputs``; a file, or a folder of one file an iteration), its inputs
-JSON, or an ``.npz``. Types and shapes are known at once; values stay in their file until they are asked for.
+The formats are Polygraphy's RunResults (``polygraphy run --save-outputs``; a file, or a folder with one file per
+iteration), Polygraphy's inputs JSON, and ``.npz``. Types and shapes are read when a dump is opened. Values stay in
+their file until they are needed.
 """
 
 import difflib
@@ -22,20 +23,20 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 DUMP_FORMATS = "Polygraphy's RunResults (polygraphy run --save-outputs OUT.json) or an .npz of arrays by tensor name"
 DUMP_SUFFIXES = (".json", ".npz")
 MAX_DUMP_FILES = 1 << 16
-"""Most files of a folder."""
+"""Maximum number of files in a folder."""
 
 Iteration = Mapping[str, StoredArray]
-"""Tensors of one run, by name, in the order of the file."""
+"""The tensors of one execution by name, in the order of the file."""
 
 
 @dataclass(frozen=True)
 class Dump:
-    """Tensors by iteration.
+    """The tensors of a dump by iteration.
 
     Attributes:
-        source: What to show: the file, with the runner where it holds several.
-        runner: The runner whose tensors these are, "" in a file without runners.
-        files: What was read.
+        source: The title in messages: the file, with the runner if the file holds several.
+        runner: The Polygraphy runner that computed the tensors; "" in a file without runners.
+        files: The files that were read.
     """
 
     source: str
@@ -45,12 +46,12 @@ class Dump:
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
-        """The tensors of the first iteration, in its order; all others have the same."""
+        """Names of the tensors in the order of the first iteration. All iterations have the same tensors."""
         return tuple(self.iterations[0])
 
 
 def split_dump_spec(spec: str) -> tuple[Path, str]:
-    """The file and the runner of ``FILE[:RUNNER]``; "" for none."""
+    """Splits ``FILE[:RUNNER]`` into the file and the runner; the runner is "" if none is named."""
     path, colon, runner = spec.rpartition(":")
     if colon and not Path(spec).exists() and Path(path).suffix.lower() in DUMP_SUFFIXES:
         return Path(path), runner
@@ -58,10 +59,10 @@ def split_dump_spec(spec: str) -> tuple[Path, str]:
 
 
 def list_dump_files(spec: str) -> tuple[Path, ...]:
-    """The files that are read of a dump, in order.
+    """Lists the files of a dump in the order of their iterations.
 
     Raises:
-        InputError: it is a folder without dumps.
+        InputError: The dump is a folder without JSON files, or with too many.
     """
     path, _ = split_dump_spec(spec)
     if not path.is_dir():
@@ -74,19 +75,19 @@ def list_dump_files(spec: str) -> tuple[Path, ...]:
 
 
 def _file_number_sort_key(path: Path) -> tuple[int, str]:
-    """Files in the order of the numbers that they are called by."""
+    """Returns a key that sorts files by the number in their names."""
     digits = "".join(character for character in path.stem if character.isdigit())
     return (int(digits[-15:]) if digits else 0, path.name)
 
 
 def open_dump(spec: str) -> Dump:
-    """Reads what a dump holds, without values.
+    """Opens a dump and reads the types and shapes of its tensors, but not their values.
 
     Args:
-        spec: ``FILE`` or ``FILE:RUNNER``; without a runner the first one counts.
+        spec: ``FILE`` or ``FILE:RUNNER``. The default is the first runner.
 
     Raises:
-        InputError: it cannot be read, is none, lacks the runner, or its iterations hold different tensors.
+        InputError: The file cannot be read, is not a dump, lacks the runner, or has iterations with different tensors.
     """
     path, requested_runner = split_dump_spec(spec)
     files = list_dump_files(spec)
@@ -116,7 +117,7 @@ def open_dump(spec: str) -> Dump:
 
 
 def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:
-    """The iterations of each runner of a file; of a file without runners under ""."""
+    """Reads the iterations of each runner in a file; those of a file without runners have the key ""."""
     with convert_damaged_file_errors(source_title):
         size = check_regular_file(file).st_size
     if size == 0:
@@ -158,7 +159,7 @@ def _not_a_dump_error(source_title: str, reason: str) -> InputError:
 
 
 def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
-    """The arrays of one iteration: an IterationResult, or a plain object of arrays by name."""
+    """Parses the arrays of one iteration: an IterationResult of Polygraphy, or a plain object of arrays by name."""
     outputs = value.get("outputs") if isinstance(value,
                                                  dict) and polygraphy_object_kind(value) == "IterationResult" else value
     if not isinstance(outputs, dict):
@@ -184,7 +185,7 @@ def _parse_array(value: Any, source_title: str) -> StoredArray:
 
 
 def count_tensor_rows(iterations: Sequence[Iteration], tensor_name: str) -> int | None:
-    """Rows of a tensor's first axis over all iterations; None where it has none, or its other axes differ."""
+    """Counts the rows of a tensor's first axis over all iterations; None if it has no axis or the other axes differ."""
     shapes = [iteration[tensor_name].shape for iteration in iterations]
     if any(not shape or shape[1:] != shapes[0][1:] for shape in shapes):
         return None
@@ -192,7 +193,7 @@ def count_tensor_rows(iterations: Sequence[Iteration], tensor_name: str) -> int 
 
 
 class DumpTensor:
-    """A tensor over all iterations of a dump, by its rows; the iteration that was read last stays open."""
+    """One tensor of a dump over all iterations, read by rows. The iteration that was read last stays loaded."""
 
     def __init__(self, dump: Dump, name: str) -> None:
         self._arrays = [iteration[name] for iteration in dump.iterations]
@@ -200,7 +201,7 @@ class DumpTensor:
         self._open_iteration: tuple[int, np.ndarray] | None = None
 
     def read_iteration(self, iteration_index: int) -> np.ndarray:
-        """All of one iteration; raises as `convert_damaged_file_errors`."""
+        """Reads the whole tensor of one iteration. Raises the errors of `convert_damaged_file_errors`."""
         if self._open_iteration is None or self._open_iteration[0] != iteration_index:
             self._open_iteration = None
             with convert_damaged_file_errors(self._source):
@@ -208,7 +209,10 @@ class DumpTensor:
         return self._open_iteration[1]
 
     def read_rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows of all iterations laid end to end; raises as `convert_damaged_file_errors`."""
+        """Reads a range of the tensor's rows, numbered over all iterations.
+
+        Raises the errors of `convert_damaged_file_errors`.
+        """
         pieces, first_row = [], 0
         for number, member in enumerate(self._arrays):
             rows = member.shape[0]

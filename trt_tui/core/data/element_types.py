@@ -1,7 +1,7 @@
-"""Element types: what of an array's can become an input's.
+"""Element types: the casts from the type of an array to that of a network input.
 
-An array is cast to its input's type where numpy calls that safe (``uint8`` to ``float32``, ``int32`` to ``int64``),
-between floating-point types, and between integer types if the values fit. Other casts are errors.
+An array is cast if numpy calls the cast safe (``uint8`` to ``float32``, ``int32`` to ``int64``). Casts between
+floating-point types are allowed too, and casts between integer types if the values fit. Other casts are errors.
 """
 
 import numpy as np
@@ -11,12 +11,15 @@ from trt_tui.errors import InputError
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether a type is floating-point, those of ml_dtypes included."""
+    """Returns True if an element type is floating-point, including the types of ml_dtypes."""
     return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8", "float4"))
 
 
 def is_castable(source_type: np.dtype, target_type: np.dtype) -> bool:
-    """Whether arrays of one type are taken for an input of another; values are checked by `cast_to_input_type`."""
+    """Returns True if arrays of one type are accepted for an input of another type.
+
+    Values are checked later, by `cast_to_input_type`.
+    """
     if target_type.kind in "OUST":  # string tensors
         return source_type.kind in "US"
     both_float = is_float(source_type) and is_float(target_type)
@@ -26,10 +29,10 @@ def is_castable(source_type: np.dtype, target_type: np.dtype) -> bool:
 
 def cast_to_input_type(array: np.ndarray, input_info: TensorInfo, source_title: str,
                        first_sample_index: int) -> np.ndarray:
-    """A fresh contiguous array of the input's type.
+    """Returns a new contiguous copy of an array in the type of a network input.
 
     Raises:
-        InputError: the array holds NaN or an infinity, or an integer that the type cannot hold.
+        InputError: The array contains NaN, an infinity, or an integer outside the range of the type.
     """
     with np.errstate(over="ignore"):
         result = np.array(array, dtype=input_info.dtype, order="C", subok=False)

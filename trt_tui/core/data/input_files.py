@@ -1,4 +1,4 @@
-"""Files that results depend on: which were replaced since they were read, and which no output may overwrite."""
+"""Files that results depend on: detection of replaced files, and protection of input files from being overwritten."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256
 
 FileStamp = tuple[int, int, int, int]
-"""Inode, size in bytes, and times of the last change of the content and of the inode, in ns.
+"""Inode, size in bytes, and the times in ns at which the content and the inode last changed.
 
-Programs such as ``rsync --inplace -t`` write new content and set the time of the old one again. No program sets the
-time of the inode, which every change of content or of that other time renews.
+Programs such as ``rsync --inplace -t`` write new content and restore the time of the old content. No program sets the
+time of the inode, which changes with the content and with the other time.
 """
 
 MIN_SETTLED_AGE_S = 2.0
-"""A younger file may change once more within one tick of its file system's clock, which leaves its stamp as it was."""
+"""Age in seconds from which a stamp is trusted. A younger file can change within one tick of the file system's clock,
+and keep its stamp."""
 
 MAX_HASHED_BYTES = 512 << 20
-"""Files of at most so many bytes together are hashed whenever they are opened: SHA-256 reads 1.7 GB/s on one core."""
+"""Maximum total size in bytes of files that are hashed whenever they are opened. SHA-256 reads 1.7 GB/s on one core."""
 
 _digest_cache: dict[tuple[str, FileStamp], str] = {}
-"""SHA-256 of files by path and stamp, as far as this process has read them."""
+"""SHA-256 of the files that this process has read, by path and stamp."""
 
 
 def read_file_stamp(path: Path | str) -> FileStamp | None:
-    """A file's stamp; None where there is no such file."""
+    """Returns the stamp of a file (inode, size and times), which changes with the file; None if the file does not
+    exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -40,12 +42,15 @@ def read_file_stamp(path: Path | str) -> FileStamp | None:
 
 
 def is_stamp_trustworthy(recorded_stamp: FileStamp | None) -> bool:
-    """Returns True if a file with this stamp cannot change any more without another stamp."""
+    """Returns True if a file stamp is old enough that a later change of the file would give it another stamp."""
     return recorded_stamp is not None and max(recorded_stamp[2:]) < time.time_ns() - MIN_SETTLED_AGE_S * 1e9
 
 
 def cached_file_sha256(path: Path | str) -> str:
-    """The SHA-256 of a file; one whose stamp is known, and not too young to be trusted, is not read again."""
+    """Returns the SHA-256 of a file.
+
+    A file is not read again if its stamp is in the cache. Stamps of files that changed just now are not cached.
+    """
     current_stamp = read_file_stamp(path)
     if current_stamp is not None and (str(path), current_stamp) in _digest_cache:
         return _digest_cache[str(path), current_stamp]
@@ -56,9 +61,10 @@ def cached_file_sha256(path: Path | str) -> str:
 
 
 def _is_unchanged_file(path: str, recorded_stamp: FileStamp | None) -> bool:
-    """Returns True if a file is what it was when its stamp was taken.
+    """Returns True if a file has the same content as when its stamp was taken.
 
-    Permissions, attributes and links change the time of the inode alone: then the content decides, if it was hashed.
+    Changes of permissions, attributes and links affect only the time of the inode. The hash of the content decides
+    then, if it was computed earlier.
     """
     current_stamp = read_file_stamp(path)
     if current_stamp == recorded_stamp:
@@ -69,21 +75,21 @@ def _is_unchanged_file(path: str, recorded_stamp: FileStamp | None) -> bool:
 
 @dataclass(frozen=True)
 class FileStamps:
-    """Files and folders with their stamps, by path."""
+    """The stamps (inode, size and times) of files and folders at one moment, by path."""
 
     stamps: tuple[tuple[str, FileStamp | None], ...] = ()
 
     @classmethod
     def from_paths(cls, paths: Iterable[Path | str]) -> FileStamps:
-        """The stamps of files as they are now."""
         return cls(tuple((path, read_file_stamp(path)) for path in dict.fromkeys(map(str, paths))))
 
     def __or__(self, other: FileStamps) -> FileStamps:
-        """Both; a file that is in both keeps its earlier stamp, which is that of ``self``."""
+        """Merges two sets of file stamps. For a file in both, the stamp of ``self`` is kept, which is the earlier one.
+        """
         return FileStamps(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
 
     def hash_files(self) -> None:
-        """Reads the files, `MAX_HASHED_BYTES` of them at most, so that `find_replaced_files` can compare their content.
+        """Hashes the files, up to `MAX_HASHED_BYTES` in total, so that `find_replaced_files` can compare their content.
         """
         remaining_bytes = MAX_HASHED_BYTES
         for path, recorded_stamp in self.stamps:
@@ -91,11 +97,11 @@ class FileStamps:
                 cached_file_sha256(path)
 
     def find_replaced_files(self) -> tuple[str, ...]:
-        """The files that are others now, or are gone."""
+        """Returns the paths of files that were changed or deleted since their stamps were taken."""
         return tuple(path for path, recorded_stamp in self.stamps if not _is_unchanged_file(path, recorded_stamp))
 
     def find_files_changed_since(self, earlier_file_stamps: FileStamps) -> tuple[str, ...]:
-        """The files that were others when ``earlier_file_stamps`` was taken."""
+        """Returns the paths of files whose stamps differ from an earlier set of stamps."""
         earlier_stamps = dict(earlier_file_stamps.stamps)
         return tuple(path for path, current_stamp in self.stamps
                      if path in earlier_stamps and earlier_stamps[path] != current_stamp)
@@ -103,7 +109,7 @@ class FileStamps:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What figures are of: the network, the data, and the files that were read for them."""
+    """The inputs that results belong to: hashes of the network and the data, and the files read for them."""
 
     sha256: str
     data_sha256: str
@@ -111,7 +117,10 @@ class Fingerprint:
 
 
 def list_data_files(spec: str | None) -> tuple[str, ...]:
-    """The files that a specification of samples names: a file, or what of a folder is read; none without one."""
+    """Lists the files that a ``--data`` specification names: a file, or the files of a folder that are read.
+
+    The list is empty if the specification is None.
+    """
     if spec is None:
         return ()
     path = Path(spec)
@@ -121,8 +130,11 @@ def list_data_files(spec: str | None) -> tuple[str, ...]:
 
 
 def list_input_files(model_path: str, *specs: str | None) -> list[Path]:
-    """The files behind a network and what else is read: files, folders of data, ``FILE.py:FUNCTION``; without the
-    network's external data, which are known once it is open."""
+    """Lists the input files behind a network path and other specifications, such as folders of data and
+    ``FILE.py:FUNCTION``.
+
+    The network's external data files are not included, because they are known only after it is opened.
+    """
     paths = [Path(model_path)]
     for spec in filter(None, specs):
         spec = str(find_annotations_path(spec) or split_dump_spec(spec)[0])
@@ -135,19 +147,19 @@ def list_input_files(model_path: str, *specs: str | None) -> list[Path]:
 def _list_data_files_in(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.suffix in (".npz", ".json")]
-    except OSError:  # who reads it says so
+    except OSError:  # the reader of the folder reports the error
         return []
 
 
 def refuse_overwriting_inputs(output_paths: Iterable[Path | str], input_paths: Iterable[Path]) -> None:
-    """Refuses to overwrite files that are read.
+    """Raises an error if an output would overwrite a file that is an input.
 
     Args:
-        output_paths: Places that are to be written; a network may be written with its weights beside it.
-        input_paths: Files that are read, under whatever names.
+        output_paths: The paths that will be written. A network can be written with a weights file beside it.
+        input_paths: The files that are read, under any names.
 
     Raises:
-        InputError: one of the places is one of the files.
+        InputError: An output is the same file as an input.
     """
     outputs = [Path(path) for path in output_paths]
     outputs += [path.with_name(f"{path.name}.data") for path in outputs if path.suffix.lower() == ".onnx"]
@@ -160,7 +172,7 @@ def refuse_overwriting_inputs(output_paths: Iterable[Path | str], input_paths: I
 def _is_same_file(first_path: Path, second_path: Path) -> bool:
     try:
         return os.path.samefile(first_path, second_path)
-    except OSError:  # one of them is not there
+    except OSError:  # one of the files does not exist
         return False
 
 

@@ -1,4 +1,7 @@
-"""What is known of runs that memory does not suffice for; `trt_tui.core.data.adaptive_runner` finds it out."""
+"""Memory fallbacks: the batch sizes and execution modes found after memory ran out, by kind of execution.
+
+`trt_tui.core.data.adaptive_runner` finds them.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 HOST_MODE = "on the CPU"
-"""The name of a level: what was to run on a device does not."""
+"""Name of the execution mode in which a network for a device is executed on the CPU instead."""
 
 
 @dataclass
 class MemoryFallbackState:
-    """What was found out about one kind of runs.
+    """The memory fallback of one kind of execution.
 
     Attributes:
-        form_index: In which form the network is lowered, by its number.
-        strategy: How that is run, by its number among the ways.
-        max_rows: The most samples at a time; None for all of a feed.
-        reason: What did not suffice.
+        form_index: Index of the form in which the network is lowered.
+        strategy: Index of the execution mode among the strategies of `AdaptiveRunner`.
+        max_rows: Maximum number of samples at a time; None for all samples of a feed.
+        reason: The memory that did not suffice, as text.
     """
 
     form_index: int = 0
@@ -28,11 +31,11 @@ class MemoryFallbackState:
 
 
 class MemoryFallbacks:
-    """What was found out in a session about runs that memory does not suffice for, by what is run.
+    """The memory fallbacks of a session, by kind of execution.
 
     Attributes:
-        has_freed_sessions: Sessions of one kind of runs were freed for those of another: memory does not suffice for
-            both.
+        has_freed_sessions: True if inference sessions of one kind of execution were freed for another, because memory
+            does not suffice for both.
     """
 
     def __init__(self) -> None:
@@ -43,18 +46,22 @@ class MemoryFallbacks:
         self._new_messages: dict[str, str] = {}
 
     def get_fallback_state(self, run_kind: str) -> MemoryFallbackState:
-        """What is known of a kind of runs; to be changed by whoever runs them."""
+        """Returns the memory fallback of one kind of execution, which the runner of that kind may change."""
         return self._states.setdefault(run_kind, MemoryFallbackState())
 
     def register_session_release(self, run_kind: str, free_sessions: Callable[[], bool]) -> None:
-        """Takes in a method of whoever keeps something loaded for a kind of runs; it frees that, and says whether there
-        was anything."""
+        """Registers a method that frees the inference sessions of one kind of execution.
+
+        The method returns True if anything was freed. Only a weak reference to it is kept.
+        """
         self._holders = [holder for holder in self._holders if holder[1]() is not None
                          ] + [(run_kind, weakref.WeakMethod(free_sessions))]
 
     def free_sessions_of_other_runs(self, run_kind: str) -> bool:
-        """Frees what is kept loaded for other kinds of runs, which is loaded again when they go on; whether there was
-        anything."""
+        """Frees the inference sessions of all other kinds of execution.
+
+        A freed session is loaded again before its next use. Returns True if anything was freed.
+        """
         methods = [
             method for holder_kind, reference in self._holders if holder_kind != run_kind and (method := reference())
         ]
@@ -63,12 +70,12 @@ class MemoryFallbacks:
         return freed
 
     def add_message(self, run_kind: str, text: str) -> None:
-        """Takes in what is to be said of a kind of runs."""
+        """Adds a message for the user about one kind of execution, unless it equals the last one of that kind."""
         if self._last_messages.get(run_kind) != text:
             self._last_messages[run_kind] = self._new_messages[run_kind] = text
 
     def take_messages(self) -> Iterator[str]:
-        """What there is to say since it was asked last, the latest of each kind of runs."""
+        """Yields and removes the messages added since the last call, the latest of each kind of execution."""
         while self._new_messages:
             kind = next(iter(self._new_messages))
             yield f"{kind[:1].upper()}{kind[1:]}: {self._new_messages.pop(kind)}"

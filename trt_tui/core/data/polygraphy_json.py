@@ -30,55 +30,58 @@ from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.files.reading import open_regular_file
 
 MAX_WHOLE_BYTES = 256 << 20
-"""Most bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
+"""Maximum size in bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
 
 _HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
 _PIECE_CHARACTERS = 4 << 18
-"""Characters that are decoded at a time: whole groups of four."""
+"""Number of base64 characters that are decoded at a time, a multiple of four."""
 
 MAX_FEED_CHARACTERS = 2 << 30
-"""Most characters of one feed."""
+"""Maximum number of characters of one feed."""
 
 _BLOCK_CHARACTERS = 1 << 20
 _ENDING_CHARACTERS = 16
-"""An error within so many characters of the end of what was read may be one of the cut."""
+"""Distance in characters from the end of a block. A JSON error within it can come from the cut and not from the file.
+"""
 
 _PIECE_BYTES = 3 << 18
-"""Bytes that are encoded at a time: whole groups of three."""
+"""Number of bytes that are encoded at a time, a multiple of three."""
 
 
 @dataclass(frozen=True)
 class InMemoryArray:
-    """An array that is small enough to be kept.
+    """A stored array whose values are already in memory, because its form cannot be read in pieces.
 
-    Older releases wrote an ``.npz`` of one array, and bytes as Latin-1; both are read. Nothing is ever unpickled.
+    Older releases of Polygraphy wrote an ``.npz`` of one array, or bytes as Latin-1. Both forms are read. Nothing is
+    unpickled.
     """
 
     array: np.ndarray
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of its values."""
         return self.array.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
         return self.array.shape
 
     def load(self) -> np.ndarray:
-        """The values."""
         return self.array
 
 
 @dataclass(frozen=True)
 class Base64Array(ArrayWithHeader):
-    """An ``.npy`` in base64 in a file; its header was read and held against its length."""
+    """An ``.npy`` in base64 inside a JSON file, with a header that was checked against its length."""
 
     span: FileSpan
 
     def read_byte_pieces(self) -> Iterator[bytes]:
-        """The bytes of its values, in pieces of under a megabyte; raises binascii's errors (`reading`)."""
+        """Yields the bytes of the array's values in pieces of less than 1 MiB.
+
+        Raises:
+            binascii.Error: The text is not valid base64.
+        """
         skip = self.header.offset
         for piece in self.span.iterate_blocks(_PIECE_CHARACTERS):
             data = base64.b64decode(piece, validate=True)
@@ -86,25 +89,25 @@ class Base64Array(ArrayWithHeader):
             skip = max(0, skip - len(data))
 
     def load(self) -> np.ndarray:
-        """The values, from a temporary file where they are many."""
+        """Reads the values of the array. A large array goes through a temporary file."""
         if self.header.nbytes <= MAX_IN_MEMORY_BYTES:
             return self.header.build_array(b"".join(self.read_byte_pieces()))
         return ArraySpool().append_byte_pieces(self.read_byte_pieces(), self.header).load()
 
 
 def open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
-    """The array that a string of Polygraphy's JSON holds.
+    """Opens an array that Polygraphy's JSON holds as a string.
 
     Args:
-        title: What messages call it.
+        title: The title of the array in messages.
 
     Raises:
-        InputError: it holds pickled objects, is damaged, or is too large for its form.
+        InputError: The array holds pickled objects, is damaged, or is too large for its form.
     """
     if isinstance(base64_text, str):
         return InMemoryArray(_decode_base64_array(base64_text, title))
     start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
-    if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the head of an npz, in base64
+    if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the first bytes of an npz, in base64
         try:
             head = base64.b64decode(start[:len(start) // 4 * 4], validate=True)
             ending = b"".join(
@@ -140,7 +143,7 @@ def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
 
 
 def read_first_npz_array(npz_bytes: bytes) -> bytes:
-    """The first array of an npz in memory, as an ``.npy``."""
+    """Returns the first array of an npz in memory as the bytes of an ``.npy``."""
     with zipfile.ZipFile(io.BytesIO(npz_bytes)) as archive:
         info = archive.infolist()[0]
         if info.file_size > max(MAX_IN_MEMORY_BYTES, 2 * len(npz_bytes)):
@@ -149,23 +152,23 @@ def read_first_npz_array(npz_bytes: bytes) -> bytes:
 
 
 def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
-    """What an object of Polygraphy's JSON is: ``ndarray``, ``RunResults`` …; None for a plain one."""
+    """Returns the Polygraphy class of a JSON object, such as ``ndarray`` or ``RunResults``; None for a plain object."""
     kind = json_object.get("polygraphy_class")
     if isinstance(kind, str):
         return kind
-    for key, item in json_object.items():  # how older releases mark the type
+    for key, item in json_object.items():  # the type mark of older releases
         if isinstance(item, str) and item == "polygraphy_serialized_json_type":
             return key.replace("__polygraphy_encoded_", "")
     return None
 
 
 def read_json_feeds(path: Path, source_title: str) -> Iterator[Any]:
-    """The feeds of a file, one at a time.
+    """Yields the feeds of a Polygraphy inputs JSON one at a time.
 
     Polygraphy writes an array as ``{"array": base64 of an .npy, "polygraphy_class": "ndarray"}``.
 
     Raises:
-        InputError: the file cannot be read, is no such JSON, or holds anything but arrays.
+        InputError: The file cannot be read, is not valid JSON, or holds objects other than arrays.
     """
     decoder = json.JSONDecoder(object_hook=lambda value: _decode_json_object(value, source_title))
     with convert_damaged_file_errors(source_title), open_regular_file(path) as raw, io.TextIOWrapper(
@@ -228,7 +231,10 @@ def _decode_json_object(json_object: dict[str, Any], source_title: str) -> Any:
 
 
 class RunResultsWriter:
-    """Writes runners one after another, each iteration by iteration, used as a context manager."""
+    """A writer of Polygraphy's RunResults, used as a context manager.
+
+    Runners are written one after another, and each runner iteration by iteration.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -244,13 +250,13 @@ class RunResultsWriter:
             self._stream.write((b"]]" if self._runner is not None else b"") + b'], "polygraphy_class": "RunResults"}\n')
 
     def begin_runner(self, runner_name: str) -> None:
-        """Begins a runner; what is added now is its."""
+        """Begins the next runner of the file. Iterations added after this call belong to it."""
         self._stream.write(b"]], " if self._runner is not None else b"")
         self._stream.write(f"[{json.dumps(runner_name)}, [".encode())
         self._runner, self._is_first_iteration = runner_name, True
 
     def add_iteration(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Adds an iteration of the runner that was begun last."""
+        """Writes the outputs of one iteration of the current runner."""
         self._stream.write((b"" if self._is_first_iteration else b", ") + b'{"outputs": {')
         self._is_first_iteration = False
         for number, (name, array) in enumerate(outputs.items()):
@@ -262,7 +268,7 @@ class RunResultsWriter:
 
 
 def write_polygraphy_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:
-    """Writes feeds as ``polygraphy run --load-inputs`` reads them, an iteration each."""
+    """Writes feeds in the form that ``polygraphy run --load-inputs`` reads, one iteration per feed."""
     stream.write(b"[")
     for feed_index, feed in enumerate(feeds):
         stream.write(b", {" if feed_index else b"{")
@@ -281,7 +287,7 @@ def _write_array(stream: BinaryIO, array: np.ndarray) -> None:
 
 
 def _encode_base64(array: np.ndarray) -> Iterator[bytes]:
-    """An ``.npy`` in base64, piece by piece."""
+    """Yields an array as an ``.npy`` in base64, in pieces."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
     data = buffer.getbuffer()

@@ -1,4 +1,4 @@
-"""Seeded random inputs, for networks that no data were given for."""
+"""Seeded random inputs for networks without data."""
 
 import math
 import os
@@ -15,23 +15,27 @@ from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
 
 MIN_RANDOM_SAMPLES = 32
-"""Least number of random samples made when no number is asked for."""
+"""Minimum number of random samples if no number is requested."""
 
 MAX_RANDOM_SAMPLES = 1 << 16
-"""Random samples say nothing about accuracy, and more of them no more."""
+"""Maximum number of random samples. Random samples say nothing about accuracy, so more of them have no use."""
 
 
 @dataclass(frozen=True)
 class RandomFeeds:
-    """Seeded random inputs, different for each feed.
+    """A source of feeds of seeded random inputs. Each feed has other values.
 
-    Floats are N(0, 1). Inputs whose name contains ``mask`` are ones, ``position`` counts along the last axis, and
-    ``type`` or ``segment`` draws from 0 and 1. Other integers draw from 0 to 99 if the name contains ``id`` or
-    ``token``, from 0 to 255 for uint8, else from 0 to 7; booleans are true.
+    Floats are drawn from N(0, 1), and booleans are true. The values of other inputs depend on their name and type:
+
+    - ``mask``: ones.
+    - ``position``: a count along the last axis.
+    - ``type`` or ``segment``: 0 and 1.
+    - ``id`` or ``token``: integers from 0 to 99.
+    - All others: integers from 0 to 255 for uint8, and from 0 to 7 for other types.
 
     Attributes:
         shapes: The shape of each input in a full feed.
-        sample_inputs: Inputs that have as many rows as the feed.
+        sample_inputs: Inputs with one row per sample of the feed.
         feed_sizes: Number of samples of each feed.
     """
 
@@ -46,11 +50,9 @@ class RandomFeeds:
         return self.sample_inputs
 
     def count_samples_of_feed(self, feed_index: int) -> int:
-        """Number of samples in a feed."""
         return self.feed_sizes[feed_index]
 
     def first_sample_index(self, feed_index: int) -> int:
-        """Number of a feed's first sample."""
         return sum(self.feed_sizes[:feed_index])
 
     @property
@@ -58,10 +60,10 @@ class RandomFeeds:
         return sum(self.feed_sizes)
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """A feed, the same whenever it is asked for.
+        """Draws the random inputs of a feed. The same feed always has the same values.
 
         Raises:
-            InputError: it does not fit in memory.
+            InputError: The feed does not fit in memory.
         """
         feed = {}
         for info in self.inputs:
@@ -77,7 +79,7 @@ class RandomFeeds:
         return feed
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """None: random inputs have no labels."""
+        """Returns an empty dictionary, because random inputs have no labels."""
         return {}
 
 
@@ -89,10 +91,13 @@ def make_random_feeds(
     seed: int,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[RandomFeeds, int]:
-    """Seeded random inputs and their batch. Arguments as `trt_tui.core.data.samples.load_samples` has them.
+    """Builds a source of seeded random inputs and returns it with its batch size.
+
+    The arguments are those of `trt_tui.core.data.samples.load_samples`.
 
     Raises:
-        InputError: a size is not known.
+        InputError: The size of a dimension is unknown, more samples than the limit are requested, or a feed does not
+            fit in memory.
     """
     size_by_name = _find_sizes_of_named_dimensions(inputs, shapes)
     lead = next((info for info in inputs if info.shape is None or info.shape and info.shape[0] != 0), None)
@@ -138,10 +143,10 @@ def make_random_feeds(
 
 
 def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]], row_count: int) -> None:
-    """Refuses feeds that take more than half of the machine's memory: the system would end the process.
+    """Refuses random feeds that need more than half of the machine's memory, because the system would end the process.
 
     Raises:
-        InputError: They do.
+        InputError: A feed needs more memory than that.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     sizes = {info.name: max(4, info.dtype.itemsize) * math.prod(shapes[info.name]) for info in inputs}
@@ -154,7 +159,7 @@ def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[
 
 def _find_sizes_of_named_dimensions(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int,
                                                                                              ...]]) -> dict[str, int]:
-    """Sizes of dimensions by their names, as far as shapes were given."""
+    """Returns the size of each named dimension for which a shape was given."""
     size_by_name: dict[str, int] = {}
     for info in inputs:
         for dimension, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):

@@ -1,4 +1,5 @@
-"""Readers: an ``.npz``, a folder of them, Polygraphy's inputs JSON and scripts, as *parts* (see `batches`)."""
+"""Readers of input data, which open an ``.npz``, a folder, a Polygraphy inputs JSON or a script as a series of data
+parts."""
 
 import zipfile
 from collections.abc import Iterator
@@ -18,18 +19,20 @@ from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file, missing_file_error
 
 MAX_SCRIPT_FEEDS = 1024
-"""Most feeds taken from a script when no number of samples is asked for."""
+"""Maximum number of feeds from a script if no number of samples is requested."""
 
 
 def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) -> Iterator[DataPart]:
-    """The parts of a data spec, read as they are asked for; may be endless for a script with a limit.
+    """Yields the data parts (files or single feeds) of a ``--data`` specification, each when it is requested.
+
+    A script with a limit on the samples may yield parts without end.
 
     Args:
-        sample_limit: Most samples that are asked for; None for as many as there are.
-        warnings: Takes what the user is to know.
+        sample_limit: Maximum number of samples that are used; None for all.
+        warnings: A list to which warnings for the user are appended.
 
     Raises:
-        InputError: the data cannot be read; or whatever `UserFunction` raises.
+        InputError: The data cannot be read. `UserFunction` can raise other errors.
     """
     script = split_script_spec(spec)
     if script is not None and not Path(spec).is_dir():

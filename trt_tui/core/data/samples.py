@@ -1,10 +1,10 @@
-"""Samples: a network's input data and labels, feed by feed.
+"""Samples: the input data and labels of a network, feed by feed.
 
-Data are an ``.npz``, a folder of them, a Polygraphy inputs JSON, a script with ``load_data()``, or seeded random
-inputs; `trt_tui.core.data.batches` says how they are cut into feeds.
+Data come from an ``.npz``, a folder of ``.npz`` files, a Polygraphy inputs JSON, a script with ``load_data()``, or
+seeded random inputs. `trt_tui.core.data.batches` describes their division into feeds.
 
-Nothing is held in memory but the feed asked for, see `trt_tui.core.data.array_files`: the feeds of JSON files and
-scripts are kept in an unnamed temporary file.
+Only the requested feed is in memory; see `trt_tui.core.data.array_files`. The feeds of JSON files and scripts are kept
+in an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -34,55 +34,58 @@ from trt_tui.errors import InputError
 
 RANDOM_WARNING = "Random inputs say nothing about accuracy on real data: give --data D.npz"
 MAX_FEEDS = 1 << 22
-"""Most feeds that data may be cut into."""
+"""Maximum number of feeds into which data are divided."""
 
 MAX_LABEL_MISMATCH_SHARE = 1 / 16
-"""Share of the samples by which the rows of labels may differ from them if each row is still meant for a sample."""
+"""Difference between label rows and samples, as a share of the samples, up to which each row is assumed to belong to a
+sample."""
 
 MIN_CHECKED_LABELS = 8
-"""Labels of fewer samples than this are not refused: a table of the metric may have nearly as many rows by chance."""
+"""Number of samples from which labels can be refused. With fewer samples, another table of a metric can have nearly as
+many rows by chance."""
 
 SamplePosition = tuple[int, int]
-"""A sample: the number of its feed, and its row there."""
+"""The position of a sample: the number of its feed, and its row there."""
 
 
 class FeedSource(Protocol):
-    """Makes feeds by number."""
+    """A source that returns feeds and labels by feed number."""
 
     @property
     def per_sample_array_names(self) -> frozenset[str]:
-        """As `Samples.per_sample_array_names`."""
+        """Names of the arrays with one row per sample, as in `Samples.per_sample_array_names`."""
 
     def count_samples_of_feed(self, feed_index: int) -> int:
-        """As `Samples.count_samples_of_feed`."""
+        ...
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """As `Samples.read_feed`."""
+        """Reads the inputs of a feed, as in `Samples.read_feed`."""
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """As `Samples.read_labels`."""
+        """Reads the labels of a feed, as in `Samples.read_labels`."""
 
     def first_sample_index(self, feed_index: int) -> int:
-        """Number of a feed's first sample, over all that was read."""
+        """Returns the number of a feed's first sample over all data that were read."""
 
     @property
     def total_sample_count(self) -> int:
-        """Samples in all that was read, those beyond the limit too."""
+        """Number of samples in all data that were read, including samples beyond the limit."""
 
 
 class Samples:
-    """Feeds by number: each a dictionary of the network's inputs, one batch each, with labels where there are any.
+    """The input feeds of a network by number, with their labels if there are any.
 
-    Only the feed asked for is in memory. Not for use from several threads at once.
+    A feed is a dictionary with one batch of each input of the network. Only the requested feed is in memory. The object
+    must not be used from several threads at once.
 
     Attributes:
-        source: What to show: ``samples.npz``, ``seeded random inputs``.
+        source: The title in messages, such as ``samples.npz`` or ``seeded random inputs``.
         batch: Rows of the lead input in a full feed.
-        is_random: Whether the inputs are random.
+        is_random: True if the inputs are random.
         label_names: Names of the labels, sorted.
-        warnings: What the user is to know about these data, for as long as they are used.
-        memory_fallbacks: What is known of runs of them that memory does not suffice for; `select_feeds` and others
-            share it.
+        warnings: Warnings for the user that apply as long as these data are used.
+        memory_fallbacks: The memory fallbacks of executions with these data, shared with selections and mixtures of
+            them.
     """
 
     def __init__(
@@ -108,7 +111,6 @@ class Samples:
         self.memory_fallbacks = memory_fallbacks if memory_fallbacks is not None else MemoryFallbacks()
 
     def __len__(self) -> int:
-        """Number of feeds."""
         return len(self._indices)
 
     @property
@@ -118,45 +120,47 @@ class Samples:
 
     @property
     def has_labels(self) -> bool:
-        """Whether there are arrays that are no input."""
+        """True if the data contain arrays that are not inputs."""
         return bool(self.label_names)
 
     @property
     def per_sample_array_names(self) -> frozenset[str]:
-        """Inputs and labels that are cut into samples: in every feed a row belongs to one of them."""
+        """Names of the inputs and labels that have one row per sample in every feed."""
         return self._feed_source.per_sample_array_names
 
     def count_samples_of_feed(self, feed_index: int) -> int:
-        """Number of samples in a feed."""
         return self._feed_source.count_samples_of_feed(self._indices[feed_index])
 
     def feed_position(self, feed_index: int) -> tuple[int, int]:
-        """Where a feed stands in the data: its number among all feeds, and that of its first sample."""
+        """Returns the position of a feed in the data: its number among all feeds, and the number of its first sample.
+        """
         return self._indices[feed_index], self._feed_source.first_sample_index(self._indices[feed_index])
 
     @property
     def total_sample_count(self) -> int:
-        """Samples in all data that were read: those that `select_feeds` and the limit have left out too."""
+        """Number of samples in all data that were read, including samples left out by `select_feeds` and the limit."""
         return self._feed_source.total_sample_count
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The inputs of a feed by name, in the types the network takes.
+        """Reads the inputs of a feed by name, in the types of the network's inputs.
 
         Raises:
-            InputError: the data cannot be read any more, or hold NaN or an infinity; names array and sample.
+            InputError: The data cannot be read any more, or contain NaN or an infinity. The error names array and
+                sample.
         """
         return self._feed_source.read_feed(self._indices[feed_index])
 
     def iterate_feeds(self, feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """The feeds of the given numbers (all by default), one at a time. Raises as `read_feed`."""
+        """Yields the feeds with the given numbers, all by default, one at a time. Raises the errors of `read_feed`."""
         return (self.read_feed(index) for index in (range(len(self)) if feed_indices is None else feed_indices))
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The labels of a feed by name: the same rows, or the whole array where its rows are not the samples'."""
+        """Reads the labels of a feed by name: the rows of the feed's samples, or the whole array if its rows are not
+        samples."""
         return self._feed_source.read_labels(self._indices[feed_index])
 
     def select_feeds(self, feed_indices: Sequence[int]) -> Samples:
-        """The given feeds as samples of their own; reads the same data."""
+        """Returns new samples with only the given feeds, which read the same data."""
         return Samples(
             self._feed_source,
             [self._indices[index] for index in feed_indices],
@@ -169,10 +173,11 @@ class Samples:
         )
 
     def hash_inputs(self) -> str:
-        """Hash of the input values in their order, as the network gets them; labels are left out.
+        """Returns the hash of all input values in the order and types that the network receives. Labels are not
+        included.
 
-        The same rows cut into other batches have the same hash, unless an array is repeated for every batch. Reads all
-        data once. Raises as `read_feed`.
+        The same rows divided into other batches have the same hash, unless an array is repeated for every batch. All
+        data are read once. Raises the errors of `read_feed`.
         """
         if self._digest is None:
             hashes: dict[str, tuple[tuple[int, ...], Any]] = {}
@@ -202,24 +207,24 @@ def load_samples(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     reads_labels: bool = True,
 ) -> Samples:
-    """Opens data for a network.
+    """Opens the input data of a network, and checks their types and shapes.
 
     Args:
-        spec: An ``.npz``, a folder of ``.npz`` (or of Polygraphy ``.json``), a Polygraphy inputs ``.json``,
-            ``FILE.py`` with ``load_data()``, or ``FILE.py:FUNCTION``; None for seeded random inputs. A script's
-            function returns or yields dictionaries of arrays; it may yield for ever.
-        inputs: The network's inputs.
-        batch: Batch of a network whose batch is dynamic. By default that of ``shapes``, else at most 8 and few enough
-            that there are four feeds.
-        limit: Most samples to use; rounded up to a whole batch where the network's batch is static.
+        spec: An ``.npz``, a folder of ``.npz`` (or of Polygraphy ``.json``), a Polygraphy inputs ``.json``, ``FILE.py``
+            with ``load_data()``, or ``FILE.py:FUNCTION``; None for seeded random inputs. The function of a script
+            returns or yields dictionaries of arrays, and may yield without end.
+        inputs: The inputs of the network.
+        batch: Batch size of a network with a dynamic batch. The default is that of ``shapes``. Without shapes, it is at
+            most 8 and small enough for four feeds.
+        limit: Maximum number of samples; rounded up to a whole batch if the batch of the network is static.
         seed: Seed of random inputs.
-        shapes: Concrete shapes by input name. Dynamic dimensions of random inputs take their sizes from here, inputs
-            that share a dimension's name included.
-        reads_labels: Whether a metric or a mask reads labels. Without, those that fit no sample are warned of alone.
+        shapes: Concrete shapes by input name. They give the sizes of dynamic dimensions of random inputs, including
+            inputs that share a dimension's name.
+        reads_labels: True if a metric or a mask reads labels. If False, labels that fit no sample only cause a warning.
 
     Raises:
-        InputError: the data cannot be read or do not fit the inputs. Types and shapes of all data are checked here,
-            values (NaN, infinities) of a feed when it is read; the first feed is read here.
+        InputError: The data cannot be read or do not fit the inputs. This function checks types and shapes of all data
+            and reads the first feed. NaN and infinities in other feeds are found when those feeds are read.
     """
     if not inputs:
         raise InputError("The network has no inputs", "There is no input to feed.", "Give a network with inputs.")
@@ -294,13 +299,14 @@ def _load_stored_samples(
 
 def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collection[str], warnings: list[str],
                       needs_labels: bool) -> None:
-    """Warns of arrays beside the inputs that are not cut into samples, since their rows are not as many.
+    """Warns about arrays besides the inputs that are not divided into samples, because their number of rows differs.
 
     Args:
-        needs_labels: Whether anything reads labels.
+        needs_labels: True if anything reads labels.
 
     Raises:
-        InputError: they are read, and so few rows are missing, or too many, that each row belongs to a sample.
+        InputError: Labels are read, and the number of rows is so close to that of the samples that each row probably
+            belongs to a sample.
     """
     for name, stored_array in part.arrays.items():
         if name in input_names or name in layout.rows_per_feed_by_array or stored_array.shape[:1] in ((), (1,)):
@@ -323,10 +329,10 @@ def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collecti
 
 @dataclass(frozen=True)
 class SampleSplit:
-    """Which feeds calibrate and which are judged.
+    """The division of the samples into calibration samples and judged samples.
 
     Attributes:
-        warnings: What the user is to know for as long as these data are used.
+        warnings: Warnings for the user that apply as long as these data are used.
     """
 
     calibration_samples: Samples
@@ -335,13 +341,13 @@ class SampleSplit:
 
 
 def split_samples(samples: Samples, calibration_samples: Samples | None = None) -> SampleSplit:
-    """Decides which feeds calibrate and which are judged.
+    """Divides samples into calibration samples and judged samples.
 
-    Without calibration data feeds 0, 4, 8, ... calibrate and the others are judged; a single feed does both, with a
-    warning. Given calibration data equal to the samples (by `Samples.hash_inputs`), there is a warning.
+    Without calibration data, feeds 0, 4, 8, ... calibrate and all others are judged. A single feed does both, with a
+    warning. Calibration data equal to the samples (by `Samples.hash_inputs`) cause a warning too.
 
     Raises:
-        InputError: given calibration data cannot be read.
+        InputError: The calibration data cannot be read.
     """
     warnings = list(samples.warnings)
     if calibration_samples is not None:
@@ -358,7 +364,10 @@ def split_samples(samples: Samples, calibration_samples: Samples | None = None) 
 
 
 def can_mix_samples(samples: Samples, feed_indices: Sequence[int]) -> bool:
-    """Whether the rows of every input are the samples in these feeds, all of one shape, so that they can be mixed."""
+    """Returns True if single samples of different feeds can be combined into new batches.
+
+    Every input must have one row per sample in these feeds, and all rows must have the same shape.
+    """
     shapes = set()
     for index in feed_indices:
         feed, rows = samples.read_feed(index), samples.count_samples_of_feed(index)
@@ -370,7 +379,8 @@ def can_mix_samples(samples: Samples, feed_indices: Sequence[int]) -> bool:
 
 
 class _MixedFeeds:
-    """Feeds of rows of other feeds; the one that was asked for last is kept."""
+    """A source of feeds whose rows come from different feeds of other samples. The feed that was read last stays in
+    memory."""
 
     def __init__(self, samples: Samples, batches: Sequence[Sequence[SamplePosition]]) -> None:
         self._samples, self._batches = samples, batches
@@ -399,7 +409,8 @@ class _MixedFeeds:
         return self._cached_feed[1]
 
     def first_sample_index(self, feed_index: int) -> int:
-        """As `FeedSource.first_sample_index`, of its first sample."""
+        """Implements `FeedSource.first_sample_index` with the number of the feed's first sample in the original data.
+        """
         feed, row = self._batches[feed_index][0]
         return self._samples.feed_position(feed)[1] + row
 
@@ -408,7 +419,7 @@ class _MixedFeeds:
         return self._samples.total_sample_count
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """As `Samples.read_labels`; one that is given whole with each batch is that of the first sample's feed."""
+        """Implements `FeedSource.read_labels`. A label that is passed whole comes from the feed of the first sample."""
         source_labels = {
             feed: self._samples.read_labels(feed)
             for feed in {feed
@@ -420,10 +431,12 @@ class _MixedFeeds:
 
 
 def mix_samples_into_batches(samples: Samples, positions_by_batch: Sequence[Sequence[SamplePosition]]) -> Samples:
-    """Samples whose feeds are rows of others, see `can_mix_samples`; they read the same data.
+    """Builds new samples whose feeds combine single samples of other feeds.
+
+    `can_mix_samples` tests whether this is possible. The new samples read the same data.
 
     Args:
-        positions_by_batch: The samples of each feed, in their order.
+        positions_by_batch: The samples of each feed in order.
     """
     return Samples(_MixedFeeds(samples, positions_by_batch), range(len(positions_by_batch)), source=samples.source,
                    batch=samples.batch, is_random=samples.is_random, label_names=samples.label_names,

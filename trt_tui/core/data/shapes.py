@@ -1,4 +1,4 @@
-"""Shapes of inputs: how they are written, and what ``--shapes`` gives."""
+"""Shapes of network inputs: the parser of ``--shapes``, and shapes in messages."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
 
 MAX_DIMENSION_SIZE = (1 << 31) - 1
-"""Largest size of one dimension that ``--shapes`` takes."""
+"""Maximum size of one dimension in ``--shapes``."""
 
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """The least, usual and largest shape of an input."""
+    """The minimum, optimum and maximum shape of an input in an optimization profile."""
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
@@ -27,10 +27,11 @@ _FIXED_SHAPE = re.compile(rf"(?P<name>.+):(?P<opt>{_SHAPE_PATTERN})")
 
 
 def parse_shapes(shape_texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
-    """Reads ``NAME:MIN:OPT:MAX`` or ``NAME:SHAPE``, shapes like ``1x3x224x224``; names may contain colons.
+    """Parses ``NAME:MIN:OPT:MAX`` or ``NAME:SHAPE`` with shapes such as ``1x3x224x224``. Names may contain colons.
 
     Raises:
-        InputError: another form, an unknown or repeated input, or shapes that do not fit it or each other.
+        InputError: The text has another form, the input is unknown or repeated, or shapes do not fit the input or each
+            other.
     """
     by_name = {info.name: info for info in inputs}
     ranges: dict[str, ShapeRange] = {}
@@ -65,19 +66,20 @@ def parse_shapes(shape_texts: Sequence[str], inputs: Sequence[TensorInfo]) -> di
 
 def parse_additional_profiles(profile_texts: Sequence[str], inputs: Sequence[TensorInfo],
                               first_profile: Mapping[str, ShapeRange]) -> tuple[dict[str, ShapeRange], ...]:
-    """Reads profiles beside the first one, each written like ``--shapes`` with commas between inputs.
+    """Parses the optimization profiles after the first, each written like ``--shapes`` with commas between inputs.
 
     Args:
-        first_profile: The first profile; inputs that a further one does not name have their shapes of this one.
+        first_profile: The first profile. Inputs that an additional profile does not name keep their shapes from it.
 
     Raises:
-        InputError: see `parse_shapes`.
+        InputError: The errors of `parse_shapes`.
     """
     return tuple({**first_profile, **parse_shapes(re.split(r"(?<=\d),", text), inputs)} for text in profile_texts)
 
 
 def _infer_shape_ranges(known_ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
-    """Shapes of the other inputs whose open dimensions all have names that inputs with a shape have too."""
+    """Infers the shape ranges of inputs whose dynamic dimensions all share their names with inputs that have a shape
+    range."""
     sizes: dict[str, tuple[int, int, int]] = {}
     for info in inputs:
         if info.name in known_ranges and info.shape is not None:
@@ -118,17 +120,17 @@ def _check_shape(shape: tuple[int, ...], input_info: TensorInfo, text: str) -> N
 
 
 def first_dimension(input_info: TensorInfo) -> Dimension:
-    """The first dimension of an input; None where it has none or its shape is not known."""
+    """Returns the first dimension of an input; None if the input is a scalar or its shape is unknown."""
     return input_info.shape[0] if input_info.shape else None
 
 
 def shape_text(shape: Sequence[Dimension]) -> str:
-    """A shape as messages have it: ``[1, 3, ?]``."""
+    """Returns a shape as text for messages, such as ``[1, 3, ?]``."""
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def unknown_input_error(name: str, inputs: Sequence[TensorInfo]) -> InputError:
-    """The error of a name that is no input's."""
+    """Returns the error for a name that is not an input of the network."""
     return InputError(
         f"The network has no input '{name}'",
         f"It has: {', '.join(info.name for info in inputs)}.",

@@ -1,4 +1,4 @@
-"""Loading and calling one function of a Python file that the user names, with errors that name the file and line."""
+"""Execution of one function in a user's Python file. Errors name the file and the line."""
 
 import contextlib
 import functools
@@ -21,33 +21,34 @@ from trt_tui.errors import InputError, TrtTuiError, exception_text
 from trt_tui.files.reading import MAX_SCRIPT_BYTES, check_regular_file, missing_file_error
 
 _imported_modules: dict[Path, dict[str, ModuleType]] = {}
-"""Modules of a folder that scripts in it have imported, by folder and name."""
+"""Modules that scripts of a folder have imported from that folder, by folder and name."""
 
 _opened_files: dict[Path, dict[str, bool]] = {}
-"""Files that scripts of a folder have opened, by folder; True for those that they have only read."""
+"""Files that scripts of a folder have opened, by folder and path. The value is True for files that were only read."""
 
 _running_script = threading.local()
-"""Has the folder of the script that runs in a thread, in ``folder``."""
+"""The folder of the script that runs in the current thread, in its attribute ``folder``."""
 
 _CODE_SUFFIXES = (".py", ".pyc", ".so", ".pyd", ".dll")
-"""Endings of files that an import opens."""
+"""Suffixes of files that an import opens."""
 
 _SCRIPT_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?", re.DOTALL)
 
 
 DETECTION_PREFIX = "detection:map="
-"""How a metric begins that is no script: a file of annotations follows, and settings behind commas."""
+"""The prefix of a metric that is not a script. An annotations file follows, and settings after commas."""
 
 
 def find_annotations_path(metric_spec: str) -> Path | None:
-    """The annotations that a metric names, see `DETECTION_PREFIX`; None for another metric."""
+    """Returns the annotations file of a detection metric (`DETECTION_PREFIX`); None for any other metric."""
     return split_annotations_spec(metric_spec)[0] if metric_spec.startswith(DETECTION_PREFIX) else None
 
 
 def split_annotations_spec(spec: str) -> tuple[Path, list[str]]:
-    """Splits the path of the annotations from the settings behind it.
+    """Splits a detection metric into the path of its annotations and the settings after the path.
 
-    A path may contain commas: the longest one that names a file is taken, else the shortest one that ends in ``.json``.
+    A path may contain commas. The longest path that names a file is used. If there is none, it is the shortest path
+    that ends in ``.json``.
     """
     parts = spec.removeprefix(DETECTION_PREFIX).split(",")
     paths = [",".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -63,9 +64,9 @@ def split_script_spec(spec: str) -> tuple[Path, str | None] | None:
 
 
 def list_script_files(script_path: str | Path) -> tuple[Path, ...]:
-    """A script, and what it or another script in its folder has imported from there and read so far.
+    """Lists a script with the files that scripts in its folder have imported from there or read so far.
 
-    A file that a script writes, such as a cache of its own, is left out.
+    A file that a script writes, such as its own cache, is left out.
     """
     script_path = Path(os.path.realpath(script_path))
     files = (_module_file(module) for _, module in sorted(_imported_modules.get(script_path.parent, {}).items()))
@@ -75,7 +76,8 @@ def list_script_files(script_path: str | Path) -> tuple[Path, ...]:
 
 
 def _record_opened_file(event: str, arguments: tuple[Any, ...]) -> None:
-    """Notes the files that a script opens: an audit hook, which is called for all that Python does."""
+    """Records the files that a script opens. The function is an audit hook of Python, which is called for every audit
+    event."""
     if event != "open" or (folder := getattr(_running_script, "folder", None)) is None:
         return
     path, mode, flags = arguments
@@ -91,22 +93,22 @@ def _record_opened_file(event: str, arguments: tuple[Any, ...]) -> None:
 
 _SYSTEM_FOLDERS = tuple(
     os.path.realpath(path) + os.sep for path in ("/proc", "/sys", "/dev", sys.prefix, sys.base_prefix))
-"""Folders of files that are no user's."""
+"""Folders whose files do not belong to the user."""
 
 
 @functools.cache
 def _watch_opened_files() -> None:
-    """Has the files noted that scripts open, from the first script on: a hook cannot be taken away."""
+    """Installs the audit hook that records opened files. Python cannot remove a hook, so the first script installs it.
+    """
     sys.addaudithook(_record_opened_file)
 
 
 def _module_file(module: ModuleType | None) -> str | None:
-    """The file of an imported module, where it has one."""
     return getattr(module, "__file__", None)
 
 
 def _is_script_module(name: str, folder: Path) -> bool:
-    """Whether a module lies in a script's folder, installed packages aside."""
+    """Returns True if an imported module is in the folder of a script and is not an installed package."""
     module = sys.modules.get(name)
     file = _module_file(module) or next(iter(getattr(module, "__path__", ())), None)  # a package without __init__.py
     if not file or name == "trt_tui" or name.startswith("trt_tui."):
@@ -115,16 +117,19 @@ def _is_script_module(name: str, folder: Path) -> bool:
 
 
 def _is_in_folder(path: str, folder: Path) -> bool:
-    """Returns True for a path in a folder, but not in a folder of installed packages."""
+    """Returns True if a path is in a folder, but not in a folder of installed packages."""
     return (Path(path).is_relative_to(folder)
             and not {"site-packages", "dist-packages"} & set(Path(path).relative_to(folder).parts))
 
 
 class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a script anew: Python knows by size and time alone whether bytecode is current."""
+    """An import loader that always compiles a script again.
+
+    Python decides by size and time alone whether cached bytecode is current.
+    """
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """Implements `importlib.abc.SourceLoader.path_stats`; the error stands for a file without usable bytecode."""
+        """Implements `importlib.abc.SourceLoader.path_stats`. The error means that the file has no usable bytecode."""
         raise OSError
 
 
@@ -134,14 +139,21 @@ _uncached_path_hook = importlib.machinery.FileFinder.path_hook(
 
 
 def _find_script_folder_loader(path: str) -> importlib.abc.PathEntryFinder:
-    """Implements an entry of `sys.path_hooks` for the folders of scripts, installed packages aside."""
+    """Returns the import finder for a folder of scripts, except folders of installed packages.
+
+    The function is an entry of `sys.path_hooks`.
+
+    Raises:
+        ImportError: The path is not in a folder of scripts.
+    """
     if any(_is_in_folder(path, folder) for folder in _imported_modules):
         return _uncached_path_hook(path)
     raise ImportError(path)
 
 
 def _activate_folder_modules(folder: Path) -> None:
-    """Puts what scripts of a folder have imported from it in place of what those of other folders have."""
+    """Activates the modules that scripts of a folder imported, in place of the modules that scripts of other folders
+    imported."""
     for name in [
             name for imported_folder, modules in _imported_modules.items() if imported_folder != folder
             for name in modules
@@ -151,10 +163,10 @@ def _activate_folder_modules(folder: Path) -> None:
 
 
 def _failed_import_advice(error: BaseException, script_folder: Path) -> str:
-    """Returns what to do about a failed import, "" if nothing is known.
+    """Returns the next step after a failed import; "" if the cause is unknown.
 
-    A helper of a script may have the name of an installed module, which replaces it, or be in the current folder, which
-    is not searched.
+    The helper module of a script may have the name of an installed module, which replaces it. Or it may be in the
+    current folder, which is not searched.
     """
     if isinstance(error, ImportError):
         name = error.name
@@ -170,18 +182,18 @@ def _failed_import_advice(error: BaseException, script_folder: Path) -> str:
 
 
 class UserFunction:
-    """A function of the user's Python file.
+    """A function of a user's Python file.
 
-    The file is executed when this object is made, and what it imports from its own folder is imported again. That
-    folder is searched last, and only while the script runs, so that no file in it replaces an installed module or a
-    helper of another script. What the script prints goes to stderr, since stdout carries data.
+    The constructor executes the file, and imports modules from the file's own folder again. That folder is searched
+    last, and only while the script runs. No file in it can therefore replace an installed module or a helper of another
+    script. The output of the script goes to stderr, because stdout carries data.
 
     Args:
         path: The Python file.
-        name: The function in it.
+        name: The function in the file.
 
     Raises:
-        InputError: the file cannot be read, raises, or has no such function.
+        InputError: The file cannot be read, raises an exception, or has no such function.
     """
 
     def __init__(self, path: str | Path, name: str) -> None:
@@ -194,7 +206,7 @@ class UserFunction:
         name_of_module = f"trt_tui_user_{self.path.stem}_{digest}"
         module_spec = importlib.util.spec_from_file_location(
             name_of_module, self.path, loader=_UncachedSourceLoader(name_of_module, str(self.path)))
-        assert module_spec is not None and module_spec.loader is not None  # of a file that ends in .py there is one
+        assert module_spec is not None and module_spec.loader is not None  # both exist for every file that ends in .py
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
         for imported in _imported_modules.pop(self.path.parent, {}):
@@ -234,21 +246,21 @@ class UserFunction:
                              f"Define it as def {self.name}({arguments}).") from None
 
     def __call__(self, *args: Any) -> Any:
-        """Calls the function.
+        """Calls the user's function.
 
         Raises:
-            InputError: it raised; names the exception and the line of the file.
+            InputError: The function raised an exception. The error names the exception and the line of the file.
         """
         with self._convert_script_errors(f"{self} failed"):
             return self._function(*args)
 
     def iterate_results(self, *args: Any) -> Iterator[Any]:
-        """Calls the function and yields the items of what it returns, each guarded as the call itself.
+        """Calls the user's function and yields the items of its result, with the same error handling for each item.
 
         A mapping counts as one item.
 
         Raises:
-            InputError: it raised, or what it returned is not iterable.
+            InputError: The function raised an exception, or its result is not iterable.
         """
         result = self(*args)
         if isinstance(result, Mapping):
@@ -301,7 +313,7 @@ class UserFunction:
             })
 
     def _describe_error(self, error: BaseException) -> str:
-        """The exception with the deepest line of the user's file that it went through."""
+        """Returns the text of an exception with the innermost line of the user's file in its traceback."""
         if isinstance(error, SyntaxError) and error.filename and Path(error.filename) == self.path:
             line = error.lineno
         else:

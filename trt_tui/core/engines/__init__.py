@@ -1,1 +1,2 @@
-"""Engines as TensorRT makes them: what became of each layer, and what is tried if a build is refused."""
+"""Engines built or previewed by TensorRT: their layers, the implementation of each group, and the fallbacks after a
+refusal."""

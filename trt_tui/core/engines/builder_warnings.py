@@ -1,8 +1,8 @@
-"""What a parser and a builder warn of, by the group that it is about.
+"""Warnings of TensorRT's parser and builder, assigned to the fusion groups that they concern.
 
-Warnings name layers, fused layers, weights or tensors; what names none of the network's stays in the log alone. Some
-are known and said in few words, by their texts in TensorRT 8.5 to 10 (NVIDIA/TensorRT issues 2462, 3692, 3748;
-Linaom1214/TensorRT-For-YOLO-Series issue 56), or of TensorRT-RTX 1.7; all others are quoted.
+A warning names layers, fused layers, weights or tensors. A warning that names none of the network's stays in the log.
+Some warnings are recognised and shortened, by their texts in TensorRT 8.5 to 10 (NVIDIA/TensorRT issues 2462, 3692,
+3748; Linaom1214/TensorRT-For-YOLO-Series issue 56) and in TensorRT-RTX 1.7. All others are quoted.
 """
 
 import re
@@ -13,7 +13,8 @@ from trt_tui.core.engines.inspector import ADDED_NODE_SUFFIX
 from trt_tui.core.network.layers import Layer, NetworkOutline
 
 LAYERNORM_WARNING_PREFIX = "Detected layernorm nodes in FP16"
-"""How a warning begins whose names come in the next verbose message from TensorRT 9 on, and in itself before."""
+"""Beginning of the warning about LayerNorms in FP16. TensorRT 8 names them in the warning, 9 and later in the next
+verbose message."""
 
 _KNOWN_WARNINGS = (
     (re.compile(r"Weights \[name=(?P<named>.*)\] had the following issues when converted to (?P<type>\w+):[\s-]*"
@@ -28,24 +29,25 @@ _KNOWN_WARNINGS = (
      "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
 )
 _IGNORED_WARNING_PATTERN = re.compile(r"^Make sure input .* has Int64 binding")
-"""What is so for every run of this program."""
+"""A warning that applies to every execution of trt-tui."""
 
 _SOURCE_LOCATION_PATTERN = re.compile(r"^\w+\.(?:cpp|h|cu):\d+:\s*")
 _TOKEN_PATTERN = re.compile(r"[^\s,()\[\]{}|=\"'`;]+")
 _WEIGHT_SUFFIX_PATTERN = re.compile(r"\.(?:weight|bias|kernel)$|_output$")
 _MAX_READER_GROUPS = 3
-"""Of how many rows a layer in no group is told: one of shape arithmetic may be read throughout the network."""
+"""Maximum number of groups for a warning about a layer in no group. A layer of shape arithmetic may be read throughout
+the network."""
 
 _MAX_QUOTED_CHARACTERS = 160
-"""Characters of a warning that is quoted."""
+"""Maximum number of characters of a quoted warning."""
 
 
 def assign_warnings_to_groups(messages: Iterable[tuple[str, str]],
                               network: NetworkOutline) -> dict[str, tuple[str, ...]]:
-    """The warnings that name something of each group, each once, by the group's name.
+    """Returns the warnings that concern each fusion group, each warning once, by group name.
 
     Args:
-        messages: Levels and texts, in order.
+        messages: Levels and texts of the messages, in order.
     """
     warnings_by_group: dict[str, dict[str, None]] = {}
     groups_by_name: dict[str, tuple[str, ...]] | None = None
@@ -73,7 +75,7 @@ def assign_warnings_to_groups(messages: Iterable[tuple[str, str]],
 
 
 def _join_continued_warnings(messages: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The texts of warnings, one that goes on with the next message together with it."""
+    """Yields the texts of warnings. A warning that continues in the next message is joined with it."""
     pending_text = ""
     for severity, text in messages:
         text = _SOURCE_LOCATION_PATTERN.sub("", text.strip())
@@ -88,8 +90,11 @@ def _join_continued_warnings(messages: Iterable[tuple[str, str]]) -> Iterator[st
 
 
 def _map_names_to_groups(network: NetworkOutline) -> dict[str, tuple[str, ...]]:
-    """The groups of each layer, of each tensor that a layer makes or reads, and of each weight; of a layer in no group
-    those behind it."""
+    """Maps the names of layers, tensors and weights to the fusion groups that a warning about them concerns.
+
+    A tensor belongs to the groups that compute or read it. A layer in no group belongs to the groups that read its
+    results.
+    """
     groups_by_name: dict[str, dict[str, None]] = {}
     for layer in network.layers:
         group = network.find_group(layer.name)
@@ -101,10 +106,10 @@ def _map_names_to_groups(network: NetworkOutline) -> dict[str, tuple[str, ...]]:
         for tensor in dict.fromkeys(layer.inputs):
             readers.setdefault(tensor, []).append(layer)
     groups_behind: dict[str, dict[str, None]] = {}
-    for layer in reversed(network.layers):  # a layer's name stands for itself alone, also where a tensor's is the same
+    for layer in reversed(network.layers):  # the name of a layer means that layer, even if a tensor has the same name
         if (group := network.find_group(layer.name)) is not None:
             groups_by_name[layer.name] = groups_behind[layer.name] = {group.name: None}
-        else:  # it copies or computes a shape, and has no row: those that take what it makes have
+        else:  # a copy or shape arithmetic has no group: the groups that read its results count
             after = (name for tensor in layer.outputs for reader in readers.get(tensor, ())
                      for name in groups_behind.get(reader.name, ()))
             groups_behind[layer.name] = dict.fromkeys(islice(after, _MAX_READER_GROUPS))
@@ -114,12 +119,12 @@ def _map_names_to_groups(network: NetworkOutline) -> dict[str, tuple[str, ...]]:
 
 
 def _is_distinctive_name(name: str) -> bool:
-    """Whether a name is none that any text may hold: not a number, not a plain word."""
+    """Returns True if a name cannot occur in a text by chance: it is neither a number nor a plain word."""
     return len(name) >= 3 and not name.isalpha() and not name.isdigit()
 
 
 def _find_groups_in_warning(warning_text: str, groups_by_name: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The groups whose names a text holds, in the order of the text."""
+    """Finds the fusion groups whose names occur in the text of a warning, in the order of the text."""
     named_groups: dict[str, None] = {}
     for token in _TOKEN_PATTERN.findall(warning_text):
         for form in (token, token.rstrip(".:"), _WEIGHT_SUFFIX_PATTERN.sub("", token.rstrip(".:"))):

@@ -1,11 +1,16 @@
-"""The rungs of a build: what is tried, one after the other, if no engine can be built as asked.
+"""The fallback ladder: the sequence of build attempts after TensorRT refuses a config.
 
-For releases that take precisions beside the graph (8.6, and 10 with ``--weak``) the rungs are: all precisions obeyed;
-those of the layers that the builder's message names dropped or raised by one step; where it names none, all as asked
-with the lowest effort (TensorRT 8.6 ends INT8 builds with "buildRefitEngine: Assertion engine failed" at level 3 that
-it does at level 0); all precisions preferred; no precision given. In a strongly typed release precisions are in the
-graph, so the named layers can be raised and the effort lowered, but nothing else can be done. What is built in other
-precisions is not the engine that was asked for; `BuildAttempt` says how it differs.
+For releases that take precisions beside the graph (8.6, and 10 with ``--weak``) the attempts are:
+
+1. All precisions are obeyed.
+2. The layers that the builder's message names lose their precision or are raised by one step.
+3. If the message names no layer, the same config is built at optimization level 0. TensorRT 8.6 ends INT8 builds at
+  level 3 with "buildRefitEngine: Assertion engine failed" that succeed at level 0.
+4. All precisions become preferences.
+5. No precision is set.
+
+In a strongly typed release the precisions are in the graph. There, only attempts 1 to 3 are possible, and named layers
+can only be raised. An engine in other precisions is not the requested one; `BuildAttempt` states the difference.
 """
 
 import re
@@ -23,37 +28,38 @@ from trt_tui.formatting import name_list_text
 
 AS_REQUESTED, NAMED_GROUPS_CHANGED, LOWEST_EFFORT, PREFERRED_PRECISIONS, NO_PRECISIONS = ("asked", "named", "eased",
                                                                                           "prefer", "free")
-"""The rungs, the highest first."""
+"""Names of the build attempts, in the order of the fallback ladder."""
 
 ATTEMPT_TITLES = {
     AS_REQUESTED: "as requested", NAMED_GROUPS_CHANGED: "layers named by TensorRT changed",
     LOWEST_EFFORT: "optimization level 0",
     PREFERRED_PRECISIONS: "precisions preferred, not obeyed", NO_PRECISIONS: "no precision set"
 }
-"""Their names in reports."""
+"""Titles of the build attempts in reports."""
 
 MAX_NAMED_ATTEMPTS = 6
-"""How often layers that a message names are changed before the next rung; each try is a build."""
+"""Maximum number of attempts that change the layers named by a message. Each attempt is a build."""
 
 MIN_ATTEMPTS_BEFORE_SIMILAR = 3
-"""After so many of these tries, all groups with the same operators as the named ones are changed too: an operator
-without an implementation in one place mostly has none elsewhere, and a message names one at a time."""
+"""Number of these attempts after which all groups with the same operators as the named ones are changed too. An
+operator that lacks an implementation in one layer mostly lacks it in others, and a message names one layer at a time.
+"""
 
 LADDER_REASON = "builder"
-"""The reason of the precision moves of a rung."""
+"""The reason stored in the precision moves of a build attempt."""
 
 _MAX_LISTED_GROUPS = 4
 
 
 @dataclass(frozen=True)
 class BuildAttempt:
-    """One try at building a config.
+    """One attempt to build a config.
 
     Attributes:
-        name: One of this module's rungs.
-        raised_groups: Groups that were given a higher precision than asked, with that precision.
+        name: One of the attempt names in this module.
+        raised_groups: Groups with a higher precision than requested, and that precision.
         unconstrained: Groups whose precision was left to the builder.
-        failure_reason: Why it gave no engine, "" if it gave one.
+        failure_reason: Why the attempt gave no engine; "" if it gave one.
     """
 
     name: str = AS_REQUESTED
@@ -63,12 +69,11 @@ class BuildAttempt:
 
     @property
     def has_requested_precisions(self) -> bool:
-        """Whether the precisions are those that were asked for."""
         return self.name in (AS_REQUESTED, LOWEST_EFFORT)
 
     @property
     def description(self) -> str:
-        """How it differs from what was asked, in words."""
+        """The difference between the attempt and the requested build, as text for reports."""
         if self.name != NAMED_GROUPS_CHANGED:
             return ATTEMPT_TITLES[self.name]
         by_precision: dict[Precision, list[str]] = {}
@@ -85,7 +90,7 @@ class BuildAttempt:
         ])
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:
-        """The config that is lowered for this try."""
+        """Returns the config that is lowered for this attempt: the requested config with the raised groups."""
         for name, precision in self.raised_groups.items():
             requested_config = requested_config.with_group_precision([network.get_group(name)], precision,
                                                                      LADDER_REASON)
@@ -93,15 +98,16 @@ class BuildAttempt:
 
 
 def join_lines(message: str) -> str:
-    """A library's message of several lines as one."""
+    """Joins the lines of a library's message into one."""
     return "; ".join(line.strip() for line in message.splitlines() if line.strip())
 
 
 def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapping[str, Precision]) -> list[str]:
-    """What was tried, a line each, and what came out.
+    """Returns one line for each build attempt with its result, and a line for an engine in other precisions than
+    requested.
 
     Args:
-        unrequested_precisions: Groups that run in a precision other than asked, with that precision.
+        unrequested_precisions: Groups that run in a precision other than requested, and that precision.
     """
     lines = [
         f"{attempt.description}: {f'failed: {attempt.failure_reason}' if attempt.failure_reason else 'built'}"
@@ -114,7 +120,7 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
 
 
 def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision]) -> str:
-    """The groups that an engine runs in a precision other than asked, by that precision."""
+    """Returns the groups that run in a precision other than requested, as text grouped by precision."""
     by_precision: dict[Precision, list[str]] = {}
     for group, precision in unrequested_precisions.items():
         by_precision.setdefault(precision, []).append(group)
@@ -123,12 +129,12 @@ def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision])
 
 
 class FallbackLadder:
-    """Goes down the rungs of one config.
+    """The fallback ladder of one config, which chooses the next build attempt after a failed one.
 
     Args:
-        can_drop_constraints: Whether precisions are given beside the graph, and can therefore be left out.
-        has_constraints: Whether any precision is given at first, so that the lower rungs differ from it.
-        can_reduce_effort: Whether the builder's effort can be lowered.
+        can_drop_constraints: True if precisions are given beside the graph and can therefore be left out.
+        has_constraints: True if the first attempt sets any precision, so that the later attempts differ from it.
+        can_reduce_effort: True if the builder's optimization level can be reduced.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, can_drop_constraints: bool, has_constraints: bool,
@@ -138,7 +144,7 @@ class FallbackLadder:
         self._named_attempts = 0
 
     def choose_next_attempt(self, failed_attempt: BuildAttempt, failure_message: str) -> BuildAttempt | None:
-        """What to try after a rung whose build ended with a message; None if nothing is left."""
+        """Returns the next build attempt after a failed one and its error message; None if no attempt is left."""
         if failed_attempt.name in (AS_REQUESTED, NAMED_GROUPS_CHANGED):
             changed = self._change_groups_in_message(
                 failed_attempt, failure_message) if self._named_attempts < MAX_NAMED_ATTEMPTS else None
@@ -152,11 +158,12 @@ class FallbackLadder:
         return BuildAttempt(NO_PRECISIONS) if failed_attempt.name == PREFERRED_PRECISIONS else None
 
     def _change_groups_in_message(self, attempt: BuildAttempt, failure_message: str) -> BuildAttempt | None:
-        """The rung with the layers that a message names changed; None if it names none that can be changed.
+        """Returns an attempt with changes to the layers that an error message names; None if no named layer can be
+        changed.
 
-        In a fused region, precisions that were given are dropped first. Only if that is not enough are layers
-        that read codes, which Q/DQ in the graph make, raised. A layer that is named on its own is raised if it reads
-        codes.
+        In a fused region, precisions beside the graph are dropped first. If that is not enough, layers with quantized
+        inputs are raised, because the Q/DQ nodes of these inputs are in the graph. A quantized layer that is named
+        alone is raised.
         """
         config = attempt.derive_attempt_config(self.network, self.requested_config)
         named_groups, region_groups = find_groups_in_message(failure_message, self.network)
@@ -178,7 +185,8 @@ class FallbackLadder:
         return self._raise_group_precisions(changed or attempt, config, quantized_groups) or changed
 
     def _find_similar_groups(self, groups: Sequence[FusionGroup], config: PrecisionConfig) -> list[FusionGroup]:
-        """The groups, and those of the same operators in the same precision."""
+        """Finds all groups with the same operators and precision as one of the given groups. The given groups are
+        included."""
         def operators_and_precision(group: FusionGroup) -> tuple[str, ...]:
             return config.precision_of(group), *(self.network.get_layer(name).op_type for name in group.layers)
 
@@ -193,7 +201,10 @@ class FallbackLadder:
 
 
 def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precision | None:
-    """What reads codes to what surrounds it, any other precision to FP32; None if there is no higher one."""
+    """Returns the precision to which a group is raised; None if there is none.
+
+    A quantized group is raised to the default float precision of the other groups. Any other group is raised to FP32.
+    """
     precision = config.precision_of(group)
     if (precision in QUANTIZED_TYPES and config.other in group.allowed_precisions
             and config.other not in QUANTIZED_TYPES):
@@ -202,9 +213,9 @@ def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precis
 
 
 def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionGroup], list[FusionGroup]]:
-    """The groups that a builder's message names: those named on their own, and those of the fused regions it names.
+    """Finds the groups that a builder's message names individually, and the groups in the fused regions that it names.
 
-    If no layer is named, a tensor in the name of a Q, DQ or Cast that a lowering added counts.
+    If the message names no layer, a tensor in the name of a Q, DQ or Cast counts that a lowering added.
     """
     layer_finder = LayerFinder(network)
     text = "\n".join(_failed_object_text(FUSED_REGION_PATTERN.sub("", line)) for line in message.splitlines())
@@ -232,16 +243,22 @@ def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionG
 
 ADDED_NODE_PATTERN = re.compile(r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED_NODE_SUFFIX.pattern.removesuffix("$")
                                 + r"(?=[\s.,)\]}]|$)")
-"""A node that a lowering added, as it occurs in a text."""
+"""The name of a node that a lowering added, within a text."""
 
 
 def _failed_object_text(line: str) -> str:
-    """The part of a message that names what failed, if it is marked; words before it may also be names of layers."""
+    """Returns the part of a message line that names the failed object, if it is marked by "for".
+
+    Words before it can be names of layers too.
+    """
     return line.rpartition(" for node ")[2] if " for node " in line else line.rpartition(" for ")[2]
 
 
 def _find_layers_in_message(message_text: str, network: Network) -> list[str]:
-    """The layers that a text names, in that order; of several at one place the one with the longest name."""
+    """Finds the layers whose names occur in a message, in the order of the message.
+
+    If several names match at one position, the longest one counts.
+    """
     names_by_position: dict[int, str] = {}
     for layer in network.layers:
         if layer.name not in message_text:
@@ -253,21 +270,22 @@ def _find_layers_in_message(message_text: str, network: Network) -> list[str]:
 
 
 class NoEngineError(TrtTuiError):
-    """A config could not be built.
+    """The error for a config that could not be built.
 
     Attributes:
-        attempts: What was tried, if the build went down the rungs.
+        attempts: The build attempts, if the build used the fallback ladder.
     """
 
     attempts: tuple[BuildAttempt, ...] = ()
 
 
 class BuildError(NoEngineError):
-    """A build failed.
+    """The error for a failed build.
 
     Attributes:
         details: The last of the builder's verbose messages.
-        is_refused: The builder found no implementation in these precisions; False for other reasons, such as memory.
+        is_refused: True if the builder found no implementation in these precisions; False for other causes, such as
+            memory.
     """
 
     def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
@@ -278,10 +296,10 @@ class BuildError(NoEngineError):
 
 
 class NetworkParseError(NoEngineError, InputError):
-    """The builder's parser refused the network.
+    """The error for a network that the builder's parser refused.
 
     Attributes:
-        node: The node that it stopped at, "" if it names none.
+        node: The node at which the parser stopped; "" if it names none.
     """
 
     def __init__(self, title: str, cause: str = "", next_step: str = "", node: str = "") -> None:

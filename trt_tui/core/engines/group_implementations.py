@@ -1,8 +1,8 @@
-"""What an engine made of each group: the type it computes in, the kernel that it shares, what is around it.
+"""The implementation of each fusion group in an engine: its precision, its kernel, and the reformats around it.
 
-A product (a Conv, Gemm or MatMul) is decided by the kernel that multiplies: in INT8 an ONNX layer often stands in two
-rows, a generated kernel that quantizes beside it and the product itself. Between the operators of one generated kernel
-TensorRT tells no types: there only what goes in, what comes out and the Casts that it names show.
+The precision of a product (a Conv, Gemm or MatMul) is that of the kernel that multiplies. In INT8 the inspector often
+lists an ONNX layer in two rows: the product, and a generated kernel beside it that quantizes. TensorRT reports no types
+between the operators of one generated kernel. Only the types of its inputs and outputs and its named Casts are visible.
 """
 
 import re
@@ -22,28 +22,28 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 _CAST_PATTERN = re.compile(r"__(fp32|fp16|bf16)(?:_\d+)?$")
 
 _GENERATED_KERNEL_TYPES = ("kgen", "runtime_function")
-"""Types of the kernels that TensorRT generates for elementwise work; one behind a product that adds its bias names the
-product too."""
+"""Types of the kernels that TensorRT generates for elementwise work. A generated kernel that adds the bias of a product
+names the product too."""
 
 
 @dataclass(frozen=True)
 class GroupImplementation:
-    """What an engine made of one group.
+    """The implementation of one fusion group in an engine.
 
     Attributes:
-        precision: What it computes in; None if its engine layers differ or do not show it.
-        in_fused_region: It lies inside a fused region.
+        precision: The precision of its kernel; None if its engine layers differ or do not report it.
+        in_fused_region: True if the group is inside a fused region.
         engine_layers: Names of its engine layers.
-        latency_ms: Their time in milliseconds; None if they compute another group too, or were not timed.
-        reformat_count: Engine layers in front of or behind its own that change a layout or a type.
-        possible_precisions: Every float type that goes into its kernels, comes out of them or that a Cast in them
-            makes; empty where a kernel shows what it computes in.
-        kernel_mates: Names of the other groups that the kernel which decides computes too, in network order.
-        in_mha: That kernel is one of fused attention.
-        cast_count: Those of them that change a float type.
-        qdq_count: Unfused Q or DQ whose codes or values it reads.
-        accumulator: What its product is summed in, where the kernel's source tells; see
-    `trt_tui.core.engines.plan_accumulators`.
+        latency_ms: Time of its engine layers in ms. None if they compute another group too or were not timed.
+        reformat_count: Number of engine layers before or after its own that change a layout or a type.
+        possible_precisions: The float types at the kernel's inputs, outputs and inner Casts. Empty if the kernel
+            reports its precision.
+        kernel_mates: Names of the other groups in the same kernel, in network order.
+        in_mha: True if its kernel is one of fused attention.
+        cast_count: Number of the reformats that change a float type.
+        qdq_count: Number of unfused Q or DQ whose result the group reads.
+        accumulator: The accumulator of its product if the source of the kernel shows it; see
+            `trt_tui.core.engines.plan_accumulators`.
     """
 
     precision: Precision | None
@@ -59,12 +59,18 @@ class GroupImplementation:
     accumulator: Precision | None = None
 
     def implemented_precision(self, requested_precision: Precision) -> Precision | None:
-        """What it computes in, as far as that shows, where a precision was asked for."""
+        """Returns the precision in which the group runs, as far as the engine reports it.
+
+        If several precisions are possible and the requested one is among them, the requested one is returned.
+        """
         return requested_precision if requested_precision in self.possible_precisions else self.precision
 
 
 def find_group_implementations(engine_report: EngineReport, network: NetworkOutline) -> dict[str, GroupImplementation]:
-    """What became of each group, by group name; a group that no engine layer names is absent."""
+    """Finds the implementation of each fusion group in an engine, by group name.
+
+    A group that no engine layer names is absent.
+    """
     finder = _ImplementationFinder(engine_report, network)
     return {
         group.name: implementation
@@ -131,7 +137,7 @@ class _ImplementationFinder:
             for precision in (*_select_float_types(layer.input_types), *_select_float_types(layer.output_types),
                               *_list_cast_types(layer))
         }
-        if not group.qdq_sites_of_multiplied_inputs():  # in a fused attention: inputs, sums of QK
+        if not group.qdq_sites_of_multiplied_inputs():  # in a fused attention: its inputs and the accumulator of QK
             possible_precisions |= {
                 precision
                 for layer in deciding_layers if layer.is_mha
@@ -148,19 +154,20 @@ class _ImplementationFinder:
 
 
 def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
-    """Those of a group's engine layers that say what it computes in: the products, where there are any."""
+    """Selects the engine layers that determine the precision of a group: the products, or all layers if there is no
+    product."""
     return [layer for layer in engine_layers if layer.type not in _GENERATED_KERNEL_TYPES or layer.is_mha
             ] or engine_layers
 
 
 def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
-    """Whether the types of what a kernel reads and writes tell what it computes a group in."""
+    """Returns True if the input and output types of a kernel show the precision in which it computes a group."""
     return kernel.is_fused_region or kernel.is_mha or kernel.type not in _GENERATED_KERNEL_TYPES and bool(
         group.qdq_sites_of_multiplied_inputs())
 
 
 def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_kernel: bool) -> Precision | None:
-    """What a kernel computes a group in, None where that does not show."""
+    """Finds the precision in which a kernel computes a group; None if the engine does not report it."""
     if kernel.is_fused_region or kernel.is_mha and not group.qdq_sites_of_multiplied_inputs():
         return None
     float_types = _select_float_types(kernel.input_types) or _select_float_types(kernel.output_types)
@@ -176,7 +183,7 @@ def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_ke
 
 
 def _find_accumulator(group: FusionGroup, engine_layers: Sequence[EngineLayer]) -> Precision | None:
-    """What a product of an attention is summed in; None where that is not told, or its kernels differ in it."""
+    """Finds the accumulator type of a product; None if it is not reported or the kernels of the group differ."""
     product_index = 1 if group.attention_role == VALUES_ROLE else 0
     accumulators = {find_common_accumulators(layer.accumulators)[product_index]
                     for layer in engine_layers} if group.qdq_sites_of_multiplied_inputs() else {None}
@@ -203,10 +210,10 @@ def _is_reformat_of_layer(reformat_name: str, layer_name: str) -> bool:
 
 def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
                               implementations: Mapping[str, GroupImplementation]) -> bool:
-    """Whether the engine computes a group in a precision other than the one asked for.
+    """Returns True if the engine computes a group in a precision other than requested.
 
-    MaxPool and the like, and copies of codes, do not count: their result is the same on codes as on the values behind
-    them.
+    Operators such as MaxPool and copies of quantized values do not count. Their result is the same on quantized values
+    as on the values that these represent.
     """
     implementation = implementations.get(group.name)
     return implementation is not None and is_unrequested_precision(group, config.precision_of(group), implementation)
@@ -214,7 +221,10 @@ def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
 
 def is_unrequested_precision(group: FusionGroup, requested_precision: Precision,
                              implementation: GroupImplementation) -> bool:
-    """The same of one group, and the precision that it is asked to run in."""
+    """Returns True if a group implementation has another precision than the requested precision of its group.
+
+    The exceptions of `has_unrequested_precision` apply.
+    """
     if group.operator in VALUE_PRESERVING:
         return False
     if requested_precision is Precision.FP16_ACC_FP32 and implementation.accumulator is Precision.FP16:

@@ -1,8 +1,8 @@
-"""What TensorRT made of a network: the engine layers that its inspector lists, and the ONNX nodes they stand for.
+"""Engine layers that TensorRT's inspector lists, and the ONNX nodes in each of them.
 
-The inspector's JSON differs by release: tensors have a ``Format/Datatype`` up to TensorRT 10, a ``Datatype`` and a
-``Format`` from 11 on. ``Metadata`` names the ONNX nodes ("[ONNX Layer: conv1]", one after the other with a control
-character between); if it is empty, the engine layer's own name tells which nodes were fused into it ("conv1 + relu1",
+The inspector's JSON differs by release. Tensors have a ``Format/Datatype`` up to TensorRT 10, and a ``Datatype`` and a
+``Format`` from 11 on. ``Metadata`` names the ONNX nodes: "[ONNX Layer: conv1]", one after another, separated by a
+control character. If it is empty, the name of the engine layer shows which nodes were fused into it ("conv1 + relu1",
 "PWN(mul1)", "{ForeignNode[first...last]}").
 """
 
@@ -25,34 +25,35 @@ COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 
 ENGINE_PRECISION_TITLES = {**{precision.label: precision.label for precision in reversed(Precision)},
                            "?": "unknown", REFORMAT: "reformats", QDQ: "unfused Q/DQ"}
-"""What engine layers compute in, by the keys of `EngineReport.precision_shares`, in the order of columns."""
+"""Titles of the keys of `EngineReport.precision_shares`, in the order of columns."""
 
 _LAYER_PREFIX = "[ONNX Layer: "
 _LAYER_END_PATTERN = re.compile(r"(.*?)\](?=[\x1e\x1f;]|\s*(?:\[|$))")
 FUSED_REGION_PATTERN = re.compile(r"\{ForeignNode\[((?:(?!\{ForeignNode\[).)*?)\]\}")
 _NAME_SEPARATORS = re.compile(r" \+ | \|\| |, ")
 _REVERSED_COPY_SUFFIX = re.compile(r"(?:\d+_enolc_|\d+_\d+lym_|tuptuo_ypoc_|tupni_ypoc_|\d+:)*")
-"""Endings of copies' names, read from the end: forwards each place of a long name would be tried as their beginning."""
+"""Suffixes of the names of copies, matched against the reversed name. A forward search would try every position of a
+long name."""
 _MAX_ADDED_SUFFIXES = 8
-"""Endings of added nodes behind a tensor's name; the lowerings add two at most."""
+"""Maximum number of suffixes of added nodes after the name of a tensor. The lowerings add at most two."""
 ADDED_NODE_SUFFIX = re.compile(r"(?:__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)|_quantized"
                                r"|_DequantizeLinear_Output)(?:_\d+)?$")
 _QDQ_SUFFIX = re.compile(r"(?:__d?q|_quantized|_DequantizeLinear_Output)(?:_\d+)?$")
 _LIGHT_LAYER_TYPES = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
-"""Types of the engine layers that unfused Q, DQ and Casts become."""
+"""Types of the engine layers that TensorRT makes of unfused Q, DQ and Casts."""
 
 _MHA_PATTERN = re.compile(r"_gemm_mha|_fmha|fused_mha")
-"""Names of the kernels that compute an attention as one."""
+"""Names of the kernels that compute a whole attention."""
 
 _DATA_MOVEMENT_PATTERN = re.compile(r"__myl_(?:Tran|Resh|Move|Conc|Cast|Slic|Copy)+_")
 """Names of generated kernels that only move values or change their type."""
 
 _OTHER_PROFILE_PATTERN = re.compile(r" \[profile [1-9]\d*\]")
 _REGION_NUMBER_PATTERN = re.compile(r"_myl(\d+)_\d+$")
-"""Another profile's layer; the number of the region that a layer of a region is of."""
+"""The number of the fused region in the name of a layer. `_OTHER_PROFILE_PATTERN` finds layers of other profiles."""
 
 _TypedTensor = tuple[str, "Precision | None"]
-"""A tensor's name and type."""
+"""The name and the type of a tensor."""
 
 _PRECISION_PATTERNS = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"(?<!u)int4\b",
                                                                                         re.I), Precision.INT4),
@@ -64,23 +65,25 @@ _PRECISION_PATTERNS = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.
 
 @dataclass(frozen=True)
 class EngineLayer:
-    """One layer of an engine.
+    """One layer of an engine as TensorRT lists it.
 
     Attributes:
-        name: As TensorRT names it; its profiler reports times under this name.
-        type: TensorRT's word for it, like "CaskConvolution".
-        kind: One of the kinds of this module.
-        precision: What it computes in, by the types of its inputs and weights; None if these do not show it.
-        network_layers: Names of the network's layers that it stands for, as far as TensorRT names them.
-        is_fused_region: A fused region of many nodes, about whose inside TensorRT says nothing.
-        kernel_name: The kernel's name, "" if it is not given.
-        ms: Measured time of one run in milliseconds, with the profiler attached; None if it was not measured.
-        input_tensors: Names of the tensors that it reads; ``input_types`` their types, None where it is none of ours.
-        output_tensors: Names of the tensors that it writes; ``output_types`` their types.
-        is_constant: It works on constants alone: what it writes is the same in every run.
-        added_nodes: Names of the nodes that the lowering has added (Q, DQ, Cast) and that it stands for.
-        accumulators: What its products are summed in, see `trt_tui.core.engines.plan_accumulators`: of a fused
-            attention, and of the others of its name, QK and PV; empty where it is not told.
+        name: The name from TensorRT, under which its profiler reports times.
+        type: TensorRT's name of the layer type, such as "CaskConvolution".
+        kind: One of the kinds of engine layers in this module.
+        precision: The precision of its computation, from the types of its inputs and weights; None if they do not show
+            it.
+        network_layers: Names of the network's layers in it, as far as TensorRT reports them.
+        is_fused_region: True for a fused region of many nodes, for which TensorRT reports no inner details.
+        kernel_name: The name of the kernel; "" if it is not reported.
+        ms: Measured time of one execution in ms, with the profiler attached; None if not measured.
+        input_tensors: Names of the tensors that it reads. ``input_types`` holds their types, None for a type that is
+            not a `Precision`.
+        output_tensors: Names of the tensors that it writes. ``output_types`` holds their types.
+        is_constant: True if it reads only constants, so that it writes the same values in every execution.
+        added_nodes: Names of the nodes in it that the lowering added (Q, DQ, Cast).
+        accumulators: The accumulators of its products, from `trt_tui.core.engines.plan_accumulators`. For a fused
+            attention these are the pairs of QK and PV of all kernels with its name. Empty if unknown.
     """
 
     name: str
@@ -101,13 +104,13 @@ class EngineLayer:
 
     @property
     def is_mha(self) -> bool:
-        """Whether it computes an attention as one."""
+        """True if the layer computes an attention in one kernel."""
         return bool(_MHA_PATTERN.search(self.kernel_name) or _MHA_PATTERN.search(self.name))
 
 
 @dataclass(frozen=True)
 class EngineReport:
-    """The layers of one engine and what follows from them."""
+    """The layers of one engine, with counts and times by precision."""
 
     layers: tuple[EngineLayer, ...]
 
@@ -115,9 +118,10 @@ class EngineReport:
         return sum(layer.kind == layer_kind for layer in self.layers)
 
     def precision_shares(self) -> dict[str, tuple[int, float | None]]:
-        """By precision, lowest first ("?" if unknown): how many layers compute in it, and their share of the time.
+        """Returns the number of layers in each precision and their share of the time.
 
-        Reformat layers and unfused Q/DQ are listed under names of their own, and count in the time.
+        The lowest precision comes first; the key "?" is an unknown precision. Reformat layers and unfused Q/DQ have
+        their own keys, and their time counts.
         """
         total = sum(layer.ms for layer in self.layers if layer.ms is not None)
         counts: dict[str, int] = {}
@@ -132,15 +136,15 @@ class EngineReport:
                 for word in ENGINE_PRECISION_TITLES if word in counts}
 
     def with_layer_times(self, ms_by_layer: Mapping[str, float]) -> EngineReport:
-        """The report with the profiler's times, by engine layer name, in milliseconds."""
+        """Returns the report with the profiler's times in ms, by engine layer name."""
         return EngineReport(tuple(replace(layer, ms=ms_by_layer.get(layer.name)) for layer in self.layers))
 
 
 def read_engine_report(inspector_json: str, network: NetworkOutline) -> EngineReport:
-    """Reads the JSON of TensorRT's engine inspector (or trtexec's ``--exportLayerInfo``).
+    """Reads the JSON of TensorRT's engine inspector, or of trtexec's ``--exportLayerInfo``.
 
     Raises:
-        InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
+        InputError: The text is not such JSON, or the engine was built without detailed profiling verbosity.
     """
     with limit_reading_resources("the layer information of an engine", len(inspector_json)):
         return _parse_inspector_json(inspector_json, network)
@@ -149,7 +153,7 @@ def read_engine_report(inspector_json: str, network: NetworkOutline) -> EngineRe
 def _parse_inspector_json(inspector_json: str, network: NetworkOutline) -> EngineReport:
     try:
         layers = json.loads(inspector_json,
-                            strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
+                            strict=False)["Layers"]  # TensorRT 8.6 does not escape the separators in its metadata
         if layers and not any(isinstance(layer, dict) for layer in layers):
             raise InputError("the engine gives the names of its layers only", "it was built without detailed verbosity",
                              "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
@@ -161,7 +165,7 @@ def _parse_inspector_json(inspector_json: str, network: NetworkOutline) -> Engin
 
 
 def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: NetworkOutline) -> EngineReport:
-    """The layers of an engine from entries as the inspector's JSON has them, in the order in which they run."""
+    """Builds an engine report from layer entries in the form of the inspector's JSON, in execution order."""
     layer_finder = LayerFinder(network)
     fed_tensors = {info.name for info in network.inputs}
     layer_entries = _select_layers_of_first_profile(list(layer_entries))
@@ -176,8 +180,11 @@ def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: Net
 
 
 def _select_layers_of_first_profile(layer_entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The layers for the first optimization profile. Those of others follow, with the profile in the name of each; of
-    a region's layers in that of some, and the region's number in all."""
+    """Selects the engine layers of the first optimization profile.
+
+    The layers of other profiles follow the first ones. Their names contain the number of the profile. Of the layers of
+    a fused region only some names contain it, but all contain the number of the region.
+    """
     first = next((entry for entry in layer_entries if _OTHER_PROFILE_PATTERN.search(str(entry.get("Name", "")))), None)
     if first is None:
         return layer_entries
@@ -190,11 +197,11 @@ def _select_layers_of_first_profile(layer_entries: list[Mapping[str, Any]]) -> l
 
 def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinder,
                         input_dependent_tensors: set[str]) -> EngineLayer:
-    """One layer.
+    """Parses one layer entry of the inspector's JSON.
 
     Args:
-        input_dependent_tensors: Names of the tensors that depend on an input so far; what this layer makes of them is
-    added.
+        input_dependent_tensors: Names of the tensors that depend on an input of the network. The outputs of this layer
+            are added if it reads such a tensor.
     """
     name, type_text = layer_entry.get("Name", ""), layer_entry.get("LayerType", "")
     inputs, outputs = ([(str(tensor.get("Name", "")), _parse_tensor_type(tensor))
@@ -221,7 +228,7 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
     else:
         layer_kind = COMPUTE
     if is_copy:
-        nodes = ()  # its name is that of the layer beside it
+        nodes = ()  # a copy has the name of its neighbouring layer
     return EngineLayer(name, type_text, layer_kind,
                        _find_layer_precision(inputs, fed_inputs, outputs, weights, is_region), nodes, is_region,
                        str(layer_entry.get("TacticName", "") or ""), None, tuple(tensor for tensor, _ in inputs),
@@ -232,10 +239,13 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
 def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_indices: Sequence[int],
                           outputs: Sequence[_TypedTensor], weight_type: Precision | None,
                           is_fused_region: bool) -> Precision | None:
-    """By the weights if they are stored, else by the first float input, else by the outputs; None for a region.
+    """Finds the precision of an engine layer from its tensor types; None for a fused region.
+
+    The type of quantized weights counts first, then the type of the first input, then that of the outputs.
 
     Args:
-        non_constant_input_indices: Places of the inputs that are no constants: only these tell, where there are any.
+        non_constant_input_indices: Indices of the inputs that are not constants. If there are any, only their types
+            count.
     """
     if is_fused_region:
         return None
@@ -260,7 +270,10 @@ def _type_text(tensor_entry: Mapping[str, Any]) -> str:
 
 
 def _has_unknown_types(layer_entry: Mapping[str, Any]) -> bool:
-    """Whether types are not given ("N/A due to dynamic shapes"), as when no execution context has set the shapes."""
+    """Returns True if the inspector gives no types ("N/A due to dynamic shapes").
+
+    This happens if no execution context has set the shapes.
+    """
     return any(
         _type_text(tensor_entry).startswith("N/A")
         for tensor_entry in (*layer_entry.get("Inputs", ()), *layer_entry.get("Outputs", ())))
@@ -271,7 +284,7 @@ def _parse_precision(type_text: str) -> Precision | None:
 
 
 class LayerFinder:
-    """Finds a network's layers in the names and metadata of engine layers."""
+    """A finder of the network's layers in the names and metadata of engine layers."""
 
     def __init__(self, network: NetworkOutline) -> None:
         self.layer_indices = {layer.name: position for position, layer in enumerate(network.layers)}
@@ -285,7 +298,7 @@ class LayerFinder:
                 self.producers[tensor] = position
 
     def find_named_layers(self, engine_layer_name: str, metadata: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The layers named, and the nodes of the lowering that are named."""
+        """Finds the network's layers in an engine layer, and the nodes in it that the lowering added."""
         pieces = metadata.split(_LAYER_PREFIX)[1:]
         name_tokens = [match[1] for piece in pieces if (match := _LAYER_END_PATTERN.match(piece)) is not None] or [
             token for part in _NAME_SEPARATORS.split(FUSED_REGION_PATTERN.sub("", engine_layer_name))
@@ -297,9 +310,10 @@ class LayerFinder:
                 tuple(dict.fromkeys(token for token in unknown_tokens if ADDED_NODE_SUFFIX.search(token))))
 
     def find_region_layers(self, region_name: str, named_layers: set[str]) -> tuple[str, ...]:
-        """The layers from the first to the last one in a region's name, without those that another engine layer names.
+        """Finds the layers from the first to the last one in the name of a fused region.
 
-        If an end is no layer (a constant that TensorRT made, for example), that side is open.
+        Layers that another engine layer names are left out. An end in the name can be something else, such as a
+        constant that TensorRT made. The region then extends to the end of the network on that side.
         """
         match = FUSED_REGION_PATTERN.search(region_name)
         if match is None:
@@ -311,7 +325,8 @@ class LayerFinder:
                      if layer not in named_layers)
 
     def find_layer_position(self, layer_or_tensor: str) -> int | None:
-        """The position of a layer, or of the one that computes or reads a tensor; None if it is neither."""
+        """Finds the position of a layer, or of the layer that computes or reads a tensor; None if the name is neither.
+        """
         layer_name = self._find_network_layer_name(layer_or_tensor)
         if layer_name is not None:
             return self.layer_indices[layer_name]

@@ -1,8 +1,8 @@
-"""Where the results of a network's groups can be read from an engine as it was built: the ends of its kernels.
+"""The kernel outputs of a built engine from which the results of fusion groups can be read.
 
-The names of what kernels hand on are TensorRT's own; the inspector says which kernel writes which, and which layers are
-in it. A group's result is there if the last kernel that names its layer ends with it, or with a copy of it. Codes
-are what a Quantize of the typed network makes of it, with that one's scale.
+TensorRT chooses the names of tensors between kernels. The inspector lists the outputs of each kernel and the layers in
+it. The result of a group can be read if the last kernel with its layer writes this result or a copy of it. Quantized
+values are those of a Quantize in the typed network, with the scale of that Quantize.
 """
 
 import json
@@ -25,7 +25,7 @@ from trt_tui.core.runner import DebugTensor
 
 @dataclass(frozen=True)
 class DequantizeScale:
-    """How codes become floats: times ``values``, one for all or one for each slice along ``axis``."""
+    """The scale that converts quantized values to floats: a single value, or one for each slice along ``axis``."""
 
     values: np.ndarray
     axis: int | None = None
@@ -33,12 +33,12 @@ class DequantizeScale:
 
 @dataclass(frozen=True)
 class KernelOutput:
-    """What a kernel writes, and how it is read.
+    """One output tensor of a kernel, with the information to read its values.
 
     Attributes:
-        tensor: The engine's word for it.
-        scale: Of codes; None where it is a float.
-        strides: In which elements lie one after the other in memory, where the inspector says so and it is not C order.
+        tensor: The name in the engine.
+        scale: The scale of quantized values; None for a float tensor.
+        strides: Distances in memory, in elements. None if the inspector reports none or C order.
     """
 
     tensor: str
@@ -48,11 +48,11 @@ class KernelOutput:
 
 @dataclass(frozen=True)
 class KernelResult:
-    """A result of the network that a kernel hands on.
+    """A result of the network that can be read from the output of a kernel.
 
     Attributes:
-        tensor: The network's tensor: the last one of a group, or what copies alone make of it.
-        possible_outputs: What it may be among what the kernel writes; the one where it writes only one.
+        tensor: The network's tensor: the last one of a group, or a copy of it.
+        possible_outputs: The outputs of the kernel that can hold the result; exactly one if the kernel writes only one.
     """
 
     tensor: str
@@ -61,13 +61,14 @@ class KernelResult:
 
 def find_kernel_results(engine_report: EngineReport, network: Network, typed_model: ir.Model,
                         inspector_json: str) -> dict[str, KernelResult]:
-    """The ends of kernels at which groups can be judged, by group name; a group whose result no kernel hands on is
-    absent.
+    """Finds the kernel outputs from which the results of groups can be read, by group name.
+
+    A group whose result no kernel writes is absent.
 
     Args:
-        engine_report: The engine's layers.
-        typed_model: What the engine was built from.
-        inspector_json: The inspector's JSON, of which ``engine_report`` was read.
+        engine_report: The layers of the engine.
+        typed_model: The model from which the engine was built.
+        inspector_json: The inspector's JSON from which ``engine_report`` was read.
     """
     return _KernelResultFinder(engine_report, network, _find_quantized_tensors(typed_model, network),
                                _read_output_strides(inspector_json)).find_all_results()
@@ -97,7 +98,7 @@ class _KernelResultFinder:
         return results
 
     def _find_result_by_name(self, tensor_name: str) -> KernelResult | None:
-        """A tensor that an engine layer writes under the name that it has in the network, or its codes."""
+        """Finds a result by name: an engine tensor with the name of the network's tensor or of its quantized values."""
         if self.tensor_types.get(tensor_name) in FLOAT_PRECISIONS:
             return KernelResult(tensor_name, (self._build_kernel_output(tensor_name),))
         for name, (source, scale) in self.quantized_tensors.items():
@@ -106,7 +107,8 @@ class _KernelResultFinder:
         return None
 
     def _find_result_by_kernel(self, tensor_name: str, engine_layer: EngineLayer) -> KernelResult | None:
-        """What the last kernel that names the tensor's layer writes, if this tensor or a copy of it leaves it."""
+        """Finds the kernel output that holds a tensor or a copy of it; None if neither leaves the kernel or outputs are
+        ambiguous."""
         network, kernel_layers = self.network, set(engine_layer.network_layers)
         last_tensor = tensor_name
         while (readers := network.consumers.get(last_tensor,
@@ -119,14 +121,15 @@ class _KernelResultFinder:
                            if name == last_tensor or _is_read_outside_layers(name, network, kernel_layers)]
         outputs_by_tensor = {name: self._list_possible_outputs(name, engine_layer) for name in leaving_tensors}
         possible_outputs = outputs_by_tensor[last_tensor] if last_tensor in outputs_by_tensor else ()
-        if len(leaving_tensors) == 1:  # one result may be written as floats and as codes
+        if len(leaving_tensors) == 1:  # one result can be written both as floats and as quantized values
             return KernelResult(last_tensor, possible_outputs[:1]) if possible_outputs else None
         output_names = {output.tensor for outputs in outputs_by_tensor.values() for output in outputs}
         return KernelResult(last_tensor, possible_outputs) if possible_outputs and len(output_names) == len(
             engine_layer.output_tensors) == len(leaving_tensors) else None
 
     def _list_possible_outputs(self, tensor_name: str, engine_layer: EngineLayer) -> tuple[KernelOutput, ...]:
-        """What a result may be among what a kernel writes: a float, or codes where something quantizes it."""
+        """Lists the outputs of a kernel that can hold a result: floats, and quantized values if a Quantize reads the
+        result."""
         float_outputs = [
             self._build_kernel_output(name)
             for name in engine_layer.output_tensors
@@ -146,8 +149,11 @@ class _KernelResultFinder:
 
 def _find_dequantize_scale(tensor_name: str, engine_layer: EngineLayer, network: Network,
                            quantized_tensors: Mapping[str, tuple[str, DequantizeScale]]) -> DequantizeScale | None:
-    """The scale of a result that a kernel hands on as codes: of the Quantize behind it, or behind what hands codes on
-    as they are; None where there is none, or there are several."""
+    """Finds the scale of a result that a kernel writes as quantized values.
+
+    It is the scale of the Quantize after the result, or after operators that only copy the values. None if there is no
+    such Quantize, or if several have different scales.
+    """
     reached, waiting = {tensor_name}, [tensor_name]
     while waiting:
         for reader in map(network.get_layer, network.consumers.get(waiting.pop(), ())):
@@ -164,14 +170,16 @@ def _find_dequantize_scale(tensor_name: str, engine_layer: EngineLayer, network:
 
 
 def _is_read_outside_layers(tensor_name: str, network: Network, layer_names: set[str]) -> bool:
-    """Whether something outside of some layers reads what one of them makes."""
+    """Returns True if a tensor is a network output or is read by a layer outside a set of layers."""
     return network.is_float(tensor_name) and (any(info.name == tensor_name for info in network.outputs) or any(
         reader not in layer_names for reader in network.consumers.get(tensor_name, ())))
 
 
 def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str, tuple[str, DequantizeScale]]:
-    """The network's tensor that each Quantize makes codes of, with the scale, by the names of the node and of the
-    codes."""
+    """Finds the network's tensor that each Quantize reads, with the scale.
+
+    The keys are the name of the Quantize node and the name of its output.
+    """
     quantized_tensors: dict[str, tuple[str, DequantizeScale]] = {}
     for node in typed_model.graph:
         value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
@@ -189,8 +197,10 @@ def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str
 
 
 def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
-    """Strides in elements of what engine layers write, by name, where the inspector tells them and they are not those
-    of C order."""
+    """Reads the strides in elements of engine layer outputs that are not in C order, by tensor name.
+
+    Outputs without reported strides are absent.
+    """
     strides_by_output = {}
     entries: Sequence[Any] = json.loads(inspector_json, strict=False)["Layers"]
     for tensor in (output for entry in entries if isinstance(entry, dict) for output in entry.get("Outputs", ())):
@@ -205,12 +215,13 @@ def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
 
 def decode_kernel_result(debug_tensors: Mapping[str, DebugTensor], kernel_result: KernelResult,
                          shape: tuple[int, ...]) -> list[np.ndarray]:
-    """What a kernel has handed on, float32 in the shape of the network's tensor: each of what it may be, as it lies in
-    memory, and as the inspector's strides would have it where these are others and fit. What is of another size, or no
-    float and without a scale, is left out.
+    """Returns the candidate values of a kernel result as float32 arrays in the shape of the network's tensor.
 
-    TensorRT does not say in which of both a debug tensor comes, nor which of a kernel's several results is which; of a
-    wrong reading nothing but noise is left.
+    Each possible output is read in memory order. If the inspector reports other strides that fit, it is also read with
+    these. An output of another size, or of quantized values without a scale, is left out.
+
+    TensorRT does not report in which of the two orders it returns a debug tensor, or which output of a kernel is which
+    result. A wrong reading differs from the reference like noise.
     """
     return [reading for output in kernel_result.possible_outputs if output.tensor in debug_tensors
             for reading in _read_debug_tensor(debug_tensors[output.tensor], output, shape)]

@@ -1,7 +1,8 @@
-"""The list of engine layers that a builder logs: its most detailed message beginning ``Layers:``, one row a layer.
+"""The list of engine layers in a builder's log: a message that begins with ``Layers:`` and has one row per layer.
 
-TensorRT-RTX writes it without a GPU, TensorRT 8.6 and 10 after a build at detailed profiling verbosity. A row has the
-fields of the inspector's JSON in their order; types are called ``Datatype`` (RTX, 11) or ``Format/Datatype`` (to 10).
+TensorRT-RTX logs it without a GPU. TensorRT 8.6 and 10 log it after a build with detailed profiling verbosity. A row
+has the fields of the inspector's JSON in their order. Types are called ``Datatype`` (RTX, 11) or ``Format/Datatype``
+(up to 10).
 """
 
 import re
@@ -17,7 +18,7 @@ from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_reading_resources
 
 LISTING_HEADING = "Layers:"
-"""How the message begins."""
+"""The first line of the message."""
 
 _ROW_PATTERN = re.compile(r"Name: (.*?), LayerType: ([^,\[\]{}]*), Inputs: (.*)", re.S)
 _TENSORS_PATTERN = re.compile(r"(?:^|, )(Inputs|Constants|Outputs): \["
@@ -36,11 +37,11 @@ def read_layer_listing(listing_text: str, network: NetworkOutline,
     """Reads a builder's list of engine layers.
 
     Args:
-        listing_text: The message, from its heading on.
-        plan_accumulators: What products are summed in, where the plan tells.
+        listing_text: The log message, from its heading on.
+        plan_accumulators: The accumulators of products that the plan reports.
 
     Raises:
-        InputError: it is no such list, or a row of it cannot be read; says which.
+        InputError: The text is not such a list, or a row cannot be read; the error quotes the row.
     """
     with limit_reading_resources("the builder's list of layers", len(listing_text)):
         rows = _split_listing_into_rows(listing_text)
@@ -59,12 +60,12 @@ def _find_layer_accumulators(engine_layer: EngineLayer,
     if engine_layer.is_mha:
         return plan_accumulators.attention_accumulators.get(engine_layer.kernel_name, ())
     has_fp32_accumulator = engine_layer.type != "kgen" and plan_accumulators.fp32_nodes.intersection(
-        engine_layer.network_layers)  # one may add the bias of a product
+        engine_layer.network_layers)  # a generated kernel can add the bias of a product
     return ((Precision.FP32, Precision.FP32),) if has_fp32_accumulator else ()
 
 
 def _split_listing_into_rows(listing_text: str) -> list[str]:
-    """The rows, each with what a name of more than one line has on the following ones."""
+    """Splits a list of engine layers into rows. A row with a name of several lines stays together."""
     rows: list[list[str]] = []
     complete = False
     heading, _, rest = listing_text.partition("\n")
@@ -83,7 +84,7 @@ def _split_listing_into_rows(listing_text: str) -> list[str]:
 
 
 def _parse_row(listing_row: str) -> Mapping[str, Any]:
-    """A row as an entry of the inspector's JSON."""
+    """Parses a row of the list into an entry in the form of the inspector's JSON."""
     match = _ROW_PATTERN.fullmatch(listing_row)
     if match is None:
         raise _unreadable_row_error(listing_row)

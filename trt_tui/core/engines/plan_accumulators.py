@@ -1,8 +1,10 @@
-"""What a plan of TensorRT-RTX says of the sums of its products, which no listing has (as plans of 1.7.1 for SM89 do).
+"""The accumulator types of products, read from a serialized TensorRT-RTX plan, because no list of engine layers has
+them.
 
-It holds the source of its attention kernels: `fmha::Ampere_hmma_fp32_traits` stands for QK where its Softmax is FP32,
-and for QK or PV where the product is. Kernels whose sums differ may have one name. Of a MatMul it says
-`accumulation_type=2` where it is summed in FP32, and 0 where that is left to the kernel; of a Conv nothing.
+The patterns were found in plans of release 1.7.1 for SM89. A plan contains the source of its attention kernels. The
+name `fmha::Ampere_hmma_fp32_traits` means, for QK, that its Softmax is FP32, and for QK or PV that the product has an
+FP32 accumulator. Kernels with different accumulators can have the same name. For a MatMul a plan contains
+`accumulation_type=2` if the accumulator is FP32, and 0 if the kernel chooses it. For a Conv it contains nothing.
 """
 
 import re
@@ -12,13 +14,13 @@ from dataclasses import dataclass, field
 from trt_tui.core.precision import Precision
 
 AccumulatorPair = tuple["Precision | None", "Precision | None"]
-"""What QK and PV of an attention are summed in, or any other product twice; None where it is not known."""
+"""The accumulators of QK and PV of an attention, or twice that of any other product. None means unknown."""
 
 _TRAITS_PREFIX = b"Kernel_traits"
 _TRAITS_PATTERN = re.compile(rb"\w{0,200}<\s*fmha::(\w+)_traits,\s*fmha::(\w+)_traits,")
 _KERNEL_NAME_PATTERN = re.compile(rb"__global__ void (\w+)\(")
 _MAX_SOURCE_BYTES = 1 << 16
-"""Bytes of source behind the traits within which the kernel's name stands."""
+"""Maximum distance in bytes from the traits to the name of the kernel in its source."""
 
 _PRODUCT_PREFIX = b"fully_connected={"
 _FP32_ACCUMULATOR_PATTERN = re.compile(rb" accumulation_type=2 ")
@@ -27,11 +29,12 @@ _ONNX_LAYER_PATTERN = re.compile(rb"\[ONNX Layer: ((?:(?!\[ONNX Layer: ).)*?)\]"
 
 @dataclass(frozen=True)
 class PlanAccumulators:
-    """What the products of a plan are summed in.
+    """The accumulators of the products of one plan.
 
     Attributes:
-        attention_accumulators: By tactic, of each attention kernel of that name; which is which is not told.
-        fp32_nodes: Nodes of the products that are summed in FP32; of others it is not told.
+        attention_accumulators: The accumulators of all attention kernels with the same name, by tactic name. The plan
+            does not show which kernel of that name runs.
+        fp32_nodes: Nodes of the products with an FP32 accumulator. The accumulators of others are unknown.
     """
 
     attention_accumulators: Mapping[str, tuple[AccumulatorPair, ...]] = field(default_factory=dict)
@@ -39,7 +42,7 @@ class PlanAccumulators:
 
 
 def read_plan_accumulators(plan_bytes: bytes) -> PlanAccumulators:
-    """Reads what a plan says; nothing where it says nothing of the kind."""
+    """Reads the accumulators of products from a serialized plan; the result is empty if the plan contains none."""
     pairs_by_kernel: dict[str, list[AccumulatorPair]] = {}
     position = -1
     while (position := plan_bytes.find(_TRAITS_PREFIX, position + 1)) >= 0:
@@ -56,16 +59,18 @@ def read_plan_accumulators(plan_bytes: bytes) -> PlanAccumulators:
             nodes.update(
                 name.decode("utf-8", "surrogateescape")
                 for name in _ONNX_LAYER_PATTERN.findall(plan_bytes, position, end))
-        position = max(position, end - 1)  # the rest of the line was read
+        position = max(position, end - 1)  # the whole line was searched
     return PlanAccumulators({name: tuple(sorted(pairs, key=str))
                              for name, pairs in pairs_by_kernel.items()}, frozenset(nodes))
 
 
 def find_common_accumulators(accumulator_pairs: tuple[AccumulatorPair, ...]) -> AccumulatorPair:
-    """What all kernels of a name sum in; not known where they differ."""
+    """Returns the accumulators that all kernels of one name share; (None, None) if they differ or there is no kernel.
+    """
     return accumulator_pairs[0] if len(set(accumulator_pairs)) == 1 else (None, None)
 
 
 def _parse_accumulator_type(traits_name: bytes) -> Precision | None:
-    """What products of the name of their traits are summed in: ``Ampere_hmma_fp16``."""
+    """Returns the accumulator type in the name of a kernel's traits, such as ``Ampere_hmma_fp16``; None for another
+    type."""
     return {b"fp16": Precision.FP16, b"fp32": Precision.FP32}.get(traits_name.rpartition(b"_")[2])

@@ -1,4 +1,4 @@
-"""What a builder would make of a config, as it says itself without a GPU: nothing was run."""
+"""Previews: the engine layers that TensorRT-RTX lists for a config without a GPU. Nothing is executed."""
 
 import re
 from collections import Counter
@@ -19,26 +19,27 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import name_list_text
 
 NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "splits MHA", "unfused Q/DQ", "splits"
-"""Marks of a group: the engine is the same without its choice; its choice takes a fused attention apart; codes that it
-reads are made, or taken apart, by a layer of their own; its fusion barrier takes a kernel apart."""
+"""Remarks about a group: its non-default precision does not change the engine; its non-default precision splits a fused
+attention; a separate layer quantizes or dequantizes its inputs; its fusion barrier splits a kernel."""
 
 
 _GENERATED_CODE_PATTERN = re.compile(r"_0x[0-9a-f]{8,}$")
 
 MHA_KERNEL = "mha"
-"""The word for the kernel of a fused attention."""
+"""The layer type of a fused attention."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A layer of an engine by what it is: names and tactics differ from build to build.
+    """An engine layer identified by its content, because names and tactics differ from build to build.
 
     Attributes:
-        layer_type: The builder's type of it, or `MHA_KERNEL` for a fused attention.
-        input_types: Types of what it reads, "" where it is none of ours; ``output_types`` of what it writes.
+        layer_type: The builder's type of the layer, or `MHA_KERNEL` for a fused attention.
+        input_types: Types of the tensors that it reads, "" for a type that is not a `Precision`. ``output_types`` holds
+            the types of the tensors that it writes.
         network_layers: Names of the network's layers in it, sorted.
-        accumulators: What its product, or QK and PV of an attention, are summed in, "" or empty where it is not told.
-        generated_code: Which code the builder has generated for it, "" where that is not told.
+        accumulators: The accumulator of its product, or those of QK and PV of an attention; "" or empty if unknown.
+        generated_code: The identity of the code that the builder generated for it; "" if unknown.
     """
 
     layer_type: str
@@ -50,7 +51,7 @@ class Kernel:
 
     @property
     def types_text(self) -> str:
-        """What goes in and comes out: ``INT8 > FP16``."""
+        """The types of inputs and outputs as text, such as ``INT8 > FP16``."""
         sides = [
             "+".join(dict.fromkeys(label for label in side if label))
             or "?" for side in (self.input_types, self.output_types)
@@ -59,7 +60,10 @@ class Kernel:
 
     @property
     def description(self) -> str:
-        """With the layers in it, those in the scope of the first without it: ``gemm INT8 > FP16: /a/q/MatMul, Add``."""
+        """The kernel as text with its types and layers, such as ``gemm INT8 > FP16: /a/q/MatMul, Add``.
+
+        Layers in the scope of the first layer are shown without that scope.
+        """
         sums = f", sums {'+'.join(dict.fromkeys(self.accumulators))}" if any(self.accumulators) else ""
         scope = self.network_layers[0].rpartition("/")[0] if self.network_layers else ""
         names = [
@@ -71,14 +75,15 @@ class Kernel:
 
 @dataclass(frozen=True)
 class BarrierEffect:
-    """What a fusion barrier does to an engine: the kernels that are there without it alone, and with it alone."""
+    """The effect of a fusion barrier on an engine: kernels that exist only without it, and kernels that exist only with
+    it."""
 
     removed_kernels: tuple[Kernel, ...]
     added_kernels: tuple[Kernel, ...]
 
     @property
     def description(self) -> str:
-        """What it costs, in words."""
+        """The additional kernels that a fusion barrier causes, as text."""
         if not (self.removed_kernels or self.added_kernels):
             return "TensorRT did not fuse across it"
         lost, more = (name_list_text([kernel.description
@@ -89,11 +94,11 @@ class BarrierEffect:
 
 @dataclass(frozen=True)
 class PreviewRefusal:
-    """Why there is no preview.
+    """The reason why a config has no preview.
 
     Attributes:
-        layer: The network's layer that the builder names, "" where it names none.
-        is_rtx_missing: TensorRT-RTX is not there, or does not load; no config has a preview then.
+        layer: The network's layer that the builder names; "" if it names none.
+        is_rtx_missing: True if TensorRT-RTX is not installed or does not load. No config has a preview then.
     """
 
     title: str
@@ -104,26 +109,26 @@ class PreviewRefusal:
 
     @property
     def description(self) -> str:
-        """In one line."""
+        """The reason why a config has no preview, in one line."""
         return ": ".join(filter(None, (self.title, self.cause)))
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a builder makes of a config.
+    """The engine that TensorRT-RTX lists for a config, with effects of the config on it.
 
     Attributes:
-        builder_release: The builder's release, like "1.7.1".
-        compute_capability: The compute capability that it builds for, as (major, minor); ``is_gpu_present`` where a GPU
-        of it is here.
-        implementations: What became of each group, by name.
-        kernels: The layers of the engine; what works on constants alone is left out.
-        qdq_count: How many unfused Q or DQ there are among them.
-        preview_s: From the typed network to the listing.
-        ineffective_groups: Groups whose choice changes nothing in the engine; ``mha_breakers`` those whose choice takes
-            a fused attention apart. None while that is not known.
-        refusal: Why there is nothing of all this; None where there is.
-        builder_warnings: What parser and builder warn of, by group name; see `trt_tui.core.engines.builder_warnings`.
+        builder_release: The release of the builder, such as "1.7.1".
+        compute_capability: The compute capability for which the engine was listed, as (major, minor).
+            ``is_gpu_present`` is True if this machine has such a GPU.
+        implementations: The implementation of each group, by name.
+        kernels: The layers of the engine without those that read only constants.
+        qdq_count: Number of unfused Q or DQ.
+        preview_s: Time in seconds from the typed network to the list.
+        ineffective_groups: Groups whose non-default precision changes nothing in the engine; None if unknown.
+        mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
+        refusal: The reason why there is no preview; None if there is one.
+        builder_warnings: Warnings of parser and builder by group name; see `trt_tui.core.engines.builder_warnings`.
     """
 
     builder_release: str = ""
@@ -141,18 +146,19 @@ class Preview:
 
     @property
     def builder_text(self) -> str:
-        """Which builder for which GPU: ``RTX 1.7, SM89``."""
+        """The builder and the GPU of the preview as text, such as ``RTX 1.7, SM89``."""
         release = ".".join(self.builder_release.split(".")[:2])
         return f"RTX {release}, SM{self.compute_capability[0]}{self.compute_capability[1]}"
 
     def find_groups_in_unrequested_precision(self, network: NetworkOutline, config: PrecisionConfig) -> tuple[str, ...]:
-        """Names of the groups that do not run as a config asks, in network order."""
+        """Finds the names of the groups that run in a precision other than requested, in network order."""
         return tuple(group.name
                      for group in network.groups
                      if has_unrequested_precision(group, config, self.implementations))
 
     def list_group_remarks(self, group: FusionGroup, config: PrecisionConfig) -> tuple[str, ...]:
-        """What is to be said of a group of a config, the weightiest first."""
+        """Lists the remarks about a group of a config, such as another precision or unfused Q/DQ, the most important
+        first."""
         implementation = self.implementations.get(group.name)
         marks = []
         if implementation is not None and has_unrequested_precision(group, config, self.implementations):
@@ -162,7 +168,7 @@ class Preview:
         return (*marks, *self.list_precision_independent_remarks(group))
 
     def list_precision_independent_remarks(self, group: FusionGroup) -> tuple[str, ...]:
-        """What is to be said of a group whatever it is asked to run in."""
+        """Lists the remarks about a group that do not depend on its requested precision."""
         implementation, marks = self.implementations.get(group.name), []
         effects = [
             self.barrier_effects[tensor]
@@ -186,7 +192,7 @@ class Preview:
 
 def build_preview(engine_report: EngineReport, network: NetworkOutline, builder_release: str,
                   compute_capability: tuple[int, int], preview_s: float, is_gpu_present: bool = False) -> Preview:
-    """What a listing says of each group."""
+    """Builds a preview from the list of engine layers."""
     qdq_count = sum(layer.kind == QDQ and not layer.is_constant for layer in engine_report.layers)
     return Preview(builder_release, compute_capability, is_gpu_present,
                    find_group_implementations(engine_report, network), list_kernels(engine_report), qdq_count,
@@ -194,7 +200,7 @@ def build_preview(engine_report: EngineReport, network: NetworkOutline, builder_
 
 
 def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:
-    """The engine layers of a listing that do something in each run, by what they are."""
+    """Lists the kernels of an engine that compute something in each execution."""
     return tuple(
         Kernel(MHA_KERNEL if layer.is_mha else layer.type, _list_type_labels(layer.input_types),
                _list_type_labels(layer.output_types), tuple(sorted(layer.network_layers)),
@@ -205,7 +211,8 @@ def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:
 
 
 def _generated_code_text(engine_layer: EngineLayer) -> str:
-    """What tells generated code apart: part of the tactic's name, and what all kernels of that name sum in."""
+    """Returns a text that distinguishes generated code: a part of the tactic's name, and the accumulators of its
+    kernels."""
     match = _GENERATED_CODE_PATTERN.search(engine_layer.kernel_name)
     return " ".join((match[0] if match is not None else "", *("+".join(_list_type_labels(pair))
                                                               for pair in engine_layer.accumulators))).strip()
@@ -216,12 +223,12 @@ def _list_type_labels(types: Iterable[Precision | None]) -> tuple[str, ...]:
 
 
 def is_same_engine(first_preview: Preview, second_preview: Preview) -> bool:
-    """Whether two previews are of engines with the same layers, and the same code in those that are generated."""
+    """Returns True if two previews show engines with the same layers and the same generated code."""
     return Counter(first_preview.kernels) == Counter(second_preview.kernels)
 
 
 def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[Kernel]:
-    """The kernels of the other engine that this one lacks, in their order."""
+    """Finds the kernels of a changed preview that the base preview lacks, in their order."""
     remaining = Counter(replace(kernel, generated_code="") for kernel in base_preview.kernels)
     added = []
     for kernel in (replace(kernel, generated_code="") for kernel in changed_preview.kernels):
@@ -234,7 +241,7 @@ def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[
 
 def find_groups_sharing_kernel(group: FusionGroup, implementations: Mapping[str, GroupImplementation],
                                network: NetworkOutline) -> tuple[FusionGroup, ...]:
-    """A group and those that share its kernel, in network order."""
+    """Finds a group and the groups in the same kernel, in network order."""
     implementation = implementations.get(group.name)
     names = {group.name, *(implementation.kernel_mates if implementation is not None else ())}
     return tuple(mate for mate in network.groups if mate.name in names)
@@ -242,7 +249,11 @@ def find_groups_sharing_kernel(group: FusionGroup, implementations: Mapping[str,
 
 def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]], gpu_capability: tuple[int, int] | None,
                               requested_capability: tuple[int, int] | None = None) -> tuple[int, int]:
-    """What to build for: what is asked for, else the GPU here if it is known, else the nearest of the known ones."""
+    """Chooses the compute capability of a preview.
+
+    The requested capability comes first, then that of the GPU in this machine, then 8.9. The result is the supported
+    capability nearest to it.
+    """
     candidates = sorted(supported_capabilities)
     target = requested_capability or gpu_capability or (8, 9)
     return min(
@@ -250,13 +261,15 @@ def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]],
         (abs(capability[0] * 10 + capability[1] - target[0] * 10 - target[1]), capability), default=target)
 
 
-# -- what a choice does to the engine ---------------------------------------------------------------------------------
+# -- effects of a group's non-default precision on the engine ---------------------------------------------------------
 
 
 def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionConfig,
                                      preview: Preview) -> list[FusionGroup]:
-    """Groups that were given a precision of their own and do not run in it, or lie in an attention that does not tell:
-    their choice may do nothing."""
+    """Finds groups whose non-default precision may have no effect in the engine.
+
+    The engine runs them in another precision, or they are in an attention kernel that does not report it.
+    """
     def has_unknown_precision(group: FusionGroup) -> bool:
         implementation = preview.implementations.get(group.name)
         return implementation is not None and implementation.in_mha and implementation.implemented_precision(
@@ -268,7 +281,7 @@ def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionC
 
 def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig,
                                 preview: Preview) -> list[FusionGroup]:
-    """Groups of attentions that are no one kernel, if some of it was given a precision of its own: those that were."""
+    """Finds groups with a precision other than the default whose attention is not a single kernel."""
     fused_attentions = {
         group.attention
         for group in network.groups
@@ -281,10 +294,11 @@ def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig
 
 def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGroup],
                               preview_without_choices: Preview) -> tuple[str, ...]:
-    """Which of some groups lie in attentions that are one kernel without their choices.
+    """Finds groups whose non-default precision splits an attention that is a single kernel without it.
 
     Args:
-        preview_without_choices: The preview of the config in which they have their defaults.
+        groups: Groups with a precision other than the default.
+        preview_without_choices: The preview of the config in which the groups have their default precision.
     """
     fused_attentions = {
         group.attention

@@ -1,9 +1,9 @@
-"""A folder that carries a config into production: everything that a build machine needs, and what checks its engine.
+"""The bundle: a folder with everything that a build machine needs for a config, and a script that verifies the engine.
 
-`verify.sh` holds the engine against the FP32 outputs of a few samples by the mean absolute error of each output, which
-Polygraphy (``--check-error-stat mean``) and trtexec of 11.1 and later (``--accuracyAlgorithm=l1``) both compute. The
-tolerance is twice what the simulation of the config has on the same samples (engines in FP16 came out up to 1.4 dB
-below their simulation, a factor of 1.2), and what FP32 itself may differ by.
+`verify.sh` compares the engine with the FP32 outputs of a few samples. It uses the mean absolute error of each output,
+which Polygraphy (``--check-error-stat mean``) and trtexec 11.1 and later (``--accuracyAlgorithm=l1``) both compute. The
+tolerance is twice the error of the simulated config on the same samples, plus a margin for FP32 itself. FP16 engines
+had up to 1.4 dB lower SQNR than their simulation, a factor of 1.2.
 """
 
 import shlex
@@ -46,15 +46,16 @@ from trt_tui.formatting import counted_noun_text, escape_hidden_characters, numb
 
 RELEASE_TITLES = {"8.6": "TensorRT 8.6", "10": "TensorRT 10, strongly typed",
                   "11": "TensorRT 11, where every network is strongly typed", "rtx": "TensorRT-RTX"}
-"""What a bundle can be for, in words."""
+"""Titles of the releases for which a bundle can be made."""
 
 MAX_SAMPLE_BYTES = 64 << 20
-"""Inputs and reference outputs of a bundle take at most so many bytes, but for those of the first feed."""
+"""Maximum size in bytes of the inputs and reference outputs in a bundle. The first feed is always included."""
 
 MAX_FEEDS = 4
 
 TOLERANCE_FACTOR, FLOAT_TOLERANCE_SHARE, INTEGER_TOLERANCE_SHARE = 2.0, 1e-4, 1e-2
-"""An output may be off by so many times the simulated error, and by these shares of its mean magnitude."""
+"""Terms of the tolerance of an output: a multiple of the simulated error, plus a share of the mean magnitude for floats
+or for integers."""
 
 TF32_SCRIPT_FILE, TF32_SCRIPT = "no_tf32.py", '''\
 """Clears TF32 in TensorRT-RTX, called by Polygraphy."""
@@ -72,7 +73,7 @@ INPUTS_FILE, REFERENCE_FILE = "inputs.json", "reference.json"
 
 @dataclass(frozen=True)
 class SampleRun:
-    """One run: what goes in, and what FP32 and the simulation of the config make of it."""
+    """One feed in a bundle, with the outputs of FP32 and of the simulated config."""
 
     inputs: Mapping[str, np.ndarray]
     reference: Mapping[str, np.ndarray]
@@ -80,26 +81,26 @@ class SampleRun:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that it takes in a bundle."""
+        """Size in bytes of inputs and reference outputs in a bundle."""
         return sum(array.nbytes for array in (*self.inputs.values(), *self.reference.values()))
 
 
 @dataclass(frozen=True)
 class BundleContents:
-    """What goes into a folder.
+    """The contents of a bundle.
 
     Attributes:
         release: A name of `RELEASE_TITLES`.
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         config_text: The config as precision.json.
-        range_method: How the ranges were measured; "" where nobody knows.
+        range_method: The method of the ranges; "" if unknown.
         profile: The optimization profile by input name.
-        builder_options: How the builder is to work; its files are copied into the folder.
-        sample_source: What the samples are, in words.
-        sample_runs: The samples, by which the tolerance is set.
-        includes_samples: Whether inputs and outputs go into the folder.
-        comparison: What was measured, as `compare --json` writes it.
-        histograms: Tensors of layers that lose, with their statistics and ranges.
+        builder_options: The options of the builder. Their files are copied into the folder.
+        sample_source: The source of the samples, as text.
+        sample_runs: The samples from which the tolerance is computed.
+        includes_samples: True if inputs and reference outputs are written into the folder.
+        comparison: The measured results in the form of `compare --json`.
+        histograms: Tensors of the layers with the largest errors, with their statistics and amax.
     """
 
     release: str
@@ -119,15 +120,15 @@ class BundleContents:
 
 def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
                        ) -> tuple[dict[str, float], list[str]]:
-    """The mean absolute error that an engine may have at each output, and the outputs that cannot be judged so.
+    """Computes the tolerated mean absolute error of an engine at each output, and lists the outputs that cannot be
+    verified.
 
     Args:
-        mask_magnitudes: From what magnitude values of an output are masks, where there are any: no mean is taken with
-            them.
+        mask_magnitudes: The magnitude by output from which values count as masks. Masks cannot enter a mean.
 
     Returns:
-        Tolerances in the outputs' units, the largest of all iterations; names of outputs whose reference has NaN,
-        infinities or masks, or cannot be known.
+        The tolerances in the outputs' units, the largest over all iterations. Then the names of outputs whose reference
+            contains NaN, infinities or masks, or which were not simulated.
     """
     tolerance_by_output: dict[str, float] = {}
     unjudged_outputs: dict[str, None] = {}
@@ -145,18 +146,18 @@ def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mappin
             floor = share * float(np.abs(wide_reference).mean()) if wide_reference.size else 0.0
             tolerance = (TOLERANCE_FACTOR * error if np.isfinite(error) else 0.0) + floor
             tolerance_by_output[name] = max(tolerance_by_output.get(name, 0.0), tolerance)
-    # An output that is 0 throughout has no floor: what is left of it is the least that a float32 tells.
+    # An output that is 0 everywhere has no floor. Its tolerance is a tiny positive number instead of 0.
     return ({name: value or 1e-12
              for name, value in tolerance_by_output.items()
              if name not in unjudged_outputs}, list(unjudged_outputs))
 
 
 def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
-    """Writes a bundle into a folder that is there and empty; returns its files.
+    """Writes a bundle into an existing empty folder and returns the paths of its files.
 
     Raises:
-        InputError: the release cannot take the config or lacks what production asks for, a range is missing, or a file
-            cannot be written.
+        InputError: The release does not support the config or a builder option, a range is missing, or a file cannot be
+            written.
     """
     network, config, release = bundle.network, bundle.config, bundle.release
     bundle.builder_options.check_release_support(release, RELEASE_TITLES[release])
@@ -216,10 +217,11 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
 
 
 def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuantizationConstraints | None]:
-    """The network, and what 8.6 is told beside it.
+    """Lowers the network of a bundle, and returns the layer constraints for TensorRT 8.6 with it; None for other
+    releases.
 
     Raises:
-        InputError: the release cannot take the config.
+        InputError: The release does not support the config.
     """
     network, config, ranges = bundle.network, bundle.config, bundle.ranges
     if bundle.release != "rtx":
@@ -239,7 +241,7 @@ def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuanti
 
 
 def _copy_builder_files(folder: Path, builder_options: BuilderOptions) -> BuilderOptions:
-    """What production asks for, with its files in the folder."""
+    """Copies the timing cache and plugins into the folder, and returns the builder options with the new paths."""
     if builder_options.timing_cache and Path(builder_options.timing_cache).is_file():
         shutil.copyfile(builder_options.timing_cache, folder / TIMING_CACHE_FILE)
     plugin_paths = _bundled_plugin_paths(builder_options)
@@ -251,7 +253,7 @@ def _copy_builder_files(folder: Path, builder_options: BuilderOptions) -> Builde
 
 
 def _bundled_plugin_paths(builder_options: BuilderOptions) -> tuple[str, ...]:
-    """The libraries of plugins as the folder has them."""
+    """Returns the paths of the plugin libraries relative to the folder of the bundle."""
     return tuple(f"./plugins/{index}-{Path(path).name}" for index, path in enumerate(builder_options.plugins))
 
 
@@ -273,7 +275,10 @@ cd -- "$(dirname -- "$0")"
 
 def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantizationConstraints | None,
                        shapes: Mapping[str, ShapeRange], builder_options: BuilderOptions, title: str) -> str:
-    """How the engine is built: by trtexec on 10 and 11, by Polygraphy on 8.6 and TensorRT-RTX."""
+    """Returns the text of `build.sh`, which builds the engine.
+
+    The script calls trtexec for TensorRT 10 and 11, and Polygraphy for TensorRT 8.6 and TensorRT-RTX.
+    """
     release = bundle.release
     text = _SCRIPT_HEADER.format(title=escape_hidden_characters(title), release=RELEASE_TITLES[release],
                                  usage="#\n#   sh build.sh [more options]")
@@ -301,7 +306,7 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
         return (f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
                 + quote_command((*argv[2:], *clear_options)) + ' "$@"\n')
     text += "\n# Polygraphy clears TF32 unless it is given --tf32.\n"
-    # Polygraphy refuses to load a timing cache that is not there yet.
+    # Polygraphy refuses to load a timing cache that does not exist yet.
     return (
         f"{text}timings=\n[ ! -f "
         f"{TIMING_CACHE_FILE} ] || timings='--load-timing-cache {TIMING_CACHE_FILE}'\npolygraphy convert "
@@ -310,7 +315,10 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
 
 def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str,
                                                                                                       float]) -> str:
-    """What holds the engine against the reference; its exit code says whether that is within the tolerance."""
+    """Returns the text of `verify.sh`, which compares the engine with the reference outputs.
+
+    The exit code of the script shows whether the errors are within the tolerances.
+    """
     usage = """\
 #
 #   sh verify.sh             the engine that build.sh has made, with Polygraphy
@@ -365,7 +373,10 @@ esac
 
 
 def _missing_samples_text(bundle: BundleContents, tolerances: Mapping[str, float]) -> str:
-    """What `verify.sh` says if the folder has no samples: the commands that make some. A good engine passes on both."""
+    """Returns the message of `verify.sh` for a folder without samples, with the commands that create samples.
+
+    A good engine passes with either command.
+    """
     raw_samples = " and the folder whole/samples" if bundle.release == "11" else ""
     outputs = " ".join(shlex.quote(escape_hidden_characters(name)) for name in tolerances)
     return f"""\
@@ -381,7 +392,8 @@ Or put other inputs of the same kind here as {INPUTS_FILE}, as polygraphy run --
 
 def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str, float],
                         samples_folder: str) -> str:
-    """A run of trtexec for each sample and output: it takes one threshold, which counts for all that it is given."""
+    """Returns one trtexec command per sample and output, because trtexec applies one threshold to all outputs of a
+    command."""
     names = {*tolerances, *(name for sample_run in sample_runs for name in sample_run.inputs)}
     if any(character in name for name in names for character in ",:'"):
         return ('    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
@@ -412,10 +424,10 @@ def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun]
 
 
 def _write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_files: bool) -> None:
-    """Inputs and FP32 outputs for Polygraphy.
+    """Writes inputs and FP32 outputs in the form that Polygraphy reads.
 
     Args:
-        writes_raw_files: For trtexec, too: each array as its bytes.
+        writes_raw_files: True if each array is also written as raw bytes, which trtexec reads.
     """
     with open_atomic_writer(folder / INPUTS_FILE) as stream:
         write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
@@ -447,7 +459,8 @@ _FILE_DESCRIPTIONS = {
 
 def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, float], unjudged_outputs: Sequence[str],
                  notes: Sequence[str]) -> str:
-    """The comparison with figures, what is in the folder, and what the engine may be off by."""
+    """Returns the text of `report.md`: the comparison with charts, the list of files, and the tolerances of
+    `verify.sh`."""
     charts = draw_all_charts(bundle.comparison, "config", bundle.histograms)
     for name, (_, svg) in charts.items():
         (folder / "figures").mkdir(exist_ok=True)

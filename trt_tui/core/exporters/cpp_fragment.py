@@ -1,7 +1,7 @@
-"""A fragment of C++ that builds an engine from a bundle's network, as each release's API has it.
+"""A C++ fragment that builds an engine from the network of a bundle, with the API of each TensorRT release.
 
-The API follows ``NvInfer.h``: TensorRT 10 is strongly typed by a creation flag, 11 and TensorRT-RTX always are, 8.6 is
-told precisions layer by layer beside Q/DQ. TF32 is on by default in all of them.
+The API is that of ``NvInfer.h``. TensorRT 10 is strongly typed if a creation flag is set; 11 and TensorRT-RTX always
+are. TensorRT 8.6 receives a precision for each layer in addition to Q/DQ. TF32 is on by default in all releases.
 """
 
 import json
@@ -184,18 +184,18 @@ def cpp_builder_fragment(release: str, release_title: str, title: str, constrain
                          more_profiles: Sequence[Mapping[str, ShapeRange]] = (),
                          builder_options: BuilderOptions | None = None, network_file: str = "network.onnx",
                          engine_file: str = "model.engine") -> str:
-    """The text of the fragment.
+    """Returns the text of a C++ fragment that builds the engine of a bundle.
 
     Args:
         release: "8.6", "10", "11" or "rtx".
-        release_title: The release in words.
-        title: What is built, for the heading.
-        constraints: What 8.6 is told layer by layer beside Q/DQ; None for a strongly typed release.
-        tf32: Whether FP32 layers may use TF32; else its flag is cleared.
-        shapes: The optimization profile by input name; for inputs with dynamic dimensions.
-        more_profiles: More profiles.
-        builder_options: How the builder is to work.
-        network_file, engine_file: The files.
+        release_title: The release as text.
+        title: The description of the engine, for the heading.
+        constraints: The layer constraints of TensorRT 8.6, in addition to Q/DQ; None for a strongly typed release.
+        tf32: True if FP32 layers may use TF32. If False, the flag of TF32 is cleared.
+        shapes: The optimization profile by input name, for inputs with dynamic dimensions.
+        more_profiles: Additional optimization profiles.
+        builder_options: The options of the builder. network_file, engine_file: Paths of the network and the engine in
+            the code.
     """
     builder_options = builder_options or BuilderOptions()
     timing_cache_file = builder_options.timing_cache
@@ -274,7 +274,7 @@ def _shape_profile_lines(shapes: Mapping[str, ShapeRange], profile_variable: str
 
 
 def _cpp_string_literal(text: str) -> str:
-    """A string literal; bytes beyond ASCII as octal escapes, which end after three digits."""
+    """Returns a C++ string literal. Bytes outside ASCII become octal escapes, which end after three digits."""
     characters = []
     for byte in text.encode("utf-8", "surrogateescape"):
         char = chr(byte)

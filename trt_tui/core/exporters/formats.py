@@ -1,4 +1,7 @@
-"""Writing a config in a format of `trt_tui.core.exporters.registry`: what a writer gets, and what it returns."""
+"""The common part of all exports of a config: the context that a format's writer receives, and its result.
+
+`trt_tui.core.exporters.registry` lists the formats.
+"""
 
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -18,15 +21,15 @@ from trt_tui.files.writing import file_transaction
 
 @dataclass(frozen=True)
 class ExportContext:
-    """Everything that a format is written from.
+    """The network, config and options from which an export is written.
 
     Attributes:
         path: The first file.
         ranges: Calibrated amax by tensor name, in the tensors' own units.
-        companion_paths: The other files that the format may consist of, by role.
+        companion_paths: The other files that the format may have, by role.
         shapes: The optimization profile by input name.
-        builder_options: The options of the builder, where a format holds them.
-        range_method: The method of the ranges, as a calibration cache states it; "" if it is not known.
+        builder_options: The options of the builder, which some formats contain.
+        range_method: The method of the ranges, as a calibration cache states it; "" if unknown.
     """
 
     path: Path
@@ -49,12 +52,12 @@ class WrittenExport(NamedTuple):
 def write_export(format_name: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  *, shapes: Mapping[str, ShapeRange] | None = None, builder_options: BuilderOptions | None = None,
                  range_method: str = "") -> WrittenExport:
-    """Writes a config in a format that has a writer; see `ExportContext` for the arguments.
+    """Writes a config in one of the export formats that have a writer. `ExportContext` describes the arguments.
 
-    If a file cannot be written, none is, and files that were there stay as they were.
+    All files are written, or none. If one cannot be written, existing files are unchanged.
 
     Raises:
-        InputError: the config cannot be told in this format, a range is missing, or a file cannot be written.
+        InputError: The format cannot represent the config, a range is missing, or a file cannot be written.
     """
     writers = {name: export_format.writer for name, export_format in EXPORT_FORMATS.items() if export_format.writer}
     if format_name not in writers:

@@ -1,4 +1,4 @@
-"""A comparison as JUnit's XML, as the servers that run tests read it: a case for each run, stage and engine."""
+"""A comparison as JUnit XML for test servers, with a test case for each run, stage and engine."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,17 +10,17 @@ from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.formatting import escape_hidden_characters
 
 _INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, not even escaped."""
+"""Characters that XML 1.0 cannot contain, even escaped."""
 
 
 @dataclass(frozen=True)
 class JUnitCase:
-    """One case.
+    """One JUnit test case: a run of a comparison with its failure, error and measured values.
 
     Attributes:
-        failure: Why it fails, "" where it does not.
-        error: Why it could not be judged, "" where it could.
-        text: Its figures.
+        failure: The reason why it fails; "" if it passes.
+        error: The reason why it could not be measured; "" if it was.
+        text: Its measured values.
     """
 
     name: str
@@ -30,10 +30,10 @@ class JUnitCase:
 
 
 def build_junit_cases(comparison: Mapping[str, Any], failures: Mapping[str, str]) -> list[JUnitCase]:
-    """A case for each run of a comparison's record.
+    """Builds a test case for each run of a comparison's JSON record.
 
     Args:
-        failures: Why a run fails, by its name.
+        failures: The reason why a run fails, by its name.
     """
     cases = []
     for name, run in comparison.get("runs", {}).items():
@@ -51,11 +51,11 @@ def build_junit_cases(comparison: Mapping[str, Any], failures: Mapping[str, str]
 
 
 def junit_xml_text(model_name: str, cases: Sequence[JUnitCase], notes: Iterable[str] = ()) -> str:
-    """The text of the file.
+    """Returns the text of a JUnit XML file.
 
     Args:
-        model_name: The network's name.
-        notes: What else to know, for the suite's output.
+        model_name: The name of the network.
+        notes: Additional lines for the output of the test suite.
     """
     failure_count, error_count = sum(bool(test_case.failure) and not test_case.error
                                      for test_case in cases), sum(bool(test_case.error) for test_case in cases)

@@ -1,4 +1,4 @@
-"""A comparison as a report in Markdown: a pure function of the comparison's JSON record."""
+"""Reports of comparisons and searches in Markdown. The report of a comparison is a pure function of its JSON record."""
 
 import math
 import re
@@ -42,19 +42,20 @@ from trt_tui.formatting import (
 )
 
 MAX_WORST_ROWS = 15
-"""How many layers of a run are listed."""
+"""Maximum number of layers listed for a run."""
 
 _ENGINE_SUFFIX = "-engine"
 
 
 def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline | None = None,
                         config: PrecisionConfig | None = None) -> str:
-    """The report: verdict, judged outputs, engines, layers that lose most, and the config.
+    """Returns the report of a comparison: accuracy, judged outputs, engines, layers with the largest errors, and the
+    config.
 
     Args:
-        comparison: A record of schema ``comparison-v1``; what it lacks is left out.
-        network: Adds each layer's operator.
-        config: Adds what it gives each group; needs ``network``.
+        comparison: A record of schema ``comparison-v1``. Missing keys are left out of the report.
+        network: The network, from which the report takes the operator of each layer.
+        config: The config, whose moves the report lists; needs ``network``.
     """
     model = comparison.get("model", {})
     reference = comparison.get("reference", {})
@@ -124,17 +125,18 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
 
 
 def guard_warnings_markdown(guards: Sequence[Mapping[str, str]]) -> list[str]:
-    """What guards warn of, under a heading; nothing where they warn of nothing.
+    """Returns a table of guard warnings with a heading; no lines if there are no warnings.
 
     Args:
-        guards: Records as `trt_tui.core.guards.guard.warning_record` makes them.
+        guards: Records from `trt_tui.core.guards.guard.warning_record`.
     """
     rows = [tuple(text_cell(guard[key]) for key in ("guard", "what", "why", "next")) for guard in guards]
     return ["## Warnings", "", *markdown_table(("guard", "what", "why", "next"), rows), ""] if rows else []
 
 
 def preview_text(preview: Mapping[str, Any]) -> str:
-    """How many groups a builder would not run as asked, and which."""
+    """Returns a sentence with the number and names of the groups that a preview shows in a precision other than
+    requested."""
     release = ".".join(preview["release"].split(".")[:2])
     other_groups = preview["not_as_asked"]
     group_names = f": {name_list_text(other_groups)}" if other_groups else ""
@@ -145,7 +147,10 @@ def preview_text(preview: Mapping[str, Any]) -> str:
 
 
 def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A row for each stage at its worst output, against the reference and against the stage before."""
+    """Returns a table of the stages on the way to production, with the errors of each stage at its worst output.
+
+    The errors are given against the reference and against the stage before.
+    """
     rows = []
     for stage in stages:
         mark = SIMULATED_MARK if stage["kind"] == "simulated" else ""
@@ -165,7 +170,7 @@ def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _stage_error_cells(outputs: Mapping[str, Mapping[str, Any]], simulated_mark: str) -> list[str]:
-    """The errors of the worst of some outputs."""
+    """Returns the table cells with the error metrics of the worst output."""
     def sqnr_sort_key(output_errors: Mapping[str, Any]) -> float:
         db = output_errors.get("sqnr_db")
         return db if db is not None else float("inf") if output_errors.get("cosine") == 1 else -float("inf")
@@ -184,7 +189,8 @@ def _run_title_text(runs: Mapping[str, Mapping[str, Any]], run_name: str,
 
 
 def _engine_lines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """How each engine was built, and how many of its layers compute in what with which share of the time."""
+    """Returns tables of the engines: the build of each engine, and the number and time share of its layers by
+    precision."""
     rows, shares = [], []
     precision_words = [
         word for word in ENGINE_PRECISION_TITLES if any(word in run.get("computed_in", {}) for run in engines.values())
@@ -210,7 +216,7 @@ def _engine_lines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, M
 
 
 def _profile_table(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How fast an engine is in each of its profiles."""
+    """Returns a table of the speed of an engine in each of its optimization profiles."""
     rows = [(text_cell(", ".join(
         profile_shapes_text(name, *(shapes[bound]
                                     for bound in ("min", "opt", "max")))
@@ -223,7 +229,8 @@ def _profile_table(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _repeated_build_lines(run: Mapping[str, Any]) -> list[str]:
-    """What each of several builds of a config came to, and where identical samples come out different."""
+    """Returns a table of several builds of one config, and the outputs at which identical samples of one batch differ.
+    """
     lines: list[str] = []
     if builds := run.get("builds"):
         rows = [(_sqnr_cell(build["errors"], "") if "errors" in build else "", number_text(build.get("latency_ms")),
@@ -238,14 +245,15 @@ def _repeated_build_lines(run: Mapping[str, Any]) -> list[str]:
 
 
 def _engine_state_text(run: Mapping[str, Any]) -> str:
-    """Whether an engine is one of the config asked for, where that is to be said."""
+    """Returns a short text if an engine was not built or executed, or has other precisions than requested; "" if
+    neither."""
     if run.get("source", "").startswith("onnxruntime"):
         return "not executed" if run.get("failed") else ""
     return "not built" if run.get("failed") else "other precision" if run.get("as_asked") is False else ""
 
 
 def _build_attempt_lines(run: Mapping[str, Any]) -> list[str]:
-    """What was tried for an engine that was not built as asked, or not at all, and what it runs otherwise."""
+    """Returns the build attempts for an engine that was refused, and the groups that run in other precisions."""
     rows = [(text_cell(attempt["said"]), text_cell(attempt.get("failed", "built"))) for attempt in run.get("rungs", ())]
     lines = [*markdown_table(("told", "result"), rows), ""] if len(rows) > 1 else []
     if run.get("failed"):
@@ -303,20 +311,21 @@ def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _result_reason_lines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Why a result has a question mark, or fails for another reason than its value alone; a line for each run."""
+    """Returns one line for each run whose target result has stated reasons, such as the doubts behind PASS?."""
     results = [(name, run["result"]) for name, run in runs.items() if run.get("result", {}).get("reasons")]
     return [f"- {_run_title_text(runs, name)}: {result['outcome']}: {text_cell('; '.join(result['reasons']))}"
             for name, result in results]
 
 
 def _value_source_text(run: Mapping[str, Any]) -> str:
-    """The source of a run's values; of an engine with its builder and GPU, of an exported network with its executor."""
+    """Returns the source of a run's values, with builder and GPU for an engine, and the executor for an exported
+    network."""
     executor = builder_device_text(run.get("backend", ""), run.get("gpu", ""))
     return text_cell(f"{run.get('source', '')} ({executor})" if executor else run.get("source", ""))
 
 
 def _metric_parts_table(reference: Mapping[str, float], runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The parts of the metric, the worst drop first; nothing of a metric without parts."""
+    """Returns a table of the parts of the metric, the largest drop first; no lines for a metric without parts."""
     scored_runs = {name: run for name, run in runs.items() if run.get("metric_parts") and run.get("as_asked", True)}
     if len(reference) < 2 or not scored_runs:
         return []
@@ -335,7 +344,7 @@ def _find_worst_output(outputs: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def _error_sort_key(errors: Mapping[str, Any]) -> float:
-    """Sorts errors, the worst first: NaN and Inf, then by SQNR, exact ones last."""
+    """Returns a key that sorts errors, the worst first: NaN and Inf, then by increasing SQNR, exact results last."""
     if errors.get("nan") or errors.get("inf"):
         return float("-inf")
     sqnr = errors.get("sqnr_db")
@@ -367,14 +376,15 @@ def _judged_output_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _reference_variation_text(errors: Mapping[str, Any]) -> str:
-    """How much the reference varies between samples; "" where that is not known."""
+    """Returns the variation of the reference between samples as text; "" if unknown."""
     if "variation_db" not in errors:
         return ""
     return output_variation_text(-math.inf if errors["variation_db"] is None else errors["variation_db"])
 
 
 def _engine_inner_error_lines(run: Mapping[str, Any]) -> list[str]:
-    """How the errors inside an engine were read, and where it parts from its simulation."""
+    """Returns lines on the errors inside an engine: their source, and the group at which it departs from its
+    simulation."""
     record = run.get("layers_read")
     if record is None:
         return []
@@ -391,7 +401,10 @@ def _engine_inner_error_lines(run: Mapping[str, Any]) -> list[str]:
 
 
 def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -> list[str]:
-    """The groups that own most of the error; the layers of lowest isolated SQNR where shares were not measured."""
+    """Returns a table of the groups with the largest error shares.
+
+    If no shares were measured, it lists the layers of lowest isolated SQNR.
+    """
     layers: Mapping[str, Mapping[str, Any]] = run.get("layers", {})
     groups: Mapping[str, Mapping[str, Any]] = run.get("groups", {})
     shares = {name: group["owns"] for name, group in groups.items() if group.get("owns") is not None}
@@ -445,7 +458,7 @@ def _config_lines(config: PrecisionConfig, network: NetworkOutline) -> list[str]
 
 
 def moves_markdown(config: PrecisionConfig, network: NetworkOutline) -> list[str]:
-    """A table for each kind of move in a config."""
+    """Returns a table for each kind of move in a config."""
     lines: list[str] = []
     for header, rows in move_tables(config, network):
         lines += ["", *markdown_table(header, [(code_cell(row[0]), *map(text_cell, row[1:])) for row in rows])]
@@ -456,17 +469,18 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
                     reduction_rows: Sequence[Sequence[str]], headline: str,
                     notes: Sequence[str], metric_rows: Sequence[Sequence[str]], engine_rows: Sequence[Sequence[str]],
                     plot_lines: Sequence[str], guards: Sequence[Mapping[str, str]] = ()) -> str:
-    """The report of a search: the config with the reasons, and every evaluation as evidence.
+    """Returns the report of a search: the config with the reasons for its moves, and all evaluations.
 
     Args:
-        evaluation_rows: Rows of all of the search, in its order, a header first.
-        reduction_rows: Rows of what a strategy that goes downwards has tried, a header first; [] for any other.
+        evaluation_rows: Table rows of all evaluations, in their order, a header first.
+        reduction_rows: Table rows of the changes that a top-down strategy tried, a header first; [] for other
+            strategies.
         headline: The outcome in one line.
-        notes: How it was found, where its figures are from, what else to know.
-        metric_rows: Rows of the metric's parts, a header first.
-        engine_rows: Rows of the configs that were built, a header first.
-        plot_lines: Lines that draw these.
-        guards: See `guard_warnings_markdown`.
+        notes: Lines on the strategy, the source of the values, and other facts.
+        metric_rows: Table rows of the metric's parts, a header first.
+        engine_rows: Table rows of the configs that were built, a header first.
+        plot_lines: Lines of a plot of the engines.
+        guards: Records for `guard_warnings_markdown`.
     """
     lines = [f"# Fix for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [
@@ -498,7 +512,7 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table without the columns that are empty throughout."""
+    """Returns the lines of a Markdown table without its empty columns."""
     if not rows:
         return ["Nothing was measured."]
     columns = [column for column in range(len(header)) if column == 0 or any(row[column] for row in rows)]
@@ -513,13 +527,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 
 
 def text_cell(text: Any) -> str:
-    """A text of one line that Markdown shows as it is."""
+    """Returns a text with Markdown's special characters escaped, in one line."""
     return "".join(f"\\{character}" if character in "\\|`*_<>[]&" else character
                    for character in escape_hidden_characters(text))
 
 
 def code_cell(name: str | None) -> str:
-    """A name as code, fenced by more backticks than it holds in a row."""
+    """Returns a name as inline code, with a longer fence if the name itself contains backticks."""
     if not name:
         return ""
     name = escape_hidden_characters(name).replace("|", "\\|")

@@ -1,10 +1,11 @@
-"""The layers that NVIDIA ModelOpt is to quantize and to leave out, as patterns that match exactly them.
+r"""The export for NVIDIA ModelOpt: lists of layers to quantize and to leave out, as patterns that match exactly these
+layers.
 
 ModelOpt's ONNX quantizer leaves out every node for which ``re.match(pattern, node.name)`` holds
-(``expand_node_names_from_patterns`` in ``modelopt/onnx/quantization/graph_utils.py``), and AutoCast keeps those in high
-precision (``DisabledNodeNameRegexRule`` in ``modelopt/onnx/autocast/nodeclassifier.py``). ``re.match`` looks at the
-start of a name only, so that ``conv1`` hits ``conv10`` too; ``$`` at the end keeps to the whole name, but matches
-before a last line break too, and stands as ``\\Z`` where that would hit another node.
+(``expand_node_names_from_patterns`` in ``modelopt/onnx/quantization/graph_utils.py``). AutoCast keeps such nodes in
+high precision (``DisabledNodeNameRegexRule`` in ``modelopt/onnx/autocast/nodeclassifier.py``). ``re.match`` compares
+only the start of a name, so ``conv1`` also matches ``conv10``. A ``$`` at the end requires the whole name, but also
+matches before a final line break. If that would match another node, the pattern ends in ``\Z``.
 """
 
 import json
@@ -37,20 +38,20 @@ from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 _CALIBRATION_METHODS = {"entropy": "entropy", "minmax": "max"}
-"""Our calibration methods that ModelOpt's quantizer has, by its names."""
+"""ModelOpt's name of each range method that its quantizer has too."""
 
 
 @dataclass(frozen=True)
 class ModelOptExclusions:
-    """Layers that ModelOpt leaves out, by name.
+    """The layers of a config that ModelOpt quantizes, leaves out or keeps in FP32, by name.
 
     Attributes:
-        quantized_layers: Layers that the config runs in INT8 and that carry Q/DQ.
-        unquantized_layers: Layers that get no INT8: all but those whose group the config runs in INT8.
-        fp32_layers: Layers that stay in FP32: those whose group runs in FP32, or in INT8 with FP32 around it.
-        low_precision: What AutoCast casts the rest to, FP16 before BF16; None where the config has no such layer.
-        recast_groups: Groups that the config runs in BF16, or in INT8 with BF16 around, and that ModelOpt casts to
-    FP16.
+        quantized_layers: Layers that the config runs in INT8 and that have Q/DQ.
+        unquantized_layers: Layers whose group the config does not run in INT8.
+        fp32_layers: Layers that stay in FP32: their group runs in FP32, or in INT8 with FP32 at its boundary.
+        low_precision: The type to which AutoCast casts the other layers, FP16 before BF16; None if there are none.
+        recast_groups: Groups that the config runs in BF16, or in INT8 with BF16 at the boundary, and that ModelOpt
+            casts to FP16.
     """
 
     quantized_layers: tuple[str, ...]
@@ -61,7 +62,10 @@ class ModelOptExclusions:
 
 
 def find_modelopt_exclusions(network: Network, config: PrecisionConfig) -> ModelOptExclusions:
-    """The layers to leave out. Folded layers (constants, shapes, integers, casts) are on neither list."""
+    """Finds the layers that ModelOpt must quantize, leave out or keep in FP32.
+
+    Folded layers (constants, shapes, integers, casts) are in no list.
+    """
     assignment = config.precision_by_group(network)
     quantized_layers, unquantized_layers, fp32_layers, boundary_by_group = [], [], [], dict[str, Precision]()
     for layer in network.layers:
@@ -87,16 +91,17 @@ def find_modelopt_exclusions(network: Network, config: PrecisionConfig) -> Model
 
 
 def build_name_patterns(names: Iterable[str], all_names: Collection[str]) -> list[str]:
-    """Patterns that ``re.match`` finds in these of all names and in no other."""
+    """Builds a pattern for each given name that ``re.match`` finds in this name, but in no other name of the network.
+    """
     all_names = set(all_names)
     return [re.escape(name) + (r"\Z" if f"{name}\n" in all_names else "$") for name in names]
 
 
 def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
-    """Checks that a config can be told to ModelOpt.
+    """Checks that ModelOpt supports the precisions of a config.
 
     Raises:
-        InputError: it has layers in FP8 or INT4, or products summed in FP32.
+        InputError: The config has layers in FP8 or INT4, or products with an FP32 accumulator.
     """
     for precision, groups in groups_by_release_dependent_precision(network, config).items():
         if precision is not Precision.INT8:
@@ -109,13 +114,14 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
 
 def modelopt_record(network: Network, config: PrecisionConfig, model_file: str = "model.onnx", range_method: str = "",
                     cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What the file holds: the arguments of each of the two tools, and the Python that uses them.
+    """Returns the content of the ModelOpt export: the arguments of its quantizer and of AutoCast, and the Python to
+    call them.
 
     Args:
-        model_file: File name of the network whose nodes bear the config's names.
-        range_method: How the config's ranges were measured; the quantizer is told the same where it knows it.
-        cache_file: File name of the ranges as a TensorRT calibration cache, "" without.
-        omissions: What the lists lack of the config, see `trt_tui.core.exporters.omissions`.
+        model_file: File name of the network whose nodes have the names in the config.
+        range_method: The method of the config's ranges. The quantizer receives the same method if it supports it.
+        cache_file: File name of the ranges as a TensorRT calibration cache; "" if there is none.
+        omissions: The parts of the config that the lists lack; see `trt_tui.core.exporters.omissions`.
     """
     exclusions = find_modelopt_exclusions(network, config)
     all_names = {layer.name for layer in network.layers}
@@ -130,7 +136,7 @@ def modelopt_record(network: Network, config: PrecisionConfig, model_file: str =
     input_file, record = model_file, dict[str, Any]()
     runs_autocast = bool(exclusions.fp32_layers) and exclusions.low_precision is not None
     if exclusions.quantized_layers or exclusions.low_precision is None:
-        # With high_precision_dtype="fp32" the quantizer casts nothing, so that AutoCast's list decides.
+        # With high_precision_dtype="fp32" the quantizer casts nothing, so the list for AutoCast decides.
         high_precision = "fp32" if runs_autocast or exclusions.low_precision is None else exclusions.low_precision.value
         record["quantize"] = {
             "quantize_mode": "int8", "calibration_method": _CALIBRATION_METHODS.get(range_method, "max"),
@@ -167,7 +173,7 @@ def modelopt_record(network: Network, config: PrecisionConfig, model_file: str =
 
 def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: ModelOptExclusions, range_method: str,
                      cache_file: str) -> list[str]:
-    """What to know of the quantizer's part."""
+    """Returns notes for the user on the arguments of ModelOpt's quantizer."""
     notes = []
     if cache_file:
         notes.append(
@@ -199,10 +205,10 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
 
 def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, model_file: str = "model.onnx",
                    range_method: str = "", cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> None:
-    """Writes `modelopt_record` as JSON; the file is whole or not there.
+    """Writes `modelopt_record` as JSON. The file is written completely or not at all.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: The file cannot be written.
     """
     record = modelopt_record(network, config, model_file, range_method, cache_file, omissions)
     name = json.dumps(Path(path).name)
@@ -211,7 +217,8 @@ def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, 
 
 
 def write_modelopt_export(context: ExportContext) -> WrittenExport:
-    """Writes the lists, the FP32 network that ModelOpt is to quantize, and the cache if anything has a range."""
+    """Writes the lists for ModelOpt, the FP32 network that ModelOpt quantizes, and the calibration cache if there are
+    ranges."""
     path, network = context.path, context.network
     base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
     config = replace_file_precision(network, context.config)
@@ -230,7 +237,8 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
 
 
 def _derive_fp32_config(config: PrecisionConfig) -> PrecisionConfig:
-    """Returns FP32 throughout with the operators, scaled channels and barriers of a config, which ModelOpt keeps."""
+    """Returns a config in FP32 with the rewrites, SmoothQuant moves and barriers of another config, which ModelOpt
+    keeps."""
     fp32_config = PrecisionConfig.from_precision(Precision.FP32)
     for move_class in (RewriteMove, SmoothQuantMove, BarrierMove):
         fp32_config = fp32_config.with_moves(config.get_moves(move_class))

@@ -1,5 +1,7 @@
-"""The parts of a config that a production format has no word for: a file names them, so that the importer takes them up
-or says that they are missing."""
+"""Omissions: the parts of a config that an export format cannot represent.
+
+An exported file lists them. The importer then restores them, or reports that they are missing.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -19,14 +21,14 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 
 def omission_record(network: Network, config: PrecisionConfig, network_file: str,
                     range_tensors: Collection[str]) -> dict[str, Any]:
-    """Returns what a file of precisions and ranges lacks of a config; empty if it lacks nothing.
+    """Returns the parts of a config that a file of precisions and ranges cannot represent; empty if there are none.
 
     Args:
-        network_file: The name of the exported network, which has the changes of the network.
-        range_tensors: The tensors whose ranges the format holds.
+        network_file: The name of the exported network, which contains the changes of the network.
+        range_tensors: The tensors whose ranges the format contains.
 
     Returns:
-        Sentences under "moves", and under "ranges" the tensors whose ranges are those of the changed network.
+        Sentences under "moves". Under "ranges", the tensors whose ranges are those of the changed network.
     """
     lines: list[str] = []
     for kind in (RewriteMove, SmoothQuantMove, BiasCorrectionMove, BarrierMove):
@@ -53,13 +55,15 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
 def implicit_omission_record(network: Network, config: PrecisionConfig, network_file: str,
                              constraints: ImplicitQuantizationConstraints,
                              range_tensors: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Returns `omission_record` of a weakly typed build, which says nothing of layers that move values.
+    """Returns the omissions of an export for a weakly typed build, which sets no precision for layers that only move
+    values.
 
     Args:
         range_tensors: The tensors that have ranges in another file; None if all ranges are those of ``constraints``.
 
     Returns:
-        Under "rows" also the precisions of these, by layer; and under "around" the precision around quantized layers.
+        The entries of `omission_record`. Under "rows" also the precisions of the layers that only move values, by
+            layer. Under "around", the float precision around quantized layers.
     """
     nearest_config = replace_file_precision(network, config)
     rows: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Saving a lowered network as an ONNX file, its external weights beside it.
+"""The export of a lowered network as an ONNX file with its external weights beside it.
 
-External data is copied, never linked: onnx and onnx-ir refuse to read a data file that is a symbolic link or has more
-than one hard link, so a link would make the export unreadable, and a hard link the source too. Where the file system
-can share blocks between files (btrfs, XFS), the copy takes neither time nor space.
+External data are copied, never linked. onnx and onnx-ir refuse to read a data file that is a symbolic link or has more
+than one hard link. A link would make the export unreadable, and a hard link the source too. If the file system can
+share blocks between files (btrfs, XFS), the copy takes neither time nor space.
 """
 
 import contextlib
@@ -29,23 +29,28 @@ from trt_tui.files.writing import convert_write_errors, file_transaction, find_c
 from trt_tui.formatting import counted_noun_text
 
 MAX_INLINE_BYTES = (1 << 31) - (1 << 26)
-"""Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""
+"""Maximum total size in bytes of the weights in an ONNX file. A protobuf file ends at 2 GiB, and nodes need space too.
+"""
 
 CRASHING_RUNTIMES = "1.31 and 1.32"
-"""The releases of ONNX Runtime that were seen to crash where `onnxruntime_loading_note` says so; of others it is not
-known."""
+"""The releases of ONNX Runtime that crashed in the case of `onnxruntime_loading_note`. Other releases were not tested.
+"""
 
 _SMALL_TENSOR_BYTES = 1024
 _ALIGNMENT = 4096
 
 
 def onnxruntime_loading_note(model: ir.Model) -> str:
-    """Which options ONNX Runtime may need to load a typed network; "" where it needs none.
+    """Returns a note on the options that ONNX Runtime needs to load a typed network; "" if it needs none.
 
-    From `MIN_UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of.
-    At any opset: a Transpose in FP16 that moves the first axis before a MatMul with a matrix, which it fuses and then
-    dies of (at its highest level; FP32 loads). A Relu in FP32 before a Q to FP8 is removed from its extended level on,
-    as if the codes had no sign.
+    There are three cases:
+
+    - From opset `MIN_UNSAFE_OPSET` on, a MatMul of INT8 values followed by the Add of its bias. ONNX Runtime converts
+      them into a Reshape and a Gemm.
+    - At any opset, a Transpose in FP16 that moves the first axis before a MatMul with a matrix. ONNX Runtime fuses them
+      at its highest optimization level and then crashes. FP32 loads.
+    - A Relu in FP32 before a Q to FP8. From the extended level on, ONNX Runtime removes the Relu, as if FP8 values had
+      no sign.
     """
     opset, notes = model.graph.opset_imports.get("", 0), []
     for node in model.graph:
@@ -67,8 +72,11 @@ def onnxruntime_loading_note(model: ir.Model) -> str:
 
 
 def qdq_loss_debug_note(model: ir.Model) -> str:
-    """Returns what ONNX Runtime's ``qdq_loss_debug`` cannot match in a typed network, and the remedy; "" if it matches
-    all, or if nothing is quantized."""
+    """Returns a note on weights that ONNX Runtime's ``qdq_loss_debug`` cannot compare in a typed network, and the
+    remedy.
+
+    The note is "" if the tool can compare all weights, or if nothing is quantized.
+    """
     dequantized_values = [node.inputs[0] for node in model.graph if node.op_type == "DequantizeLinear"]
     producers = [value.producer() for value in dequantized_values if value is not None]
     has_quantized_weights = any(
@@ -84,14 +92,14 @@ def qdq_loss_debug_note(model: ir.Model) -> str:
 
 
 def _is_stored_constant(value: ir.Value | None) -> bool:
-    """Returns True for a constant, or a Cast of one."""
+    """Returns True if a value is a constant, or a Cast of a constant."""
     while value is not None and (node := value.producer()) is not None and node.op_type == "Cast":
         value = node.inputs[0]
     return value is not None and value.const_value is not None
 
 
 def _is_relu_before_fp8(node: ir.Node) -> bool:
-    """Returns True for a Relu in FP32 whose result is quantized to FP8."""
+    """Returns True if a node is a Relu in FP32 whose result is quantized to FP8."""
     if node.op_type != "Relu" or node.outputs[0].dtype not in (None, ir.DataType.FLOAT):
         return False
     return any(use.node.op_type == "QuantizeLinear" and use.node.outputs[0].dtype is ir.DataType.FLOAT8E4M3FN
@@ -99,7 +107,11 @@ def _is_relu_before_fp8(node: ir.Node) -> bool:
 
 
 def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None) -> bool:
-    """Whether an FP16 tensor has its first axis put last or last but one by a Transpose, and is beside a matrix."""
+    """Returns True if a Transpose moves the first axis of an FP16 tensor to one of the last two places before a matrix
+    product.
+
+    The other operand must have at most two dimensions.
+    """
     qdq_operators = ("DequantizeLinear", "QuantizeLinear")
     while value is not None and (node := value.producer()) is not None and node.op_type in qdq_operators:
         value = node.inputs[0]
@@ -113,17 +125,17 @@ def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None)
 
 
 def _has_one_axis(value: ir.Value | None) -> bool:
-    """Whether a tensor is a vector, or may be one."""
+    """Returns True if a tensor is a vector, or if its rank is unknown."""
     return value is not None and (value.shape is None or len(value.shape) == 1)
 
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """What was written.
+    """The files of a saved ONNX network.
 
     Attributes:
         path: The ONNX file.
-        data_files: External data files that it refers to, all in its folder or below.
+        data_files: External data files of the network, all in its folder or below.
     """
 
     path: Path
@@ -132,23 +144,23 @@ class WrittenModel:
 
 def export_typed_network(lowered_model: ir.Model, network: Network, path: Path | str, *,
                          max_inline_bytes: int = MAX_INLINE_BYTES) -> WrittenModel:
-    """Saves a lowered network. The same network gives the same bytes on every run.
+    """Saves a lowered network as an ONNX file. The same network always gives the same bytes.
 
-    Weights in external files stay there: an export in the same folder refers to the same files; for one in another
-    folder they are copied beside it, under another name where a file of other content is in the way.
-    Weights in memory go into the ONNX file, or into ``<name>.data`` beside it if they are too many.
+    Weights in external files stay there: an export in the same folder refers to the same files. For an export in
+    another folder they are copied beside it. If a file with other content has the name, the copy gets another name.
+    Weights in memory go into the ONNX file, or into ``<name>.data`` beside it if they exceed the limit.
 
     Args:
-        lowered_model: Left as it is.
-        network: The network it was made from.
-        max_inline_bytes: How many bytes of weights the ONNX file may hold.
+        lowered_model: The network to save. It is not changed.
+        network: The network from which it was lowered.
+        max_inline_bytes: Maximum size in bytes of the weights in the ONNX file.
 
     Raises:
-        InputError: the file cannot be written, or it is the network's own file or data.
+        InputError: The file cannot be written, or it is the file or data of the original network.
     """
     path = Path(path)
     _refuse_overwriting_source_model(path, network)
-    # The data file takes its place before the ONNX file that refers to it.
+    # The data file is moved into place before the ONNX file that refers to it.
     with convert_write_errors(path), file_transaction(), contextlib.ExitStack() as files:
         output = files.enter_context(open_atomic_writer(path))
         model, data_file = lowered_model, ""
@@ -169,7 +181,7 @@ def export_typed_network(lowered_model: ir.Model, network: Network, path: Path |
 
 
 def write_onnx_export(context: ExportContext) -> WrittenExport:
-    """Writes the typed network; the notes count its rows by precision."""
+    """Writes the typed network of a config. The notes count its groups by precision."""
     network, config = context.network, context.config
     typed_network = lower_from_source_model(network, config, context.ranges)
     written_model = export_typed_network(typed_network.model, network, context.path)
@@ -186,13 +198,13 @@ def write_onnx_export(context: ExportContext) -> WrittenExport:
 
 
 def split_off_weights(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A lowered network for a reader in this process: an ONNX file that lacks its weights, and these by name as arrays
-    of the type and shape that they have in memory or in their files, uncopied.
+    """Splits a lowered network into the bytes of an ONNX file without weights, and the weights as arrays by name.
 
-    Small weights, strings, and codes of less than 8 bits stay in the file; so do those of subgraphs.
+    The arrays have the type and shape that the weights have in memory or in their files, and are not copied. Small
+    weights, strings, quantized values of less than 8 bits, and weights of subgraphs stay in the ONNX file.
 
     Args:
-        lowered_model: Left as it is.
+        lowered_model: The network to split. It is not changed.
     """
     model, weights = lowered_model.clone(), dict[str, np.ndarray]()
     for name, value in model.graph.initializers.items():
@@ -224,7 +236,7 @@ def _iterate_inline_weights(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
 
 
 def _write_weights(graph: ir.Graph, stream: BinaryIO, data_file: str) -> None:
-    """Writes the weights that are in memory to a data file, in graph order, and refers to them there."""
+    """Writes the weights that are in memory to a data file in graph order, and makes the network refer to the file."""
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is None or isinstance(tensor, ir.ExternalTensor) or tensor.nbytes <= _SMALL_TENSOR_BYTES:
@@ -252,7 +264,8 @@ def _iterate_external_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorPro
 
 
 def _copy_external_data(proto: onnx.ModelProto, data_file: str, network: Network, path: Path) -> tuple[Path, ...]:
-    """Points every external tensor to a file beside the export; all such files."""
+    """Copies the external data files beside the export, makes the network refer to the copies, and returns their paths.
+    """
     names: dict[str, str] = {}
     for tensor in _iterate_external_tensors(proto.graph):
         entry = next(entry for entry in tensor.external_data if entry.key == "location")
@@ -263,7 +276,8 @@ def _copy_external_data(proto: onnx.ModelProto, data_file: str, network: Network
 
 
 def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
-    """Copies a data file of the source beside the export unless it is there; its location for the export."""
+    """Copies a data file of the original network beside the export unless it is already there, and returns its
+    location."""
     folder = network.path.parent
     if os.path.realpath(folder) == os.path.realpath(path.parent):
         return file_location
@@ -283,13 +297,13 @@ def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
 
 
 def _is_copied_file(source: Path, destination: Path) -> bool:
-    """Whether a file is a readable copy of another: no link, the same content."""
+    """Returns True if a file has the same content as another and is not a link."""
     return (destination.is_file() and not destination.is_symlink() and destination.stat().st_nlink == 1
             and filecmp.cmp(source, destination, shallow=False))
 
 
 def _copy_stream_content(source: BinaryIO, destination: BinaryIO) -> None:
-    """Copies a file, sharing its blocks where the file system can."""
+    """Copies the content of a file. Blocks are shared if the file system supports it."""
     if hasattr(os, "copy_file_range"):
         try:
             while os.copy_file_range(source.fileno(), destination.fileno(), 1 << 30):
@@ -305,7 +319,7 @@ def _copy_stream_content(source: BinaryIO, destination: BinaryIO) -> None:
 
 
 def _choose_weights_file_name(path: Path, network: Network) -> str:
-    """A name for the weights of an export: that of an earlier export, or one that is free."""
+    """Chooses a file name for the weights of an export: the name from an earlier export, or an unused one."""
     name, count = f"{path.name}.data", 0
     source_files = {os.path.realpath(file) for file in network.external_files}
     while os.path.lexists(destination := path.with_name(name)) and (

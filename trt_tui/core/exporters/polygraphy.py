@@ -1,7 +1,7 @@
-"""A Polygraphy script that sets a config's precisions and ranges in a weakly typed TensorRT network (8.6 to 10).
+"""The export of a Polygraphy script that sets precisions and ranges in a weakly typed TensorRT network (8.6 to 10).
 
-Polygraphy calls ``postprocess(network=...)`` of a ``--trt-network-postprocess-script`` after its parser. The script
-stands alone: it holds what is told as JSON and the source of
+Polygraphy calls ``postprocess(network=...)`` of a ``--trt-network-postprocess-script`` after its parser. The script is
+self-contained: it contains the layer constraints as JSON and the source of
 `trt_tui.core.lowering.implicit_quantization.apply_constraints`, and imports tensorrt.
 """
 
@@ -73,14 +73,15 @@ def postprocess(network):
 
 
 CALIBRATORS = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibrator2"}
-"""TensorRT's calibrators that need no settings, by method."""
+"""TensorRT's calibrators that need no settings, by range method."""
 
 
 def format_named_values(values: Mapping[str, str]) -> list[str]:
-    """Returns the arguments ``NAME:VALUE`` that tell Polygraphy a value of each of some tensors.
+    """Returns the arguments ``NAME:VALUE`` that pass Polygraphy a value for each of several tensors.
 
     Raises:
-        InputError: Polygraphy would read a name as an option, and run a file that the option names.
+        InputError: A name begins with "-". Polygraphy would read it as an option, and could run a file that the option
+            names.
     """
     for name in values:
         if name.startswith("-"):
@@ -92,7 +93,9 @@ def format_named_values(values: Mapping[str, str]) -> list[str]:
 
 
 def tolerance_lines(tolerances: Mapping[str, float]) -> str:
-    """Returns the values of Polygraphy's ``--atol`` as a shell takes them, one a line; raises as `format_named_values`.
+    """Returns the values of Polygraphy's ``--atol``, quoted for a shell, one per line.
+
+    Raises the errors of `format_named_values`.
     """
     return quote_command(format_named_values({name: f"{value:.6g}" for name, value in tolerances.items()}))
 
@@ -107,25 +110,25 @@ def polygraphy_command(
     builder_options: BuilderOptions | None = None,
     range_method: str = "",
 ) -> tuple[str, ...]:
-    """The ``polygraphy convert`` command that builds an engine with the script.
+    """Returns the ``polygraphy convert`` command that builds an engine with the exported script.
 
     TF32 is off in Polygraphy unless ``--tf32`` is given.
 
     Args:
-        script_file: The script's file name; "" for none.
+        script_file: File name of the script; "" for none.
         files: Names of the files; ``typed`` is not used.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
-        more_profiles: More profiles.
-        builder_options: How the builder is to work; by its own defaults when None.
-        range_method: How the ranges were measured; the calibrator that reads their cache is named where it is another
-            one than Polygraphy's default, which is that of entropy.
+        more_profiles: Additional optimization profiles.
+        builder_options: The options of the builder; the builder's defaults if None.
+        range_method: The method of the ranges. The command names the calibrator that reads their cache unless it is
+            Polygraphy's default, the entropy calibrator.
 
     Raises:
-        InputError: see `format_named_values`.
+        InputError: The errors of `format_named_values`.
     """
     files = files or TrtexecFiles()
     command = ["polygraphy", "convert", escape_path_argument(files.base), "-o", escape_path_argument(files.engine)]
-    if script_file:  # the part behind the last colon names the function
+    if script_file:  # Polygraphy reads the part after the last colon as the name of the function
         function = ":postprocess" if ":" in script_file else ""
         command += ["--trt-network-postprocess-script", f"{escape_path_argument(script_file)}{function}"]
     if constraints.needs_obey_constraints_flag:
@@ -137,7 +140,7 @@ def polygraphy_command(
     if constraints.allows_tf32:
         command.append("--tf32")
     if constraints.ranges:
-        # Polygraphy always sets a calibrator with INT8; the cache spares it the calibration.
+        # Polygraphy always sets a calibrator with INT8. With a cache it skips the calibration.
         command += ["--calibration-cache", escape_path_argument(files.cache)]
         if range_method in CALIBRATORS and range_method != "entropy":
             command += ["--calibration-base-class", CALIBRATORS[range_method]]
@@ -151,17 +154,16 @@ def polygraphy_command(
 
 def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, command: tuple[str, ...],
                       omissions: Mapping[str, Any] | None = None) -> str:
-    """The script's text.
+    """Returns the text of the Polygraphy script.
 
     Args:
-        constraints: What `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization` says of the
-        config.
-        title: What is built, for the heading.
-        command: See `polygraphy_command`.
-        omissions: What the script lacks of the config, see `trt_tui.core.exporters.omissions`.
+        constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
+        title: The description of the engine, for the heading.
+        command: The command from `polygraphy_command`.
+        omissions: The parts of the config that the script lacks; see `trt_tui.core.exporters.omissions`.
 
     Raises:
-        InputError: the config says nothing that could be told: it is FP32 throughout.
+        InputError: All layers are in FP32, so that there are no constraints.
     """
     if not constraints.needs_obey_constraints_flag:
         raise InputError("this config has no Polygraphy script", "all layers run in FP32, so the script would be empty",
@@ -182,16 +184,16 @@ def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, 
 
 def write_polygraphy_script(path: Path | str, constraints: ImplicitQuantizationConstraints, title: str,
                             command: tuple[str, ...], omissions: Mapping[str, Any] | None = None) -> None:
-    """Writes `polygraphy_script`; the file is whole or not there.
+    """Writes `polygraphy_script` to a file. The file is written completely or not at all.
 
     Raises:
-        InputError: there is nothing to tell, or the file cannot be written.
+        InputError: There are no constraints, or the file cannot be written.
     """
     write_file_atomically(path, polygraphy_script(constraints, title, command, omissions))
 
 
 def write_polygraphy_export(context: ExportContext) -> WrittenExport:
-    """Writes the script, the FP32 network and the cache."""
+    """Writes the Polygraphy script, the FP32 network and the calibration cache."""
     path, network, config, method = context.path, context.network, context.config, context.range_method
     constraints = lower_to_implicit_quantization(network, config, context.ranges)
     more_profiles = parse_additional_profiles(context.builder_options.profiles, network.inputs, context.shapes)
@@ -206,7 +208,7 @@ def write_polygraphy_export(context: ExportContext) -> WrittenExport:
 
 
 def _python_literal(text: str, width: int = 110) -> str:
-    """A Python expression for an ASCII text, in lines of about a width."""
+    """Returns a Python expression for an ASCII text, in lines of about the given width."""
     return "\n    ".join(repr(text[start:start + width]) for start in range(0, len(text), width))
 
 

@@ -1,4 +1,4 @@
-"""What a config asks for and what a builder would make of it, as text, Markdown and JSON."""
+"""Reports of a preview as text, Markdown and JSON: the requested precisions, and the engine that the builder lists."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,18 +20,20 @@ _MAX_NAMES = 3
 PREVIEW_HEADER = ("layer", "op", "asked", "made", "kernel", "around it", "")
 
 
-# -- what is asked ----------------------------------------------------------------------------------------------------
+# -- requested precisions ---------------------------------------------------------------------------------------------
 
 
 def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
                                preview: Preview | None = None) -> dict[str, Any]:
-    """Groups by operator and precision, what is left out of the quantized precision, why, and its share of the work.
+    """Returns a JSON record of the quantization that a config requests.
 
-    MACs are multiply-accumulates of one run, of the groups of which they are known. Of a config as in the file, the
-    quantized precision is the lowest one that the file uses; any quantized type in it counts.
+    The record counts groups by operator and precision. It lists the groups that are not in the quantized precision,
+    with the reason and their MACs. MACs are the multiply-accumulate operations of one execution, for groups where they
+    are known. If the config has the file precision, the quantized precision is the lowest one in the file. Groups in
+    any quantized type of the file count then.
 
     Args:
-        preview: Adds the share that the builder computes in it.
+        preview: A preview, from which the record adds the MACs that the builder runs in the quantized precision.
     """
     operators: dict[str, dict[str, int]] = {}
     skipped: dict[str, list[str]] = {}
@@ -79,14 +81,17 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
 
 def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precision, quantized_precision: Precision,
                                  uses_file_precision: bool) -> bool:
-    """Returns True if a group runs in the quantized precision; as in a file in any quantized type, if that is one."""
+    """Returns True if a group runs in the quantized precision of the config.
+
+    With the file precision, any quantized type counts if the quantized precision is one.
+    """
     nearest = group.resolve_file_precision(requested_precision)
     return (nearest is quantized_precision
             or uses_file_precision and quantized_precision in QUANTIZED_TYPES and nearest in QUANTIZED_TYPES)
 
 
 def quantization_scheme_lines(scheme_record: Mapping[str, Any]) -> list[str]:
-    """A record of `quantization_scheme_record` in words."""
+    """Returns a record of `quantization_scheme_record` as lines of text."""
     columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
     rows = [["operator", *columns]]
     rows += [[operator, *(str(counts.get(label, "")) for label in columns)]
@@ -113,11 +118,11 @@ def quantization_scheme_lines(scheme_record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-# -- what is made of it -----------------------------------------------------------------------------------------------
+# -- precisions in the engine -----------------------------------------------------------------------------------------
 
 
 def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
-    """What became of each group, and of how many as asked."""
+    """Returns the JSON record of a preview: the implementation of each group, and the groups in other precisions."""
     record: dict[str, Any] = {
         "format": PREVIEW_FORMAT, "version": PREVIEW_VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256
@@ -148,7 +153,7 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
 
 def preview_rows(network: NetworkOutline, config: PrecisionConfig, preview: Preview, group_titles: Mapping[str, str]
                  ) -> list[list[str]]:
-    """One row per group, under `PREVIEW_HEADER`."""
+    """Returns one table row per group, with the columns of `PREVIEW_HEADER`."""
     rows = []
     for group in network.groups:
         requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
@@ -164,7 +169,10 @@ def preview_rows(network: NetworkOutline, config: PrecisionConfig, preview: Prev
 
 def group_precision_text(implementation: GroupImplementation | None, group: FusionGroup,
                          requested_precision: Precision) -> str:
-    """What a group computes in: a precision, "fused" where its kernel does not tell, "" where none names it."""
+    """Returns the precision of a group in the engine as text.
+
+    The text is "fused" if its kernel does not report a precision, and "" if no engine layer names the group.
+    """
     if implementation is None:
         return ""
     precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
@@ -173,7 +181,7 @@ def group_precision_text(implementation: GroupImplementation | None, group: Fusi
 
 def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup, group_titles: Mapping[str,
                                                                                                          str]) -> str:
-    """The groups in a group's kernel; those beside it in the tree without their scope, which is its own."""
+    """Returns the other groups in a group's kernel as text. Names in the scope of the group omit that scope."""
     scope_prefix = group_titles.get(group.name, "").rpartition("/")[0] + "/"
     return name_list_text(
         [group_titles.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates], _MAX_NAMES)
@@ -181,7 +189,7 @@ def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGrou
 
 def kernel_sharing_text(implementation: GroupImplementation | None, group: FusionGroup,
                         group_titles: Mapping[str, str]) -> str:
-    """What a group shares its kernel with: "alone", "with q, k", "in MHA with Softmax, PV"."""
+    """Returns the groups that share a kernel with a group, as text: "alone", "with q, k", "in MHA with Softmax, PV"."""
     if implementation is None:
         return "no kernel is named after it"
     mates_text = groups_in_kernel_text(implementation, group, group_titles)
@@ -193,7 +201,7 @@ def kernel_sharing_text(implementation: GroupImplementation | None, group: Fusio
 
 
 def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
-    """What is in front of a group's kernel and behind it."""
+    """Returns the number of casts, reformats and unfused Q/DQ around a group's kernel as text."""
     if implementation is None:
         return ""
     counts = ((implementation.cast_count, "cast"), (implementation.reformat_count - implementation.cast_count,
@@ -204,7 +212,11 @@ def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
 
 
 def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
-    """How many kernels there are for how many groups, how many groups run as asked, and what the builder warns of."""
+    """Returns the summary of a preview as lines of text.
+
+    It has the number of kernels and groups, the groups in other precisions than requested, and the warnings of the
+    builder.
+    """
     other_groups = preview.find_groups_in_unrequested_precision(network, config)
     shared_count = sum(bool(implementation.kernel_mates) for implementation in preview.implementations.values())
     groups = len(network.groups)
@@ -232,7 +244,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
 
 def preview_markdown(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
                      group_titles: Mapping[str, str], scheme: Mapping[str, Any] | None = None) -> str:
-    """The same as a report."""
+    """Returns the report of a preview in Markdown."""
     lines = [f"# Engine preview of {text_cell(network.name)}", ""]
     if preview is not None:
         lines += [f"- {text_cell(line)}" for line in preview_summary_lines(network, config, preview)]

@@ -1,6 +1,6 @@
-"""The formats that a config is exported in. The commands, the app and the background process read this one table.
+"""The table of export formats, which the commands, the app and the background process read.
 
-It is plain data and loads no exporter, so that help and completion read it too.
+The table is plain data and loads no exporter, so help and completion can read it too.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class ExportFormat:
     Attributes:
         title: Its name in the app.
         description: Its content or its use.
-        suffix: The end of the file name that the app proposes.
-        writer: The function that writes it, as ``module:function``. It takes a
-            `trt_tui.core.exporters.formats.ExportContext` and returns a `WrittenExport`; "" if a request other than
+        suffix: The suffix of the file name that the app proposes.
+        writer: The function that writes it, as ``module:function``. The function takes a
+            `trt_tui.core.exporters.formats.ExportContext` and returns a `WrittenExport`. "" if a request other than
             `ExportConfig` writes the format.
-        companions: The files beside the first one that a format consists of too: the ends of their names, by role.
-        is_command_format: Whether ``trt-tui export`` offers it.
-        is_folder: Whether it is a new folder instead of a file.
-        has_build_commands: Whether it holds commands of a builder, with builder options and an optimization profile.
-        keeps_file_precision: Whether rows stay as in a quantized file, and so need no calibrated ranges.
-        needs_all_ranges: Whether it holds the ranges of all tensors instead of those that the config reads.
-        uses_data: Whether it depends on data.
+        companions: Suffixes of the additional files of the format, by role.
+        is_command_format: True if ``trt-tui export`` offers it.
+        is_folder: True if the export is a new folder instead of a file.
+        has_build_commands: True if it contains commands of a builder, with builder options and an optimization profile.
+        keeps_file_precision: True if rows keep the precision of a quantized file, and need no calibrated ranges.
+        needs_all_ranges: True if it contains the ranges of all tensors instead of only those that the config reads.
+        uses_data: True if it depends on data.
     """
 
     title: str
@@ -68,17 +68,16 @@ EXPORT_FORMATS = {
     "subgraph": ExportFormat("subgraph", "only this row, with its inputs: for a bug report", ".piece",
                              is_folder=True),
 }
-"""By name, as ``--format`` and requests have it, in the order of the app."""
+"""The export formats by the name that ``--format`` and requests use, in the order of the app."""
 
 
 def list_command_formats() -> list[str]:
-    """Returns the names that ``trt-tui export --format`` takes."""
     return [name for name, export_format in EXPORT_FORMATS.items() if export_format.is_command_format]
 
 
 def find_companion_files(format_name: str, path: Path) -> dict[str, Path]:
-    """Returns the files beside ``path`` that a format consists of too, by role.
+    """Returns the additional files of an export format beside ``path``, by role.
 
-    They are named after the whole name of ``path``, so that no two exports share one.
+    Their names contain the whole name of ``path``, so that no two exports share a file.
     """
     return {role: path.with_name(path.name + suffix) for role, suffix in EXPORT_FORMATS[format_name].companions.items()}

@@ -1,8 +1,8 @@
-"""A piece of a network as a folder that shows a fault by itself: what one attaches to a bug report.
+"""The export of a subgraph as a folder that reproduces a fault by itself, to be attached to a bug report.
 
-It holds the piece in FP32 and in the precisions of a config, what really goes into it, what FP32 makes of that, and the
-Polygraphy commands that show the fault and make the piece smaller. Both networks take and yield FP32, so that one set
-of inputs serves both.
+The folder contains the subgraph in FP32 and in the precisions of a config, its actual inputs, and the outputs of FP32.
+A script contains the Polygraphy commands that show the fault and reduce the subgraph. Both networks have FP32 inputs
+and outputs, so that the same input files work for both.
 """
 
 import difflib
@@ -70,10 +70,10 @@ esac
 
 
 def check_tensor_names(network: Network, names: Sequence[str]) -> None:
-    """Checks that a network has some tensors.
+    """Checks that a network contains the named tensors.
 
     Raises:
-        InputError: it lacks one; names those nearest to it.
+        InputError: A tensor does not exist. The error lists similar names.
     """
     tensor_names = _list_tensors(network)
     for name in names:
@@ -87,7 +87,7 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
 
 
 def find_group_boundary(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the layers of a group read of others, and the last tensor that they make."""
+    """Finds the tensors that a group reads from other layers, and the last tensor that it computes."""
     group_tensors = {tensor for name in group.layers for tensor in network.get_layer(name).outputs}
     tensor_names = set(_list_tensors(network))
     input_tensors = dict.fromkeys(tensor for name in group.layers for tensor in network.get_layer(name).inputs
@@ -101,10 +101,10 @@ def _list_tensors(network: Network) -> list[str]:
 
 
 def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors: Sequence[str]) -> ir.Model:
-    """The part of a model between some tensors; its inputs and outputs are FP32 where they are FP16 or BF16.
+    """Extracts the part of a model between the given tensors. Inputs and outputs in FP16 or BF16 become FP32.
 
     Raises:
-        InputError: what lies between needs other tensors too.
+        InputError: The part needs other tensors too.
     """
     try:
         graph = extract(model.graph, list(start_tensors), list(end_tensors))
@@ -136,14 +136,14 @@ def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors:
 
 def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model], start_tensors: Sequence[str],
                    end_tensors: Sequence[str], sample_runs: Sequence[SampleRun]) -> list[Path]:
-    """Writes the folder, which is there and empty; returns its files.
+    """Writes the subgraph export into an existing empty folder and returns the paths of its files.
 
     Args:
         models: The whole network by file name: `FP32_FILE` and `TYPED_FILE`.
-        sample_runs: What goes into the piece, and what FP32 and the typed piece make of it.
+        sample_runs: Inputs of the subgraph, with the outputs of FP32 and of the typed subgraph.
 
     Raises:
-        InputError: see `extract_subgraph`.
+        InputError: The errors of `extract_subgraph`.
     """
     for name, model in models.items():
         export_typed_network(extract_subgraph(model, start_tensors, end_tensors), network, folder / name)

@@ -1,6 +1,7 @@
-"""Figures of a report as SVG: pure functions of a comparison's JSON record and of statistics; "" for nothing to draw.
+"""Charts of a report as SVG, drawn from a comparison's JSON record and tensor statistics. An empty chart is "".
 
-Plain shapes and text, one hue and greys, legible in light and in dark viewers: the ground is drawn.
+Charts consist of plain shapes and text in one hue and greys. They have a background, so that they are legible in light
+and dark viewers.
 """
 
 import math
@@ -14,18 +15,18 @@ from trt_tui.core.precision import FP16_MAX
 from trt_tui.formatting import escape_hidden_characters, number_text, percent_text
 
 MAX_BARS = 15
-"""How many layers or parts a figure shows."""
+"""Maximum number of layers or parts in a chart."""
 
 _WIDTH, _ROW_HEIGHT, _LEFT_MARGIN, _TOP_MARGIN = 720, 22, 300, 44
 _ACCENT_COLOUR, _GREYS, _TEXT_COLOUR = "#c2410c", ("#475569", "#94a3b8", "#cbd5e1"), "#1e293b"
 _MAX_NAME_CHARACTERS = 44
 _BINS = 64
 _MIN_EXPONENT = -40
-"""Of the lowest bin of `TensorStats.log_histogram`."""
+"""Exponent of the lowest bin of `TensorStats.log_histogram`."""
 
 
 def error_shares_svg(comparison: Mapping[str, Any], run_name: str) -> str:
-    """What share of a run's error each layer owns, the largest first."""
+    """Draws the error share of each layer in a run as a bar, the largest first."""
     groups: Mapping[str, Mapping[str, Any]] = comparison.get("runs", {}).get(run_name, {}).get("groups", {})
     shares = {name: group["owns"] for name, group in groups.items() if group.get("owns") is not None}
     names = sorted(shares, key=lambda name: -shares[name])[:MAX_BARS]
@@ -44,7 +45,7 @@ def error_shares_svg(comparison: Mapping[str, Any], run_name: str) -> str:
 
 
 def latency_svg(comparison: Mapping[str, Any]) -> str:
-    """Accuracy of the engines against their latency; "" with fewer than two of them."""
+    """Draws the accuracy of the engines against their latency; "" for fewer than two engines."""
     points = []
     for name, run in comparison.get("runs", {}).items():
         sqnr_values = [
@@ -78,7 +79,7 @@ def latency_svg(comparison: Mapping[str, Any]) -> str:
 
 
 def metric_parts_svg(comparison: Mapping[str, Any]) -> str:
-    """The parts of the metric in FP32 and in each run, the worst drop first; "" for a metric without parts."""
+    """Draws the parts of the metric in FP32 and in each run, the largest drop first; "" for a metric without parts."""
     reference: Mapping[str, float] = comparison.get("reference", {}).get("metric_parts", {})
     runs = {name: run["metric_parts"] for name, run in comparison.get("runs", {}).items()
             if run.get("metric_parts") and run.get("as_asked", True)}
@@ -112,7 +113,8 @@ def metric_parts_svg(comparison: Mapping[str, Any]) -> str:
 
 
 def histogram_svg(tensor: str, stats: TensorStats, amax: float | None) -> str:
-    """How many values of a tensor have which magnitude, with its range and FP16's least and largest."""
+    """Draws the histogram of a tensor's magnitudes, with its range and the smallest normal and largest value of FP16.
+    """
     counts = stats.log_histogram
     used_bins = [bin_index for bin_index, count in enumerate(counts) if count]
     if not used_bins:
@@ -179,22 +181,21 @@ def _svg_line(x1: float, y1: float, x2: float, y2: float, colour: str = _TEXT_CO
 
 
 def _escape_xml(text: str) -> str:
-    """A text as XML holds it."""
     return escape(escape_hidden_characters(text).encode("utf-8", "replace").decode(), quote=False)
 
 
 def _shorten_name(name: str, max_characters: int = _MAX_NAME_CHARACTERS) -> str:
-    """A name that fits; its end says more than its start."""
+    """Shortens a name at its start, because the end of a name is more specific."""
     return name if len(name) <= max_characters else "…" + name[-(max_characters - 1):]
 
 
 def draw_all_charts(comparison: Mapping[str, Any], run_name: str,
                     histograms: Sequence[tuple[str, TensorStats, float | None]]) -> dict[str, tuple[str, str]]:
-    """All figures that there is something to draw for: title and SVG by file name.
+    """Draws all charts that are not empty, and returns their titles and SVG texts by file name.
 
     Args:
-        run_name: Whose shares are drawn.
-        histograms: Tensor, its statistics and its range.
+        run_name: The run whose error shares are drawn.
+        histograms: Tensors with their statistics and amax.
     """
     charts = {"shares.svg": ("Error shares", error_shares_svg(comparison, run_name)),
               "latency.svg": ("Accuracy against latency", latency_svg(comparison)),

@@ -1,16 +1,16 @@
-"""trtexec command lines that build a config, and a shell script that holds them.
+"""The export of trtexec command lines that build a config, and of a shell script that contains them.
 
-What trtexec takes follows NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` and ``sampleEngines.cpp`` of 8.6 and 10:
+The options follow NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` and ``sampleEngines.cpp`` of 8.6 and 10:
 
-- ``--layerPrecisions`` and the shape options are split at every comma; a name cannot hold one, quoted or not. An entry
-  is split at its last colon, so names may hold colons; a name may hold no ``'``, and no ``*``, which is a wildcard.
+- ``--layerPrecisions`` and the shape options are split at every comma, so a name cannot contain one, quoted or not. An
+  entry is split at its last colon, so names may contain colons. A name may not contain ``'``, nor ``*``, which is a
+  wildcard.
 - A static network takes no shape option. With dynamic inputs and ``--calib``, every input needs one.
-- ``--int8`` without ``--calib`` makes up ranges; with it, the calibrator is IInt8EntropyCalibrator2 and reads the
-  cache.
-- A precision for a name that no layer has is ignored without a word: the ONNX file has to be the one that bears the
-  config's names. Layers that the parser adds to a node it decomposes have other names and are not told anything.
-- From TensorRT 11 on the precision options are gone and networks are always strongly typed (NVIDIA's guide "Migrating
-  trtexec Usage from TensorRT 10.x to 11.x"). TF32 is on by default in all of them.
+- ``--int8`` without ``--calib`` invents ranges. With it, the calibrator is IInt8EntropyCalibrator2 and reads the cache.
+- A precision for an unknown layer name is ignored without a message, so the ONNX file must have the names in the
+  config. Layers that the parser adds for a decomposed node have other names and receive no precision.
+- From TensorRT 11 on there are no precision options, and networks are always strongly typed (NVIDIA's guide "Migrating
+  trtexec Usage from TensorRT 10.x to 11.x"). TF32 is on by default in all releases.
 """
 
 import json
@@ -42,24 +42,25 @@ from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import escape_hidden_characters
 
 MAX_ARGUMENT_BYTES = (1 << 17) - 1
-"""Bytes of one argument that Linux takes (MAX_ARG_STRLEN, its ending zero left out)."""
+"""Maximum size in bytes of one argument on Linux (MAX_ARG_STRLEN without its final zero)."""
 
 _MAX_NAME_CHARACTERS = 40
 
 
 CALIBRATOR = "EntropyCalibration2"
-"""The calibrator that ``--calib`` hands a cache to; it takes no cache that names another, however it was made."""
+"""The calibrator that reads the cache of ``--calib``. It refuses a cache that names another calibrator, whatever method
+measured the ranges."""
 
 
 @dataclass(frozen=True)
 class TrtexecFiles:
-    """Names of the files that the lines read and write, as trtexec is to be given them.
+    """Names of the files that the trtexec commands read and write.
 
     Attributes:
         typed: The strongly typed network.
-        base: The FP32 network with the config's node names; see `ImplicitQuantizationConstraints.model`.
+        base: The FP32 network with the node names of the config; see `ImplicitQuantizationConstraints.model`.
         cache: The calibration cache of `ImplicitQuantizationConstraints.calibration_cache_ranges`.
-        engine: Where the engine goes.
+        engine: The engine file.
     """
 
     typed: str = "typed.onnx"
@@ -70,14 +71,14 @@ class TrtexecFiles:
 
 @dataclass(frozen=True)
 class TrtexecCommandLine:
-    """One trtexec command line.
+    """A trtexec command line for one TensorRT release, or the reason why there is none.
 
     Attributes:
-        name: "10", "10-weak" or "11": what a script is called with to run it.
-        release: The releases it is for, in words.
-        argv: The command and its arguments; empty where trtexec cannot be told this config.
-        comments: What to know of it, one sentence each.
-        refusal_reason: Why there is no such line, "" if there is.
+        name: "10", "10-weak" or "11", the argument of the script that selects the line.
+        release: The releases of the line, as text.
+        argv: The command and its arguments; empty if trtexec cannot build this config.
+        comments: Notes on the line, one sentence each.
+        refusal_reason: The reason why there is no such line; "" if there is one.
     """
 
     name: str
@@ -97,19 +98,20 @@ def build_trtexec_command_lines(
     builder_options: BuilderOptions | None = None,
     refusal_reason: str = "",
 ) -> tuple[TrtexecCommandLine, ...]:
-    """The lines for TensorRT 10 strongly typed, 10 weakly typed (where ``constraints`` is given), and 11.
+    """Builds the trtexec command lines for TensorRT 10 strongly typed, 10 weakly typed, and 11.
+
+    The weakly typed line needs ``constraints``.
 
     Args:
-        constraints: What `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization` says of the
-        config.
-        files: Names of the files; those of `TrtexecFiles` by default.
-        shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. Inputs that have no
-            entry stay at trtexec's default, which takes 1 for every open dimension.
-        builder_options: How the builder is to work; by its own defaults when None.
-        refusal_reason: Why there is no ``constraints``, for the script to say.
+        constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
+        files: Names of the files; the defaults of `TrtexecFiles` if None.
+        shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. For other inputs
+            trtexec uses 1 for every dynamic dimension.
+        builder_options: The options of the builder; the builder's defaults if None.
+        refusal_reason: The reason why there are no ``constraints``, which the script prints.
 
     Raises:
-        InputError: an input's name or the shapes cannot be told.
+        InputError: trtexec cannot represent the name of an input or the shapes.
     """
     files, builder_options = files or TrtexecFiles(), builder_options or BuilderOptions()
     common = ["--noTF32"] if not config.tf32 else []
@@ -164,7 +166,7 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
         type_by_layer, mixed_layers = {}, []
         for layer, precision in constraints.output_types.items():
             are_float = [network.is_float(tensor) for tensor in network.get_layer(layer).outputs if tensor]
-            # One type stands for all outputs of a layer, so one with an integer output takes none.
+            # One type applies to all outputs of a layer, so a layer with an integer output gets none.
             if all(are_float):
                 type_by_layer[layer] = precision
             else:
@@ -194,7 +196,7 @@ def _precision_arguments(option: str, precisions: Mapping[str, Precision]) -> li
 
 
 def _name_refusal_reason(name: str) -> str:
-    """Why trtexec cannot be told something of a name, "" if it can."""
+    """Returns the reason why trtexec cannot represent a layer name; "" if it can."""
     for character, reason in ((",", "it splits its lists at every comma"), ("'", "it drops single quotes"),
                               ("*", "it reads * as any text")):
         if character in name:
@@ -211,7 +213,7 @@ def _quoted_names_text(names: Iterable[str]) -> str:
 
 def _profile_arguments(network: Network, shapes: Mapping[str, ShapeRange],
                        additional_profiles: Sequence[Mapping[str, ShapeRange]], *, include_static: bool) -> list[str]:
-    """The options of all profiles; their numbers stand in front of each where there are several."""
+    """Returns the shape options of all optimization profiles, each after its number if there are several."""
     if not additional_profiles:
         return _shape_arguments(network, shapes, include_static=include_static)
     return [argument for index, profile in enumerate((shapes, *additional_profiles))
@@ -219,10 +221,10 @@ def _profile_arguments(network: Network, shapes: Mapping[str, ShapeRange],
 
 
 def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, include_static: bool) -> list[str]:
-    """The profile's options; none for a static network, whatever ``shapes`` says.
+    """Returns the shape options of one optimization profile; none for a static network, whatever ``shapes`` contains.
 
     Args:
-        include_static: Static inputs too, as calibration wants it.
+        include_static: True if static inputs are included, as calibration requires.
     """
     dynamic_inputs = {info.name for info in network.inputs
                       if info.shape is None or any(not isinstance(dimensions, int) for dimensions in info.shape)}
@@ -239,14 +241,14 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
             raise InputError(f"trtexec cannot set the shape of input {info.name!r}",
                              _name_refusal_reason(info.name), "Rename the input, or build with trt-tui build.")
         for bound, dimensions in zip(entries, sizes, strict=True):
-            # Quotes keep the name of a scalar apart from its empty shape.
+            # Quotes separate the name of a scalar from its empty shape.
             name = info.name if dimensions else f"'{info.name}'"
             entries[bound].append(f"{name}:{'x'.join(map(str, dimensions))}")
     return [f"--{bound}Shapes={','.join(values)}" for bound, values in entries.items()]
 
 
 def _fill_open_dimensions(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
-    """A shape with 1 for every open dimension."""
+    """Returns a shape with 1 for every dynamic dimension."""
     return tuple(size if isinstance(size, int) else 1 for size in shape or ())
 
 
@@ -254,7 +256,7 @@ def _fill_open_dimensions(shape: tuple[int | str | None, ...] | None) -> tuple[i
 
 
 def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
-    """Returns the names that the commands of a format use for the files beside ``path``."""
+    """Returns the names of the additional files beside ``path`` that the commands of a format use."""
     names = {role: file_path.name for role, file_path in find_companion_files(format_name, path).items()}
     return TrtexecFiles(engine=f"{path.name}.engine", **names)
 
@@ -262,7 +264,8 @@ def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
 def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                           files: TrtexecFiles, shapes: Mapping[str, ShapeRange] | None = None,
                           builder_options: BuilderOptions | None = None) -> tuple[TrtexecCommandLine, ...]:
-    """Returns `build_trtexec_command_lines` of any config, with its constraints for a weakly typed build."""
+    """Builds the trtexec command lines of any config, with the layer constraints of a weakly typed build where
+    possible."""
     config = replace_file_precision(network, config)
     special_labels = _special_precision_labels(network, config)
     constraints = lower_to_implicit_quantization(network, config, ranges) if not special_labels else None
@@ -272,13 +275,13 @@ def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Map
 
 
 def _special_precision_labels(network: Network, config: PrecisionConfig) -> list[str]:
-    """Returns the precisions of a config that no weakly typed TensorRT has."""
+    """Returns the labels of the precisions in a config that no weakly typed TensorRT supports."""
     special_precisions = groups_by_release_dependent_precision(network, config).keys() - WEAK_PRECISIONS
     return sorted(precision.label for precision in special_precisions)
 
 
 def write_trtexec_export(context: ExportContext) -> WrittenExport:
-    """Writes the script, the typed network, and for a weakly typed build the FP32 network and its cache."""
+    """Writes the trtexec script and the typed network, and for a weakly typed build the FP32 network and its cache."""
     path, network, config, companion_paths = context.path, context.network, context.config, context.companion_paths
     lines = trtexec_command_lines(network, config, context.ranges, command_file_names("trtexec", path), context.shapes,
                                   context.builder_options)
@@ -294,10 +297,12 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
 
 def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQuantizationConstraints,
                                  calibration_algorithm: str) -> list[Path]:
-    """Writes the FP32 network under the config's node names, and the cache if anything has a range; returns the files.
+    """Writes the FP32 network with the node names of the config, and the calibration cache if there are ranges.
+
+    Returns the paths of the files.
 
     Args:
-        calibration_algorithm: The calibrator that is to read the cache; it takes none that names another.
+        calibration_algorithm: The calibrator that reads the cache. It accepts only a cache that names it.
     """
     base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
     written_model = export_typed_network(constraints.model, context.network, base_path)
@@ -312,15 +317,16 @@ def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQu
 
 def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, script_name: str = "build.sh",
                    omissions: Mapping[str, Any] | None = None) -> str:
-    """A POSIX shell script that runs the line it is asked for: ``sh NAME 10|10-weak|11 [more trtexec options]``.
+    """Returns a POSIX shell script that runs one trtexec line: ``sh NAME 10|10-weak|11 [more trtexec options]``.
 
-    It runs in its own folder, where the files that the lines name are expected, and takes ``$TRTEXEC`` for trtexec.
+    The script runs in its own folder, which must contain the files that the lines name. It calls ``$TRTEXEC`` if that
+    is set.
 
     Args:
-        command_lines: See `build_trtexec_command_lines`.
-        title: What is built, for the heading.
-        script_name: The script's file name.
-        omissions: What the lines lack of the config, see `trt_tui.core.exporters.omissions`.
+        command_lines: The lines from `build_trtexec_command_lines`.
+        title: The description of the engine, for the heading.
+        script_name: File name of the script.
+        omissions: The parts of the config that the lines lack; see `trt_tui.core.exporters.omissions`.
     """
     command_lines = tuple(command_lines)
     names = "|".join(line.name for line in command_lines)
@@ -348,15 +354,15 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
 
 
 def quote_command(arguments: Iterable[str]) -> str:
-    """Words of a command as a shell takes them, one a line."""
+    """Returns the words of a command, quoted for a shell, one per line."""
     return " \\\n        ".join(map(shlex.quote, arguments))
 
 
 def write_trtexec_script(path: Path | str, command_lines: Iterable[TrtexecCommandLine], title: str,
                          omissions: Mapping[str, Any] | None = None) -> None:
-    """Writes `trtexec_script`; the file is whole or not there.
+    """Writes `trtexec_script` to a file. The file is written completely or not at all.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: The file cannot be written.
     """
     write_file_atomically(path, trtexec_script(command_lines, title, Path(path).name, omissions))

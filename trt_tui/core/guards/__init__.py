@@ -1,1 +1,1 @@
-"""Guards: what makes figures say less than they seem to, each in a module of its own; `registry` lists them."""
+"""Guards: checks whether measured results can mislead. Each guard has its own module; `registry` lists them."""

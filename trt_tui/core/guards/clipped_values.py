@@ -1,11 +1,13 @@
-"""Judged values beyond the range that their tensor was calibrated to.
+"""The guard against judged values outside the calibrated range of their tensor.
 
-Rule: it warns of tensors of which 0.1 % or more of the judged values are larger than 1.1 times the range, and four
-times the share that is so of the calibrating samples; with ranges that were not measured here, of 1 % or more.
+Rule: a tensor counts if at least 0.1 % of its judged values are larger than 1.1 times its range. In addition, that
+share must be at least four times the share in the calibration samples. If the ranges were not measured in this session,
+a share of 1 % is enough.
 
-Source: a percentile of 99.99 leaves 0.01 % out by design, and entropy and MSE somewhat more on the calibrating samples
-themselves, hence the comparison with these. A value clipped from 1.1 of the range has an error of 0.1 of it, one
-within it of 1/440 (a step of 1/127 over the root of 12): 0.1 % of such values add twice the noise of all others.
+Source: a percentile of 99.99 leaves 0.01 % of the values outside by design. Entropy and MSE leave somewhat more
+outside, even of the calibration samples; hence the comparison with these. A value clipped from 1.1 times the range has
+an error of 0.1 of the range. A value inside has an error of 1/440 of the range (a step of 1/127 divided by the root of
+12). A share of 0.1 % of such values adds twice the noise of all others.
 """
 
 from collections.abc import Iterator
@@ -20,19 +22,17 @@ MAX_NAMED_TENSORS = 3
 
 
 class ClippedValuesGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if many judged values are outside the range of their tensor and are therefore clipped."""
 
     name = "beyond-range"
     description = "judged values outside their range"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         if guard_facts.range_facts is None:
             return "no layer needs a range"
         return "" if guard_facts.clipped is not None else "it was not measured"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         assert guard_facts.range_facts is not None and guard_facts.clipped is not None, "else it lacks"
         is_external = guard_facts.range_facts.source != MEASURED_SOURCE
         shares_over_limit = {

@@ -1,10 +1,10 @@
-"""Too few samples calibrate.
+"""The guard against too few calibration samples.
 
-Rule: it warns below 32 samples, whether they calibrate here or have calibrated for a config.
+Rule: it warns if there are fewer than 32 calibration samples, in this session or for the ranges of a config.
 
-Source: of twelve draws of 8 of the bundled network's scenes, 2 of which calibrate, ten give 11 to 16 dB in INT8 and two
-28 and 33, since no scene with hot pixels calibrates there; with 48 it gives 11. Below 32 samples, what one in ten has
-is missed with a chance above 3 % (0.9^32).
+Source: twelve draws of 8 scenes were measured with the bundled network; 2 scenes of each draw calibrate. Ten draws give
+11 to 16 dB in INT8. Two give 28 and 33 dB, because no scene with hot pixels calibrates. With 48 scenes the result is 11
+dB. With fewer than 32 samples, a property of one sample in ten is missed with a probability above 3 % (0.9^32).
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,12 @@ MIN_CALIBRATION_SAMPLES = 32
 
 
 class FewSamplesGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if the ranges come from fewer than 32 calibration samples."""
 
     name = "few-samples"
     description = f"fewer than {MIN_CALIBRATION_SAMPLES} calibration samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         if guard_facts.has_random_inputs:
             return "random inputs"
         if guard_facts.range_facts is None:
@@ -30,7 +29,6 @@ class FewSamplesGuard(Guard):
         return "" if guard_facts.range_facts.calibration_samples else "it is not known how many samples have calibrated"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         ranges = guard_facts.range_facts
         assert ranges is not None, "else it lacks"
         if ranges.calibration_samples >= MIN_CALIBRATION_SAMPLES:

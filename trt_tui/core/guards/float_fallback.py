@@ -1,11 +1,14 @@
-"""A third of what INT8 was to compute is back in floats: the network may have to be trained for INT8.
+"""The guard against configs in which a third of the INT8 work runs in floating point.
 
-Rule: it warns where the layers that could run in the config's codes and run in floats took a third or more of the time
-of all such layers in the INT8 engine; without an engine that was timed, of their multiply-accumulates.
+Such a network may need quantization-aware training.
 
-Source: NVIDIA's guides suggest quantization-aware training where post-training quantization does not hold the accuracy;
-with a third of the products back in floats at half of INT8's rate, INT8's gain over FP16 falls from 2 to 1.5 times
-(Amdahl), before reformatting between them.
+Rule: the layers in floating point that support the quantized type of the config are compared with all layers that
+support it. The guard warns if they take at least a third of the time in the INT8 engine. Without a timed engine, it
+warns if they have a third of the multiply-accumulate operations.
+
+Source: NVIDIA's guides suggest quantization-aware training if post-training quantization does not reach the accuracy.
+Floating point has half the rate of INT8. With a third of the products in it, the gain of INT8 over FP16 falls from 2 to
+1.5 (Amdahl). Reformats between the layers come on top.
 """
 
 from collections.abc import Iterator
@@ -17,20 +20,18 @@ MIN_FLOAT_SHARE = 1 / 3
 
 
 class FloatFallbackGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if a config runs a third or more of the quantizable work in floating point."""
 
     name = "back-in-float"
     description = "share of the quantized work that runs in floating point"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         if guard_facts.float_work is not None:
             return ""
         return ("the work of some layers is unknown" if guard_facts.is_quantized
                 else "no layer is requested in a quantized type")
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         float_work = guard_facts.float_work
         assert float_work is not None, "else it lacks"
         if float_work.float_share >= MIN_FLOAT_SHARE:

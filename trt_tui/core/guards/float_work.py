@@ -1,4 +1,4 @@
-"""How much of the work that a config's codes were to do it does in floats."""
+"""The share of a config's quantizable work that runs in floating point."""
 
 from trt_tui.core.guards.guard import FloatWorkShare
 from trt_tui.core.measure.results import EngineResult
@@ -9,12 +9,13 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
                              engine_result: EngineResult | None) -> FloatWorkShare | None:
-    """The share of the work back in floats; None where the config has nothing run in codes by default, or the work is
-    not known.
+    """Returns the share of the quantizable work that a config runs in floating point.
+
+    None if the default precision of the config is not a quantized type, or if the work is unknown.
 
     Args:
-        engine_result: Of everything in the codes; where its layers were timed, the share is of their time, else of the
-            multiply-accumulates.
+        engine_result: The engine with all quantizable layers quantized. If its layers were timed, the work is their
+            time. If not, the work is the number of multiply-accumulate operations.
     """
     if config.quantized not in QUANTIZED_TYPES:
         return None
@@ -32,7 +33,7 @@ def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
                                       for group in quantizable_groups}
     total = sum(weights[group.name] for group in quantizable_groups)
     if not total or not all(weights[group.name] for group in quantizable_groups) and not is_timed:
-        return None  # sizes that are not known, so that a share of the others would be one of a part
+        return None  # some sizes are unknown, so a share of the others would not be a share of the whole
     return FloatWorkShare(
         sum(weights[group.name] for group in float_groups) / total, is_timed, len(float_groups),
         len(quantizable_groups))

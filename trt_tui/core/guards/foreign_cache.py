@@ -1,12 +1,15 @@
-"""A calibration cache of another release, or made by another method than is asked for.
+"""The guard against a calibration cache of another TensorRT release or range method.
 
-Rule: the first line of a cache, ``TRT-8601-EntropyCalibration2``, names both. It warns where a TensorRT that takes
-caches works here and is of another release; where the cache is older than TensorRT 8.6 or claims a release that writes
-none (11 and later); and where the method is another one than ``--calib-method`` or the config asks for, or than that of
-the ranges that it lacks and that were measured here.
+Rule: the first line of a cache, ``TRT-8601-EntropyCalibration2``, names both. The guard warns in these cases:
 
-Source: NVIDIA's developer guide ("calibration caches are not portable across releases"; tensors are named after what a
-release fuses); releases up to 10.16 have calibrators. A cache says how it was made by the calibrator's name alone.
+- A TensorRT that reads caches works on this machine and is of another release.
+- The cache is older than TensorRT 8.6, or names a release that writes no caches (11 and later).
+- The method differs from ``--calib-method`` or from the config.
+- The method differs from that of the ranges that the cache lacks and that were measured in this session.
+
+Source: NVIDIA's developer guide ("calibration caches are not portable across releases"; the names of tensors depend on
+the fusions of a release). Releases up to 10.16 have calibrators. A cache states its method only by the name of the
+calibrator.
 """
 
 from collections.abc import Iterator
@@ -16,22 +19,21 @@ from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import escape_hidden_characters
 
 OLDEST_CACHE_RELEASE, NEWEST_CACHE_RELEASE = (8, 6), (10, 99)
-"""Releases that build from calibration caches, as far as they are served here."""
+"""Oldest and newest release whose calibration caches are supported."""
 
 
 class ForeignCacheGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if a calibration cache is from another TensorRT release or range method than the session
+    uses."""
 
     name = "foreign-cache"
     description = "release and method in a calibration cache's first line"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         return ("" if guard_facts.range_facts is not None and guard_facts.range_facts.cache_header is not None else
                 "no calibration cache is used")
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         ranges = guard_facts.range_facts
         assert ranges is not None and ranges.cache_header is not None, "else it lacks"
         header, name = ranges.cache_header, escape_hidden_characters(ranges.source_name)

@@ -1,10 +1,10 @@
-"""FP16's rounding alone gives the error that is to be mended: no layer raised from a quantized type to FP16 can help.
+"""The guard for errors that FP16 rounding alone causes, which raising quantized layers to FP16 cannot reduce.
 
-Rule: it warns where the run misses the target, FP16 throughout misses it too, and the worst output's SQNR in FP16 is
-less than 1 dB above the run's.
+Rule: it warns if three conditions hold. The run misses the target. A run with all layers in FP16 misses the target too.
+The SQNR of the worst output in FP16 is less than 1 dB above that of the run.
 
-Source: errors of INT8 layers and of FP16 roundings add up; a run within 1 dB of FP16 has four fifths of its error from
-there (10^-0.1 = 0.79), and all of its INT8 layers together are worth the last fifth.
+Source: errors of INT8 layers and of FP16 roundings add up. A run within 1 dB of FP16 has four fifths of its error from
+FP16 (10^-0.1 = 0.79). All its INT8 layers together cause the last fifth.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,12 @@ def _worst_output_sqnr_db(accuracy: Accuracy) -> float | None:
 
 
 class Fp16FloorGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if FP16 rounding alone causes the error of a quantized run."""
 
     name = "fp16-floor"
     description = "error of FP16 rounding alone against the error of the run"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         accuracy, fp16_accuracy = guard_facts.accuracy, guard_facts.fp16_accuracy
         if accuracy is None or fp16_accuracy is None or min(accuracy.samples, fp16_accuracy.samples) < max(
                 accuracy.total, fp16_accuracy.total):
@@ -39,7 +38,6 @@ class Fp16FloorGuard(Guard):
             fp16_accuracy) is not None else "no SQNR was measured"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         accuracy, fp16_accuracy, target = guard_facts.accuracy, guard_facts.fp16_accuracy, guard_facts.target
         assert accuracy is not None and fp16_accuracy is not None, "else it lacks"
         run_db, fp16_db = _worst_output_sqnr_db(accuracy), _worst_output_sqnr_db(fp16_accuracy)

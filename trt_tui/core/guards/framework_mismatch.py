@@ -1,10 +1,10 @@
-"""The network in FP32 against the outputs that a framework gave for the same samples.
+"""The guard against a network whose FP32 outputs differ from the framework's outputs for the same samples.
 
-Rule: it warns where an output's SQNR against the framework's is below 60 dB.
+Rule: it warns if the SQNR of an output against the framework is below 60 dB.
 
-Source: two FP32 runtimes agree to 100 dB and more, also where one has fused what the other has not; a framework that
-multiplied in TF32 or FP16 leaves 50 to 60. Below that the export computes something else, or the inputs were prepared
-otherwise, and no precision mends it.
+Source: two FP32 runtimes agree to at least 100 dB, even if only one fuses layers. A framework that multiplies in TF32
+or FP16 agrees to 50 to 60 dB. Below that, the exported network computes something else, or the inputs were prepared
+differently. No precision corrects either.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,12 @@ MIN_SQNR_DB = 60.0
 
 
 class FrameworkMismatchGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if FP32 outputs of the network differ from the framework's outputs."""
 
     name = "framework"
     description = "FP32 against the framework's own outputs"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         return "" if guard_facts.framework_errors else "no outputs of the framework were given"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:

@@ -1,6 +1,6 @@
-"""Guards: the facts that they look at, and the warnings that they return.
+"""The base class of guards, the facts that guards check, and the warnings that they return.
 
-Facts are plain values; each is None until it has been measured.
+Facts are plain values. Each fact is None until it is measured.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target import Target
 
 MEASURED_SOURCE, CACHE_SOURCE, CONFIG_SOURCE = "measured", "cache", "config"
-"""Where ranges can be from."""
+"""The sources of ranges."""
 
 
 @dataclass(frozen=True)
 class InputStats:
-    """An input over some samples; float64 arrays with a row for each sample and a column for each channel.
+    """Statistics of one network input over samples: float64 arrays with a row per sample and a column per channel.
 
-    Where no axis counts few channels, the whole sample is one.
+    If the input has no axis of few entries that can be channels, the whole sample is one channel.
 
     Attributes:
         mean: Mean of the values.
         std: Standard deviation of the values.
-        minimum: Least value.
+        minimum: Smallest value.
         maximum: Largest value.
     """
 
@@ -51,21 +51,22 @@ class InputStats:
 
 @dataclass(frozen=True)
 class RangeFacts:
-    """The ranges in use, and what samples say of them.
+    """The ranges in use, with their origin and the result of a comparison with samples.
 
     Attributes:
-        source: `MEASURED_SOURCE` on the calibration data, or taken from a `CACHE_SOURCE` or a `CONFIG_SOURCE`.
-        source_name: The file that they are from, or the data.
-        method: How they were measured, "" where nobody says.
-        calibration_samples: On how many samples; 0 where nobody says.
-        cache_header: Of a cache.
-        fallback_method: The method of the ranges that a cache lacked, "" where it lacked none.
-        requested_method: The method that the command line or the config asks for, "" where neither does.
-        builder_release: The release of the TensorRT that works here, "" where none does that takes caches.
-        checked_samples: How many samples ``mismatches`` was found on; 0 where it was not looked for.
-        compared_tensors: How many tensors were compared there.
-        mismatches: Range and what samples say it should be (amax, or the nearest that a method would choose), by
-            tensor, where they are apart by a factor of 2.
+        source: `MEASURED_SOURCE` if measured on the calibration data, `CACHE_SOURCE` or `CONFIG_SOURCE` if read from a
+            file.
+        source_name: The file or the data of the ranges.
+        method: The range method; "" if unknown.
+        calibration_samples: Number of calibration samples; 0 if unknown.
+        cache_header: The header of a calibration cache; None without a cache.
+        fallback_method: The method of the ranges that a cache lacked; "" if it lacked none.
+        requested_method: The method that the command line or the config requests; "" if neither does.
+        builder_release: The release of the TensorRT on this machine; "" if none works that reads caches.
+        checked_samples: Number of samples used to find ``mismatches``; 0 if the ranges were not compared.
+        compared_tensors: Number of tensors that were compared.
+        mismatches: Ranges that differ from the samples by a factor of 2, by tensor: the amax in use, and the amax of
+            the samples, or the nearest one that a range method would choose.
     """
 
     source: str
@@ -83,12 +84,12 @@ class RangeFacts:
 
 @dataclass(frozen=True)
 class LabelClassFacts:
-    """Which classes samples have, by the array of labels.
+    """The classes in the judged and calibration samples, from one array of labels.
 
     Attributes:
-        label_array: The array's name.
-        judged_counts: How many of the judged samples have a class, by class; ``judged_samples`` are all of them.
-        calibration_counts: The same of the calibrating ones.
+        label_array: The name of the array.
+        judged_counts: Number of judged samples with each class. ``judged_samples`` is the number of all of them.
+        calibration_counts: The same for the calibration samples.
     """
 
     label_array: str
@@ -100,7 +101,7 @@ class LabelClassFacts:
 
 @dataclass(frozen=True)
 class CalibrationConvergencePoint:
-    """The worst output's SQNR in dB with ranges from so many of the calibrating samples."""
+    """The SQNR in dB of the worst output if the ranges come from a given number of calibration samples."""
 
     samples: int
     sqnr_db: float
@@ -108,7 +109,7 @@ class CalibrationConvergencePoint:
 
 @dataclass(frozen=True)
 class ClippedShare:
-    """The share of a tensor's values beyond its range, in the judged and in the calibrating samples."""
+    """The share of a tensor's values outside its range, in the judged samples and in the calibration samples."""
 
     judged_share: float
     calibration_share: float
@@ -116,12 +117,12 @@ class ClippedShare:
 
 @dataclass(frozen=True)
 class FloatWorkShare:
-    """How much of what INT8 would compute a config computes in floats.
+    """The share of a config's quantizable work that runs in floating point.
 
     Attributes:
-        float_share: Of the time, or of the multiply-accumulates.
-        is_timed: Whether it is of the time that an INT8 engine's layers take.
-        float_groups: How many groups are meant, of ``total_groups``.
+        float_share: A share of the time, or of the multiply-accumulate operations.
+        is_timed: True if it is a share of the time of the layers in an INT8 engine.
+        float_groups: Number of groups in floating point, of ``total_groups`` quantizable ones.
     """
 
     float_share: float
@@ -132,29 +133,28 @@ class FloatWorkShare:
 
 @dataclass(frozen=True)
 class GuardFacts:
-    """See the module's docstring.
+    """The facts about samples, ranges and results that guards check.
 
     Attributes:
-        has_random_inputs: Whether there are no data but seeded random inputs.
+        has_random_inputs: True if there are only seeded random inputs.
         range_facts: The ranges in use.
-        input_stats: The calibrating samples and the judged ones, by network input.
-        judges_calibration_samples: Whether the calibrating samples are the judged ones.
-        equal_sample_count: How many judged samples there are if all of them are the same, else 0; None if nobody
-        looked.
-        class_facts: By array of labels; None before they were looked for.
-        no_classes_reason: Why there are no ``class_facts``.
-        convergence: With a quarter, a half and all of the calibrating samples; ``no_convergence_reason`` says why there
-        are none.
-        clipped: By tensor; None before it was measured.
-        framework_errors: FP32 against the outputs that a framework gave, by judged output.
-        run_name: The name of the run that is to do: its config as words.
-        accuracy: Of that run.
-        fp16_accuracy: Of the run that is wholly in FP16.
-        float_type: What that run computes in outside of its codes.
-        is_quantized: Whether it is in codes by default.
-        quantized_type: The name of the quantized type of that run: ``INT8``, ``FP8`` or ``INT4``.
-        target: What it must reach.
-        float_work: Of that run; None where it is not in codes.
+        input_stats: Statistics of the calibration samples and of the judged samples, by network input.
+        judges_calibration_samples: True if the calibration samples are the judged ones.
+        equal_sample_count: Number of judged samples if all are equal, 0 if not. None if not checked.
+        class_facts: The classes in each array of labels; None if not checked.
+        no_classes_reason: The reason why there are no ``class_facts``.
+        convergence: The results with a quarter, a half and all of the calibration samples. ``no_convergence_reason`` is
+            the reason why there are none.
+        clipped: The shares of clipped values by tensor; None if not measured.
+        framework_errors: The errors of FP32 against the framework's outputs, by judged output.
+        run_name: The name of the run of interest: its config as text.
+        accuracy: The accuracy of that run.
+        fp16_accuracy: The accuracy of the run with all layers in FP16.
+        float_type: The float type of that run outside quantized layers.
+        is_quantized: True if the default precision of that run is a quantized type.
+        quantized_type: The name of its quantized type: ``INT8``, ``FP8`` or ``INT4``.
+        target: The target of that run.
+        float_work: The share of its work in floating point; None if it is not quantized.
     """
 
     has_random_inputs: bool = False
@@ -178,7 +178,7 @@ class GuardFacts:
     float_work: FloatWorkShare | None = None
 
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
-        """These facts, and those that ``newer_facts`` knows in their places."""
+        """Returns a copy of these facts, updated with all facts that ``newer_facts`` contains."""
         defaults = vars(_NO_FACTS)
         return dataclasses.replace(self, **{name: value for name, value in vars(newer_facts).items()
                                             if value is not defaults[name] and value != defaults[name]})
@@ -189,13 +189,13 @@ _NO_FACTS = GuardFacts()
 
 @dataclass(frozen=True)
 class GuardWarning:
-    """What a guard warns of.
+    """A warning of a guard.
 
     Attributes:
-        guard_name: The guard's name.
-        summary: What is so, in a line.
-        reason: Why it matters, with the figures, in a sentence.
-        next_step: What to do now, in a sentence.
+        guard_name: The name of the guard.
+        summary: The problem in one line.
+        reason: The reason why it matters, with the measured values, as a sentence.
+        next_step: The next step for the user, as a sentence.
     """
 
     guard_name: str
@@ -209,16 +209,15 @@ class GuardWarning:
 
 
 def warning_record(warning: GuardWarning) -> dict[str, str]:
-    """An alarm as files hold it."""
     return {"guard": warning.guard_name, "what": warning.summary, "why": warning.reason, "next": warning.next_step}
 
 
 class Guard(ABC):
-    """Looks at facts and warns, or says why it cannot tell.
+    """A check whether measured results can mislead: it returns warnings, or the reason why it cannot decide.
 
     Attributes:
-        name: By which files and `preflight` call it.
-        description: What it looks at, in a few words.
+        name: The name in files and in `preflight`.
+        description: The checked property in a few words.
     """
 
     name: ClassVar[str]
@@ -226,23 +225,22 @@ class Guard(ABC):
 
     @abstractmethod
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing, "" where they do."""
+        """Returns the reason why the facts are not sufficient for this guard; "" if they are."""
 
     @abstractmethod
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of; called only where nothing lacks."""
+        """Yields the warnings of this guard. It is called only if no facts are missing."""
 
     def make_warning(self, summary: str, reason: str, next_step: str) -> GuardWarning:
-        """An alarm of this guard."""
         return GuardWarning(self.name, summary, reason, next_step)
 
 
 @dataclass(frozen=True)
 class GuardResult:
-    """What one guard makes of some facts.
+    """The warnings of one guard for some facts, or the reason why it could not decide.
 
     Attributes:
-        missing_facts_reason: Why it could not look, "" where it did.
+        missing_facts_reason: The reason why the guard could not decide; "" if it did.
     """
 
     guard: Guard

@@ -1,18 +1,18 @@
-"""Calibrating inputs that are prepared otherwise than the judged ones.
+"""The guard against calibration inputs that are prepared differently from the judged inputs.
 
-Rules, for each float or 8-bit input, over the means, standard deviations and largest magnitudes of single samples; what
-counts must be at least 5 standard errors of the difference of two means away from chance (8 with fewer than 8 samples):
+Rules, for each float or 8-bit input, over means, standard deviations and largest magnitudes of single samples:
 
-- spread or reach: the standard deviations, or the largest magnitudes, differ by a factor of 2 in the geometric mean;
-  near 255 the factor is named, since that is what dividing by 255 makes;
-- place: the mean of a channel differs by half of its standard deviation or more;
-- order: the means of three channels, each less the sample's own mean, fit when they are reversed and do not as they are
-  (RGB read as BGR);
-- one side holds the same value throughout and the other does not.
+- Spread or reach: the standard deviations, or the largest magnitudes, differ by a factor of 2 in the geometric mean. If
+  the factor is near 255, the warning says so, because a missing division by 255 causes it.
+- Mean: the mean of a channel differs by at least half of its standard deviation.
+- Order: the means of three channels, each minus the mean of the sample, agree only in reversed order (RGB read as BGR).
+- One of the two inputs has a single value everywhere, and the other has not.
 
-Source: TensorRT's calibrators see what they are given and say nothing; with inputs times 255 the bundled network's F1
-falls to 8.5. Samples that are alike differ by chance as Student's t says, for which 5 standard errors are beyond 0.01 %
-from 12 samples on.
+A difference counts if it is at least 5 standard errors of the difference of two means; 8 with fewer than 8 samples.
+
+Source: TensorRT's calibrators accept any input without a warning. With inputs times 255, the F1 of the bundled network
+falls to 8.5. Samples of the same kind differ by chance according to Student's t. From 12 samples on, 5 standard errors
+have a probability below 0.01 %.
 """
 
 import math
@@ -30,13 +30,12 @@ _TINY = 1e-12
 
 
 class InputMismatchGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if calibration inputs differ from the judged inputs in scale, mean or channel order."""
 
     name = "unlike-inputs"
     description = "calibration inputs against judged inputs: min, max, mean, std, channel order"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         if guard_facts.has_random_inputs:
             return "random inputs"
         if guard_facts.judges_calibration_samples:
@@ -65,7 +64,7 @@ def _input_stats_text(input_stats: InputStats) -> str:
 
 
 def _describe_input_difference(calibration_stats: InputStats, judged_stats: InputStats) -> tuple[str, str] | None:
-    """What differs, and how; None where the two may be alike."""
+    """Returns the quantity in which two inputs differ, and an explanation; None if they may be of the same kind."""
     varied = [bool(stats.maximum.max() > stats.minimum.min()) for stats in (calibration_stats, judged_stats)]
     if not all(varied):
         return None if not any(varied) else ("spread", "one is constant, the other is not")
@@ -103,7 +102,10 @@ def _describe_input_difference(calibration_stats: InputStats, judged_stats: Inpu
 
 
 def _compute_log_std_by_sample(input_stats: InputStats) -> np.ndarray:
-    """Logarithms of the samples' standard deviations over all channels, ``(samples, 1)``; samples of one value none."""
+    """Returns the logarithms of the samples' standard deviations over all channels, ``(samples, 1)``.
+
+    Samples with a single value are left out.
+    """
     centre = input_stats.mean.mean(1, keepdims=True)
     variance = np.mean(np.square(input_stats.std) + np.square(input_stats.mean - centre), 1)
     logs: np.ndarray = 0.5 * np.log(variance[variance > _TINY])
@@ -111,14 +113,17 @@ def _compute_log_std_by_sample(input_stats: InputStats) -> np.ndarray:
 
 
 def _compute_log_amax_by_sample(input_stats: InputStats) -> np.ndarray:
-    """Logarithms of the samples' largest magnitudes, ``(samples, 1)``; samples of zeros none."""
+    """Returns the logarithms of the samples' largest magnitudes, ``(samples, 1)``. Samples of zeros are left out."""
     reach = np.maximum(np.abs(input_stats.minimum), np.abs(input_stats.maximum)).max(1)
     logs: np.ndarray = np.log(reach[reach > _TINY])
     return logs[:, None]
 
 
 def _compare_column_means(first_array: np.ndarray, second_array: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Differences of the columns' means, and whether each is beyond chance; None where there is nothing to compare."""
+    """Returns the differences of column means, and True for each difference that chance does not explain.
+
+    None if there are too few rows to compare.
+    """
     count = len(first_array) + len(second_array)
     if not len(first_array) or not len(second_array) or count < 3:
         return None

@@ -1,4 +1,4 @@
-"""Figures of inputs and labels of some samples, which guards compare."""
+"""Statistics of inputs and labels over a selection of samples, which guards compare."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -10,32 +10,32 @@ from trt_tui.core.guards.guard import InputStats, LabelClassFacts
 from trt_tui.core.measure.error_metrics import flatten_each_sample
 
 MAX_SAMPLES = 64
-"""Inputs are looked at on so many samples, spread evenly over the data."""
+"""Maximum number of samples whose inputs are checked, spread evenly over the data."""
 
 MAX_LABELLED_SAMPLES = 1024
-"""Labels are looked at on so many samples."""
+"""Maximum number of samples whose labels are checked."""
 
 MAX_VALUES_PER_CHANNEL = 1 << 18
-"""Means and deviations of a sample are taken on every nth value of each channel where it has more than this."""
+"""Number of values per channel above which the mean and deviation of a sample use only every nth value."""
 
 MAX_CHANNELS = 16
-"""An axis with more entries than this counts no channels."""
+"""Maximum size of an axis that counts as the channel axis."""
 
 MAX_CLASSES = 1000
 
 
 def select_evenly_spaced_feeds(samples: Samples, max_samples: int) -> Iterator[int]:
-    """Numbers of feeds that hold about so many samples, spread evenly."""
+    """Yields the numbers of evenly spaced feeds that together hold about the given number of samples."""
     feed_count = max(1, -(-max_samples // max(1, samples.count_samples_of_feed(0))))
     step = max(1, len(samples) // feed_count)
     return iter(range(0, len(samples), step)[:feed_count])
 
 
 def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
-    """Figures of the inputs that hold floats or bytes, by name.
+    """Measures the statistics of all inputs with floats or bytes, by input name.
 
     Raises:
-        InputError: the data cannot be read.
+        InputError: The data cannot be read.
     """
     stats_by_input: dict[str, list[np.ndarray]] = {}
     for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
@@ -49,10 +49,10 @@ def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
 
 
 def count_samples_if_all_equal(samples: Samples) -> int:
-    """Returns the number of samples if there are several and every input is the same in all that are looked at, else 0.
+    """Returns the number of samples if there are several and all compared samples have equal inputs; 0 if not.
 
     Raises:
-        InputError: the data cannot be read.
+        InputError: The data cannot be read.
     """
     first: dict[str, bytes] | None = None
     for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
@@ -68,7 +68,8 @@ def count_samples_if_all_equal(samples: Samples) -> int:
 
 
 def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
-    """Mean, deviation, least and largest value of each channel of a sample, float64 ``(4, channels)``."""
+    """Returns mean, standard deviation, smallest and largest value of each channel of a sample, float64 ``(4,
+    channels)``."""
     axes = (0, sample.ndim - 1) if sample.ndim > 1 else ()
     axis = next((axis for axis in axes if sample.shape[axis] <= MAX_CHANNELS), None)
     flat = sample.reshape(1, -1) if axis is None else np.moveaxis(sample, axis, 0).reshape(sample.shape[axis], -1)
@@ -78,13 +79,13 @@ def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
 
 def count_samples_by_label_class(calibration_samples: Samples, judged_samples: Samples,
                                  mask_names: Collection[str] = ()) -> tuple[LabelClassFacts, ...]:
-    """Which classes the samples have, for each array of labels that names classes in both.
+    """Counts the samples of each class, for every array of labels that contains class numbers in both sets of samples.
 
     Args:
-        mask_names: Arrays that are no labels.
+        mask_names: Names of arrays that are masks and not labels.
 
     Raises:
-        InputError: the data cannot be read.
+        InputError: The data cannot be read.
     """
     class_facts = []
     for name in judged_samples.label_names:
@@ -102,7 +103,10 @@ def count_samples_by_label_class(calibration_samples: Samples, judged_samples: S
 
 
 def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[int], int]:
-    """How many samples have a class, by class, and how many were looked at; none where the labels name none."""
+    """Returns the number of samples with each class, and the number of samples checked.
+
+    Both are empty if the labels are not class numbers.
+    """
     counts: Counter[int] = Counter()
     sample_count = 0
     for index in select_evenly_spaced_feeds(samples, MAX_LABELLED_SAMPLES):
@@ -116,5 +120,5 @@ def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[
         if len(counts) > 4 * MAX_CLASSES:
             return Counter(), 0
     if 255 in counts and all(value < 200 for value in counts if value != 255):
-        del counts[255]  # what segmentation data leave out
+        del counts[255]  # 255 marks ignored pixels in segmentation data
     return counts, sample_count

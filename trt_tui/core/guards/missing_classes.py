@@ -1,12 +1,13 @@
-"""Classes that the judged samples have and no calibrating one does.
+"""The guard against classes that occur in judged samples but in no calibration sample.
 
-Rule: for each array of labels that names classes (integers, each of them in two judged samples or more on average; -1
-and the like, and 255 beside small numbers, name none), it warns where classes are missing and there are at least two
-calibrating samples for each class, or where more are missing than a random draw of so many samples would miss:
-sum of (1 - share)^n over the classes, and two of its standard deviations.
+Rule: it checks each array of integer labels in which a class occurs in at least two judged samples on average. Negative
+numbers such as -1, and 255 beside small numbers, are not classes. The guard warns about missing classes if there are at
+least two calibration samples per class. With fewer samples, the limit is the number of classes that a random draw of
+that many samples could miss. It is the sum of (1 - share)^n over the classes, plus two of its standard deviations.
 
-Source: what only one class has (its brightest texture, its rare token) sets no range if none of its samples calibrates.
-The draw is binomial; with a thousand classes and 64 samples most are missing, and that alone says nothing.
+Source: a property of only one class (its brightest texture, its rare token) has no effect on any range if none of its
+samples calibrates. The draw is binomial. With a thousand classes and 64 samples most classes are missing, and that
+alone means nothing.
 """
 
 import math
@@ -17,13 +18,12 @@ from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name
 
 
 class MissingClassesGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if classes of the judged samples have no calibration sample."""
 
     name = "missing-classes"
     description = "classes that no calibration sample has"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         return guard_facts.no_classes_reason or ("" if guard_facts.class_facts else "no labels that name classes")
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
@@ -42,7 +42,7 @@ class MissingClassesGuard(Guard):
 
 
 def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:
-    """How many classes a random draw of the calibrating samples might miss."""
+    """Returns the number of classes that a random draw of the calibration samples could miss."""
     missed = [(1 - min(1.0, count / class_facts.judged_samples))**class_facts.calibration_samples
               for count in class_facts.judged_counts.values()]
     return sum(missed) + 2 * math.sqrt(sum(share * (1 - share) for share in missed))

@@ -1,4 +1,4 @@
-"""Runs of the FP32 network for guards: what ranges samples call for, and what lies beyond a range."""
+"""Executions of the FP32 network for guards: comparison of ranges with samples, and shares of clipped values."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,31 +13,31 @@ from trt_tui.core.guards.stale_ranges import MAX_RANGE_RATIO, is_range_mismatche
 from trt_tui.core.runner import Backend
 
 MAX_CHECKED_SAMPLES = 32
-"""Ranges are held against so many samples."""
+"""Maximum number of samples with which ranges are compared."""
 
 MAX_CHECKED_RANGES = 24
-"""So many ranges that lie below what samples reach are held against what every method would choose."""
+"""Maximum number of ranges below the largest magnitude that are compared with the choices of all methods."""
 
 CLIPPING_FACTOR = 1.1
-"""Values count as beyond a range from here on; see `trt_tui.core.guards.clipped_values`."""
+"""Multiple of the range from which a value counts as clipped; see `trt_tui.core.guards.clipped_values`."""
 
 RangeMismatches = dict[str, tuple[float, float]]
 
 
 def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend, *,
                            method_clips: bool, progress: RunProgress | None = None) -> tuple[RangeMismatches, int, int]:
-    """Ranges that samples contradict; see `trt_tui.core.guards.stale_ranges`.
+    """Finds ranges that the values in samples contradict; see `trt_tui.core.guards.stale_ranges`.
 
     Args:
         ranges: The amax by tensor name.
-        method_clips: Whether the method that made them may choose less than the largest magnitude.
+        method_clips: True if the method of the ranges can choose less than the largest magnitude.
 
     Returns:
-        Range and what the samples call for, by tensor, where they are apart; how many tensors were compared, and on how
-        many samples.
+        The amax in use and the amax of the samples, for each mismatched tensor. Then the number of compared tensors,
+            and the number of samples.
 
     Raises:
-        InputError: the network cannot run these data.
+        InputError: The network cannot be executed on these data.
     """
     selected_samples = samples.select_feeds(list(select_evenly_spaced_feeds(samples, MAX_CHECKED_SAMPLES)))
     minmax_ranges = calibrate(model, list(ranges), selected_samples, backend, progress=progress).ranges
@@ -55,7 +55,7 @@ def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples
                 mismatches[tensor] = (mismatches[tensor][0], min_amax)
             else:
                 del mismatches[tensor]
-        for tensor in below[MAX_CHECKED_RANGES:]:  # nearer than any of those that were looked at
+        for tensor in below[MAX_CHECKED_RANGES:]:  # these ranges are closer to the samples than all checked ones
             amax, reached = mismatches[tensor]
             if not any(checked in mismatches
                        for checked in checked_tensors) or reached / amax < MAX_RANGE_RATIO * MAX_RANGE_RATIO:
@@ -65,13 +65,14 @@ def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples
 
 def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend
                            ) -> Iterator[dict[str, float]]:
-    """Yields after each feed the share of the values so far beyond `CLIPPING_FACTOR` times their range, by tensor.
+    """Measures the share of values above `CLIPPING_FACTOR` times their range, by tensor. Yields the shares after each
+    feed.
 
     Args:
         ranges: The amax by tensor name, above 0.
 
     Raises:
-        InputError: the network cannot run these data.
+        InputError: The network cannot be executed on these data.
     """
     probe = NetworkProbe(model)
     outputs = {}

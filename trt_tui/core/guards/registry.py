@@ -1,4 +1,4 @@
-"""All guards, and what they make of some facts."""
+"""The list of all guards, and functions that run them on facts."""
 
 from trt_tui.core.guards.clipped_values import ClippedValuesGuard
 from trt_tui.core.guards.constant_inputs import ConstantInputsGuard
@@ -16,11 +16,11 @@ from trt_tui.core.guards.stale_ranges import StaleRangesGuard
 GUARDS: tuple[Guard, ...] = (ConstantInputsGuard(), InputMismatchGuard(), StaleRangesGuard(), ForeignCacheGuard(),
                              FewSamplesGuard(), MissingClassesGuard(), SampleConvergenceGuard(), ClippedValuesGuard(),
                              FrameworkMismatchGuard(), Fp16FloorGuard(), FloatFallbackGuard())
-"""All guards, the gravest first."""
+"""All guards, the most serious first."""
 
 
 def run_guards(guard_facts: GuardFacts) -> tuple[GuardResult, ...]:
-    """What each guard makes of the facts, in the order of `GUARDS`."""
+    """Runs each guard on the facts and returns the results in the order of `GUARDS`."""
     results = []
     for guard in GUARDS:
         missing_reason = guard.explain_missing_facts(guard_facts)
@@ -30,5 +30,5 @@ def run_guards(guard_facts: GuardFacts) -> tuple[GuardResult, ...]:
 
 
 def collect_guard_warnings(guard_facts: GuardFacts) -> tuple[GuardWarning, ...]:
-    """All that is to be warned of, the gravest first."""
+    """Returns the warnings of all guards for the facts, the most serious first."""
     return tuple(alarm for result in run_guards(guard_facts) for alarm in result.alarms)

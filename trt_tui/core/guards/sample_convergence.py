@@ -1,11 +1,13 @@
-"""Whether more calibrating samples would change a quantized run: its SQNR with a quarter, a half and all of them.
+"""The guard against a quantized result that more calibration samples would change.
 
-Rule: it warns where the worst output's SQNR with all of the calibrating samples is 1 dB or more away from that with
-half of them, and went the same way (or stayed, within 0.1 dB) from a quarter to a half; at 3 dB and more in any case.
+Rule: the SQNR of the worst output is measured with a quarter, a half and all of the calibration samples. The guard
+warns if the SQNR changes by at least 1 dB from a half to all. The change before, from a quarter to a half, must have
+the same sign or be within 0.1 dB. If it has the opposite sign, the limit is 3 dB instead of 1 dB.
 
-Source: what is settled changes by less: that of the bundled network, whose outliers are rare, by 0.0 dB from 16 samples
-to 24 and by 0.9 to 48; a simulation and its engine are apart by less than 0.5 dB. Rising figures say that more samples
-help, falling ones that each more sample widens min-max ranges, and that few make INT8 look better than it is.
+Source: a stable result changes by less. That of the bundled network, whose outliers are rare, changes by 0.0 dB from 16
+to 24 samples, and by 0.9 dB from there to 48. A simulation differs from its engine by less than 0.5 dB. A rising SQNR
+shows that more samples help. A falling one shows that each additional sample widens min-max ranges, and that INT8 looks
+better with few samples than it is.
 """
 
 from collections.abc import Iterator
@@ -18,17 +20,15 @@ MIN_REVERSED_CHANGE_DB = 3.0
 
 
 class SampleConvergenceGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if the accuracy of a quantized run still changes with the number of calibration samples."""
 
     name = "more-samples"
     description = "the quantized run with a quarter, a half and all of the calibration samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         return "" if len(guard_facts.convergence) > 1 else guard_facts.no_convergence_reason or "it was not measured"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         half, full = guard_facts.convergence[-2:]
         gain, before = full.sqnr_db - half.sqnr_db, half.sqnr_db - guard_facts.convergence[0].sqnr_db
         is_reversed = (before if gain > 0 else -before) < -MAX_STEADY_CHANGE_DB

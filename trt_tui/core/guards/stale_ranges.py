@@ -1,12 +1,14 @@
-"""Ranges that the samples do not reach, or go far beyond: a cache from before the network was trained again.
+"""The guard against ranges that samples do not reach or far exceed, such as a cache from before the network was
+retrained.
 
-Rule: a range is off where it is more than twice the largest magnitude of up to 32 samples, or less than half of what
-any calibration method would choose from them (min-max that magnitude; percentile, entropy and MSE may choose less, and
-a cache made by them is given that). It warns where more than one range in ten is off, or one by a factor of 8.
+Rule: a range is wrong if it is more than twice the largest magnitude in up to 32 samples. It is also wrong if it is
+less than half of the smallest amax that a calibration method would choose from them. Min-max chooses the largest
+magnitude. Percentile, entropy and MSE can choose less, which counts only for a cache made by these methods. The guard
+warns if more than one range in ten is wrong, or a single one by a factor of 8.
 
-Source: a factor of 2 is one of the 8 bits. Ranges of the same network from other samples of the same kind differ by
-less: the bundled network's by at most 1.25 from 16 samples to 48, by 1.43 from 8; single tensors with outliers may
-differ by more, so one alone does not count until it costs 3 bits.
+Source: a factor of 2 is one of the 8 bits. Ranges of one network from different samples of the same kind differ by
+less. Those of the bundled network differ by at most 1.25 between 16 and 48 samples, and by 1.43 between 8 and 48.
+Single tensors with outliers can differ by more, so one tensor alone does not count until it loses 3 bits.
 """
 
 import math
@@ -21,7 +23,9 @@ MAX_MISMATCHED_SHARE = 0.1
 
 
 def is_range_mismatched(amax: float, min_expected_amax: float, max_expected_amax: float) -> bool:
-    """Whether a range is outside of what is expected of it by more than `MAX_RANGE_RATIO`; both in the tensor's units.
+    """Returns True if an amax is outside an expected interval by more than the factor `MAX_RANGE_RATIO`.
+
+    All values are in the units of the tensor.
     """
     return amax > MAX_RANGE_RATIO * max_expected_amax or amax < min_expected_amax / MAX_RANGE_RATIO
 
@@ -32,13 +36,12 @@ def _amax_ratio(amax_pair: tuple[float, float]) -> float:
 
 
 class StaleRangesGuard(Guard):
-    """See the module's docstring."""
+    """The guard that warns if the ranges of a cache or config contradict the values in the samples."""
 
     name = "stale-ranges"
     description = "ranges of a cache or config against the values of the samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Why these facts tell it nothing."""
         if guard_facts.range_facts is None:
             return "no layer needs a range"
         if not guard_facts.range_facts.checked_samples:
@@ -47,7 +50,6 @@ class StaleRangesGuard(Guard):
         return ""
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         ranges = guard_facts.range_facts
         assert ranges is not None, "else it lacks"
         mismatches: Mapping[str, tuple[float, float]] = ranges.mismatches

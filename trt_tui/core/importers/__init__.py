@@ -1,1 +1,2 @@
-"""Configs of other tools: what was told to trtexec, Polygraphy and ModelOpt, as a precision config."""
+"""Importers, which convert the commands, scripts and files of trtexec, Polygraphy and ModelOpt into a precision config.
+"""

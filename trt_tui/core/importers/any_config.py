@@ -1,4 +1,5 @@
-"""Any file that ``--config`` takes: a precision.json, or what another tool was told, known by its content."""
+"""The reader of all files that ``--config`` accepts: precision.json, or a file of another tool, recognised by its
+content."""
 
 import json
 import re
@@ -31,13 +32,15 @@ SUPPORTED_FILES_TEXT = (
 
 def read_any_config(path: Path | str, network: Network, *, force: bool = False,
                     sha256: str | None = None) -> LoadedConfig:
-    """Reads a config for a network. Arguments and errors as `trt_tui.core.moves.config_file.read_config`; of another
-    tool's file the warnings list what could not be read.
+    """Reads a config for a network from a precision.json or from a file of another tool.
 
-    The content decides what a file is. Its name counts only where the content cannot be read.
+    The arguments are those of `trt_tui.core.moves.config_file.read_config`. For a file of another tool, the warnings
+    list the parts that could not be read. The content of the file determines its kind. The file name counts only if the
+    content cannot be read.
 
     Raises:
-        InputError: as there; or the file is none that is taken, or takes too much time or memory to read.
+        InputError: The errors of `read_config`; or the file is of an unsupported kind, or takes too much time or memory
+            to read.
     """
     path = Path(path)
     _refuse_folder_or_network(path)
@@ -74,17 +77,18 @@ def _read_config_by_content(path: Path, network: Network, force: bool, sha256: s
 
 
 _MAX_YAML_CHARACTERS = 1 << 20
-"""The length above which a text that is not named as YAML is not read as YAML: that takes seconds a megabyte."""
+"""Maximum number of characters of a text that is tried as YAML without a YAML file name. Parsing takes seconds per
+megabyte."""
 
 _CACHE_HEADER = re.compile(r"TRT-\d+-\w+\s*$", re.MULTILINE)
 _OMISSIONS_PATTERN = re.compile(rf"^\s*# {OMISSION_MARKER} = (\{{.*\}})\s*$", re.MULTILINE)
 
 
 def _refuse_folder_or_network(path: Path) -> None:
-    """Refuses what holds a config elsewhere: a folder, and an ONNX file.
+    """Refuses a folder that contains a precision.json, and an ONNX file.
 
     Raises:
-        InputError: it is one of them.
+        InputError: The path is one of them.
     """
     if path.suffix.lower() == ".onnx" and path.is_file():
         raise InputError(f"{path.name} is a network, not a config", "its precisions are in its nodes",
@@ -94,10 +98,12 @@ def _refuse_folder_or_network(path: Path) -> None:
 
 
 def read_command_script(text: str, network: Network, file: Path) -> ImportedSettings:
-    """Reads the command lines of a script; of several the one that says most of precisions counts.
+    """Reads the precisions of a script with command lines of trtexec or Polygraphy.
+
+    If several commands set precisions, the one with the most details about layers is used.
 
     Raises:
-        InputError: it holds no command that says anything of precisions, or one that cannot be taken apart.
+        InputError: No command sets a precision, or a command cannot be parsed.
     """
     command_lines = list(parse_commands(text, file.name))
     precision_commands = [
@@ -123,7 +129,8 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
 
 
 def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
-    """Returns how much a command says of single layers, and how many of its options are about precisions."""
+    """Returns a key that sorts commands by the length of their lists of layers, then by their number of precision
+    options."""
     options = polygraphy_commands.PRECISION_OPTIONS if command.tool == POLYGRAPHY else trtexec.PRECISION_OPTIONS
     list_length = sum(
         len(entry)
@@ -133,10 +140,10 @@ def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
 
 
 def _parse_json_or_yaml(text: str, path: Path) -> Any:
-    """Returns what a JSON or YAML file holds; None for a text that is neither.
+    """Parses a JSON or YAML text; None if it is neither.
 
     Raises:
-        InputError: it is named as YAML and cannot be read as that.
+        InputError: The file name ends in .yaml or .yml, but the text is not valid YAML.
     """
     try:
         return json.loads(text)
@@ -150,4 +157,4 @@ def _parse_json_or_yaml(text: str, path: Path) -> Any:
     except InputError:
         if is_yaml:
             raise
-        return None  # other readers try the file next
+        return None  # the reader of precision.json tries the file next

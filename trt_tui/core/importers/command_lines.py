@@ -1,4 +1,4 @@
-"""Command lines of trtexec and Polygraphy in scripts, split into words and options without running them."""
+"""A parser of trtexec and Polygraphy command lines in scripts, which splits them into options without running them."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ PRECISION_BY_NAME = {
     "float16": Precision.FP16, "half": Precision.FP16, "bf16": Precision.BF16, "bfloat16": Precision.BF16,
     "int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4
 }
-"""Precisions by what the tools call them."""
+"""Precisions by the names that the tools use."""
 
 TRTEXEC, POLYGRAPHY = "trtexec", "Polygraphy"
 
@@ -34,17 +34,17 @@ _RTX_PATTERN = re.compile(r"\bPOLYGRAPHY_USE_TENSORRT_RTX=[\"']?(?!0\b)\w")
 _ASSIGNMENT_PATTERN = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
 _VARIABLE_PATTERN = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
 _MAX_SCANNED_BYTES = 64 << 20
-"""The nodes of an ONNX file stand before its weights; they are looked for in this many bytes."""
+"""Number of bytes searched for Q/DQ. The nodes of an ONNX file precede its weights."""
 
 
 def split_shell_words(line: str, location: str) -> list[str]:
-    """Returns the words of a line of a POSIX shell, without its comment; variables stay as they are.
+    """Splits a line of a POSIX shell script into words. Comments are dropped, and variables stay unexpanded.
 
     Args:
-        location: The place of the line in messages.
+        location: The position of the line in messages.
 
     Raises:
-        InputError: a quote does not end.
+        InputError: A quote has no end.
     """
     words: list[str] = []
     parts: list[str] = []
@@ -67,10 +67,10 @@ def split_shell_words(line: str, location: str) -> list[str]:
 
 def expand_variables(pattern: re.Pattern[str], find_value: Callable[[re.Match[str]], str], line: str,
                      location: str) -> str:
-    """Returns a line with the values of its variables.
+    """Returns a command line with its variables replaced by their values.
 
     Raises:
-        InputError: the line would have over `MAX_TEXT_BYTES` characters.
+        InputError: The line would have more than `MAX_TEXT_BYTES` characters.
     """
     total_length = len(line)
 
@@ -88,13 +88,13 @@ def expand_variables(pattern: re.Pattern[str], find_value: Callable[[re.Match[st
 
 @dataclass(frozen=True)
 class CommandLine:
-    """One command line.
+    """One command line of trtexec or Polygraphy.
 
     Attributes:
         line_number: The number of its first line in the file, from 1.
         tool: `TRTEXEC` or `POLYGRAPHY`.
-        options: The values of each option by its name without dashes; empty for a flag.
-        model_path: The ONNX file that it names; "" if it names none.
+        options: The values of each option, by its name without dashes; empty for a flag.
+        model_path: The ONNX file in the command; "" if there is none.
         uses_rtx: True if Polygraphy builds with TensorRT-RTX.
     """
 
@@ -105,27 +105,26 @@ class CommandLine:
     uses_rtx: bool = False
 
     def find_value_of_options(self, *names: str) -> str:
-        """Returns the last value of the first of these options that has one; "" without."""
+        """Returns the last value of the first of these options that has a value; "" if none has one."""
         return next((self.options[name][-1] for name in names if self.options.get(name)), "")
 
     def has_any_of_options(self, *names: str) -> bool:
-        """Returns True if any of these options is given."""
         return not self.options.keys().isdisjoint(names)
 
 
 def has_command_line(text: str) -> bool:
-    """Returns True for a text with a command line of trtexec or Polygraphy, or with options alone."""
+    """Returns True if a text contains a command line of trtexec or Polygraphy, or consists of options only."""
     return bool(_TRTEXEC_PATTERN.search(text) or _POLYGRAPHY_PATTERN.search(text)) or text.lstrip().startswith("--")
 
 
 def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
-    """Yields the command lines of a script.
+    """Yields the trtexec and Polygraphy command lines of a script.
 
     Args:
-        file_name: The name of the file, for messages.
+        file_name: The name of the file in messages.
 
     Raises:
-        InputError: a command line has quotes that do not match.
+        InputError: A command line has quotes that do not match.
     """
     values: dict[str, str] = {}
     line_index, lines, rtx = 0, text.splitlines(), False
@@ -156,7 +155,7 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
 
 
 def _parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the values of each option by its name without dashes."""
+    """Returns the values of each option in a list of arguments, by its name without dashes."""
     options: dict[str, list[str]] = {}
     index = 0
     while index < len(arguments):
@@ -175,14 +174,15 @@ def _parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
 
 def refuse_strongly_typed_build(
         file: Path, reason: str = "its precisions are in the ONNX file that it names, not in the command") -> None:
-    """Refuses a command that builds a strongly typed network.
+    """Raises an error for a command that builds a strongly typed network, because such a command contains no
+    precisions.
 
     Args:
-        file: The file that holds the command.
-        reason: The cause.
+        file: The file with the command.
+        reason: The cause in the error message.
 
     Raises:
-        InputError: always.
+        InputError: Always.
     """
     config_path = file.parent / "precision.json"
     raise InputError(f"{file.name} builds a strongly typed network", reason,
@@ -191,21 +191,22 @@ def refuse_strongly_typed_build(
 
 
 def has_quantized_model(command: CommandLine, network: Network, file: Path) -> bool:
-    """Returns True if the ONNX file of a command has Q/DQ: the file that is named, or the network that is open."""
+    """Returns True if the ONNX file of a command contains Q/DQ. The file is the one in the command, or the opened
+    network."""
     if network.source_model is not None:
         return True
     try:
         with open_regular_file(file.parent / command.model_path) as stream:
             return b"QuantizeLinear" in stream.read(_MAX_SCANNED_BYTES)
-    except (InputError, OSError):  # the command alone is asked for, and its network may be on another machine
+    except (InputError, OSError):  # only the command is imported, and its network may be on another machine
         return False
 
 
 def parse_name_and_types(entry_text: str) -> tuple[str, Precision | None, bool]:
-    """Takes ``name:type`` apart, with types of several outputs joined by ``+``.
+    """Parses an entry ``name:type``. The types of several outputs are joined by ``+``.
 
     Returns:
-        The name; the precision, None if there is none; True if all types are integers, which take no precision.
+        The name; the precision, or None if there is none; True if all types are integers, which have no precision.
     """
     name, colon, types_text = entry_text.rpartition(":")
     precisions = {PRECISION_BY_NAME.get(type_name.lower()) for type_name in types_text.split("+")}

@@ -1,4 +1,4 @@
-"""What another tool's file asks for, and the config that this makes on a network."""
+"""The settings that a file of another tool contains, and their conversion into a config of a network."""
 
 import difflib
 import re
@@ -19,26 +19,26 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 MAX_LISTED = 20
-"""So many things that could not be read are listed one by one."""
+"""Maximum number of unread parts that are listed one by one."""
 
 _GENERATED_NAME = re.compile(r"\(Unnamed Layer\*|ONNXTRT_|Reformatting CopyNode|__myl_|^copied_|_cast(?:In|Out)?$")
-"""Names that TensorRT and its parser give to layers that are no nodes of the network."""
+"""Names that TensorRT and its parser give to layers that are not nodes of the network."""
 
 
 @dataclass
 class ImportedSettings:
-    """What a file asks for.
+    """The precisions, ranges and notes that were read from a file of another tool.
 
     Attributes:
-        tool: Whose file it is.
-        quantized, other, tf32: The defaults, see `PrecisionConfig`.
-        layer_precisions: Precisions by name, as the file has it: of a node, or of a TensorRT layer made of several.
-        output_precisions: Types of results by such names.
+        tool: The title of the file's kind in messages. quantized, other, tf32: The defaults of `PrecisionConfig`.
+        layer_precisions: Precisions by the name in the file: that of a node, or of a TensorRT layer made of several
+            nodes.
+        output_precisions: Types of results by the name in the file.
         ranges: The amax by tensor name.
-        cache_path: A calibration cache that is named.
-        excluded_ranges: Tensors whose ranges belong to another network than the one that is open.
-        unread_lines: What could not be read, and why.
-        notes: What to know.
+        cache_path: The calibration cache that the file names; None if it names none.
+        excluded_ranges: Tensors whose ranges belong to another network than the opened one.
+        unread_lines: The parts that could not be read, with the reason.
+        notes: Other notes for the user.
     """
 
     tool: str
@@ -54,10 +54,11 @@ class ImportedSettings:
     notes: list[str] = field(default_factory=list)
 
     def restore_omitted_settings(self, omission_record: Any) -> None:
-        """Takes up what the format of a file has no word for, as the file says it behind `OMISSION_MARKER`.
+        """Adds the settings that an export could not represent in its format and stored after `OMISSION_MARKER`.
 
         Args:
-            omission_record: That value, see `trt_tui.core.exporters.omissions`; what is of another kind is passed over.
+            omission_record: The stored value; see `trt_tui.core.exporters.omissions`. Values of another type are
+                ignored.
         """
         if not isinstance(omission_record, Mapping):
             return
@@ -70,20 +71,20 @@ class ImportedSettings:
         for name, precision_name in rows.items() if isinstance(rows, Mapping) else ():
             if isinstance(precision_name, str) and precision_name in precisions:
                 self.layer_precisions.setdefault(str(name), precisions[precision_name])
-        # FP16 around quantized layers needs the flag, which may have been taken out since.
+        # FP16 around quantized layers needs the flag, which the user may have removed since the export.
         if (boundary_type := precisions.get(str(omission_record.get("around")))) is not None and (
                 boundary_type is not Precision.FP16 or self.other is boundary_type):
             self.other = boundary_type
 
 
 def build_config(settings: ImportedSettings, network: Network, file_name: str, *, force: bool = False) -> LoadedConfig:
-    """The config of a file on a network; its warnings list what was not read.
+    """Converts imported settings into a config for a network. The warnings list the parts that were not read.
 
     Args:
-        force: Leave out names that the network lacks, and list them.
+        force: True if names that the network lacks are left out and listed.
 
     Raises:
-        InputError: the network lacks layers that are named.
+        InputError: The network lacks layers that the file names.
     """
     config = PrecisionConfig(settings.quantized, settings.other, settings.tf32)
     unread_lines = list(settings.unread_lines)
@@ -123,7 +124,7 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
 
 def _find_layer_precisions(settings: ImportedSettings, network: Network, file_name: str, force: bool,
                            unread_lines: list[str]) -> dict[str, Precision]:
-    """Precisions by the network's layers; names that are none are listed, or refused."""
+    """Returns the imported precisions by the network's layers. Unknown names are listed as not read, or refused."""
     finder, layer_precisions, unknown_names = LayerFinder(network), {}, []
     for name, precision in settings.layer_precisions.items():
         layers = (name,) if network.has_layer(name) else finder.find_named_layers(name, "")[0]
@@ -146,9 +147,9 @@ def _find_layer_precisions(settings: ImportedSettings, network: Network, file_na
 
 def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network: Network, unread_lines: list[str]
                              ) -> Iterable[tuple[FusionGroup, Precision, bool]]:
-    """The precision of each group that something is told of, and whether its own layer is named.
+    """Yields each group with an imported precision, that precision, and True if one of its main layers is named.
 
-    What is told of the layers that give a group its character counts, else the highest of the others.
+    The precisions of main layers count. If none is named, the highest precision of the other layers counts.
     """
     groups: dict[str, dict[str, Precision]] = {}
     for name, precision in layer_precisions.items():
@@ -169,7 +170,11 @@ def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network:
 
 
 def _unread_output_type_lines(settings: ImportedSettings, network: Network, config: PrecisionConfig) -> list[str]:
-    """Types of results that a config does not have by itself: another than what their layer computes in."""
+    """Returns a line that lists imported output types which differ from the precision of their layer; empty if none
+    does.
+
+    A config cannot represent such types.
+    """
     differing_layers = []
     for name, requested in settings.output_precisions.items():
         group = network.find_group(name) if network.has_layer(name) else None
@@ -178,7 +183,7 @@ def _unread_output_type_lines(settings: ImportedSettings, network: Network, conf
         precision = config.precision_of(group)
         boundary_type = precision if precision in (Precision.FP32, Precision.FP16, Precision.BF16) else config.other
         if precision is Precision.INT8 and boundary_type is Precision.BF16:
-            boundary_type = Precision.FP32  # TensorRT has no kernels from INT8 to BF16, see `lowering.weak`
+            boundary_type = Precision.FP32  # TensorRT has no kernels from INT8 to BF16
         if requested is not boundary_type and requested is not precision:
             differing_layers.append(name)
     return [
@@ -188,7 +193,7 @@ def _unread_output_type_lines(settings: ImportedSettings, network: Network, conf
 
 def _read_ranges(settings: ImportedSettings, network: Network,
                  unread_lines: list[str]) -> tuple[dict[str, float], str, list[str]]:
-    """The ranges that the file has or names, how they were measured, and what to know of them."""
+    """Reads the ranges that the file contains or names; returns them with their method and notes for the user."""
     ranges = {tensor: amax for tensor, amax in settings.ranges.items() if tensor in network.calibrated_tensors}
     method, notes = "", list[str]()
     if settings.cache_path is not None:
@@ -207,8 +212,10 @@ def _read_ranges(settings: ImportedSettings, network: Network,
 
 
 def _drop_unneeded_ranges(cached_ranges: Mapping[str, float], network: Network) -> dict[str, float]:
-    """Returns the ranges of a cache without those of tensors inside of fused layers and of constants, which TensorRT
-    needs and a config does not; it calls the tensor of a constant ``c`` ``c_output``."""
+    """Returns the ranges of a cache, without the ranges of constants and of tensors inside fused layers.
+
+    TensorRT needs these ranges, but a config does not. TensorRT names the tensor of a constant ``c`` ``c_output``.
+    """
     calibrated_tensors, constants = set(network.calibrated_tensors), network.constant_tensors
     return {tensor: amax for tensor, amax in cached_ranges.items() if tensor in calibrated_tensors or not (
         network.has_tensor(tensor) or tensor.removesuffix("_output") in constants)}

@@ -1,9 +1,9 @@
-"""What NVIDIA ModelOpt was told to quantize and to leave out: JSON, YAML, or a command line.
+"""The importer of settings for NVIDIA ModelOpt: JSON, YAML, or a command line.
 
-The keys are the arguments of ``modelopt.onnx.quantization.quantize`` and ``modelopt.onnx.autocast``, and their command
-lines' options by the same names: names are patterns for ``re.match``, as ModelOpt has them (a pattern that ends early
-hits longer names too); ``nodes_to_quantize`` and ``op_types_to_quantize`` leave out all others. Two entries
-``quantize`` and ``autocast`` hold what each of the two tools is told, as trt-tui exports it.
+The keys are the arguments of ``modelopt.onnx.quantization.quantize`` and ``modelopt.onnx.autocast``; the options of
+their command lines have the same names. Names are patterns for ``re.match``, as in ModelOpt, so a pattern also matches
+longer names. ``nodes_to_quantize`` and ``op_types_to_quantize`` exclude all other layers. In an export of trt-tui, the
+entries ``quantize`` and ``autocast`` contain the arguments of the two tools.
 """
 
 import re
@@ -30,26 +30,26 @@ _FLOAT_PRECISIONS = {"fp32": Precision.FP32, "fp16": Precision.FP16, "bf16": Pre
 _READ_KEYS = (*_LIST_KEYS, "quantize_mode", "high_precision_dtype", "low_precision_type", "calibration_cache_path",
               "calibration_method", "enable_gemv_detection_for_trt", "keep_io_types", "quantize", "autocast")
 MODELOPT_KEYS = frozenset((*_LIST_KEYS, "quantize_mode", "low_precision_type"))
-"""By one of these a file is known."""
+"""Keys by which a file of ModelOpt is recognised."""
 
 
 def is_modelopt_record(record: Any) -> bool:
-    """Whether a record of a file is one of ModelOpt's arguments."""
+    """Returns True if a parsed JSON or YAML record contains arguments of ModelOpt."""
     tool_records = (record, record.get("quantize"), record.get("autocast")) if isinstance(record, Mapping) else ()
     return any(
         isinstance(tool_record, Mapping) and not MODELOPT_KEYS.isdisjoint(tool_record) for tool_record in tool_records)
 
 
 def is_modelopt_command(text: str) -> bool:
-    """Whether a text holds a command line of ModelOpt's ONNX tools."""
+    """Returns True if a text contains a command line of ModelOpt's ONNX tools."""
     return bool(re.search(r"modelopt\.onnx\.(?:quantization|autocast)\b", text))
 
 
 def read_modelopt_command(text: str, network: Network, file: Path) -> ImportedSettings:
-    """What the command lines of ModelOpt in a script ask for.
+    """Reads the settings in the ModelOpt command lines of a script.
 
     Raises:
-        InputError: they cannot be taken apart.
+        InputError: A command line cannot be parsed.
     """
     record: dict[str, Any] = {}
     for line in re.sub(r"\\\n", " ", text).splitlines():
@@ -70,10 +70,10 @@ def read_modelopt_command(text: str, network: Network, file: Path) -> ImportedSe
 
 
 def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> ImportedSettings:
-    """What ModelOpt's arguments ask for.
+    """Reads settings from a record of ModelOpt's arguments.
 
     Raises:
-        InputError: an entry is not of its kind.
+        InputError: An entry has the wrong type or an unknown value.
     """
     tool_records = {
         tool_record: record[tool_record]
@@ -133,11 +133,11 @@ def _read_precision(tool_record: Mapping[str, Any], key: str, precisions: Mappin
 
 def _set_layer_precisions(settings: ImportedSettings, network: Network, unquantized_groups: set[str],
                           fp32_groups: set[str]) -> None:
-    """Gives layers their precisions.
+    """Sets the precision of each layer that ModelOpt does not quantize.
 
     Args:
-        unquantized_groups: The groups that get no Q/DQ.
-        fp32_groups: The groups that stay in FP32, or have FP32 around them if they are quantized.
+        unquantized_groups: The groups without Q/DQ.
+        fp32_groups: The groups that stay in FP32, or have FP32 at their boundary if they are quantized.
     """
     quantized = [group.name for group in network.groups
                  if settings.quantized in group.allowed_precisions and group.name not in unquantized_groups]
@@ -155,10 +155,10 @@ def _set_layer_precisions(settings: ImportedSettings, network: Network, unquanti
 
 
 class _ModelOptNameLists:
-    """The lists of names and operators that one of the two tools is told.
+    """The lists of layer names and operators in the arguments of one ModelOpt tool.
 
     Raises:
-        InputError: an entry is not of its kind.
+        InputError: An entry has the wrong type.
     """
 
     def __init__(self, tool_record: Mapping[str, Any], network: Network, file: Path, unread_lines: list[str]) -> None:
@@ -189,12 +189,12 @@ class _ModelOptNameLists:
                     unread_lines.append(f"{key} {entry!r}: it is fused with other layers, whose precision it takes")
 
     def find_excluded_groups(self) -> list[FusionGroup]:
-        """Returns the groups whose own layer is left out, and not taken in by name or type."""
+        """Finds the groups with a main layer that ModelOpt excludes by name or operator."""
         return [group for group in self.network.groups
                 if any(self._is_excluded_layer(name) for name in group.layers if name in group.main_layers)]
 
     def find_groups_by_operator_list(self, list_key: str) -> list[FusionGroup]:
-        """Returns the groups whose own layer is of one of the operators in a list."""
+        """Finds the groups with a main layer whose operator is in a list."""
         return [group for group in self.network.groups
                 if any(self.network.get_layer(name).op_type in self.lists[list_key] for name in group.main_layers)]
 

@@ -1,10 +1,10 @@
-"""Polygraphy postprocess scripts, read as text and never run.
+"""The importer of Polygraphy postprocess scripts, which are read as text and never run.
 
 A script sets ``layer.precision``, ``layer.set_output_type`` and ranges of tensors in loops over the network's layers.
-It is parsed with `ast`; conditions are worked out for each node of the network from its name and its operator, by a few
-kinds of expressions (comparisons, ``in``, ``startswith``, ``re``, ``any`` and ``all`` over constants). What a statement
-depends on beyond that (an index of a layer, a function, a value that is computed) is listed as not read, with its line,
-and what it would have set is left out. A script that trt-tui wrote holds a table, which is taken as it is.
+The importer parses the script with `ast`. It evaluates conditions for each node of the network from the node's name and
+operator. It supports a few kinds of expressions: comparisons, ``in``, ``startswith``, ``re``, ``any`` and ``all`` over
+constants. A statement that depends on anything else (the index of a layer, a function, a computed value) has no effect
+and is listed as not read, with its line. A script from trt-tui contains a table, which is read directly.
 """
 
 import ast
@@ -37,10 +37,10 @@ _OPERATORS_BY_LAYER_TYPE = {
     "ACTIVATION": ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "Softplus", "HardSigmoid", "Clip"),
     "POOLING": ("MaxPool", "AveragePool", "GlobalAveragePool"), "RESIZE": ("Resize", "Upsample"),
     "UNARY": ("Exp", "Log", "Sqrt", "Abs", "Neg", "Erf", "Reciprocal"), "TOPK": ("TopK",), "GATHER": ("Gather",)}
-"""ONNX operators by the ``trt.LayerType`` that they become; of the types that are not here scripts ask in vain."""
+"""ONNX operators by the ``trt.LayerType`` that TensorRT makes of them. No node matches a type that is not listed."""
 
 _MAX_VALUES = 100_000
-"""Values of a list that a script makes, those of lists in it counted each time."""
+"""Maximum number of values in a list that a script builds. Values of inner lists count each time."""
 
 _INTEGER_TYPE_NAMES = frozenset(("int32", "int64", "INT32", "INT64", "bool", "BOOL"))
 
@@ -49,15 +49,15 @@ _FUNCTION_PATTERN = re.compile(r"^def \w+\(", re.MULTILINE)
 
 
 class _UnsupportedExpression(Exception):
-    """An expression of another kind; its text says which."""
+    """The error for an expression that the importer cannot evaluate. Its text states the reason."""
 
 
 class _LayerType(str):
-    """A ``trt.LayerType``, by name."""
+    """The name of a ``trt.LayerType`` in a script."""
 
 
 def is_polygraphy_script(text: str) -> bool:
-    """Returns True for Python with a function, such as a postprocess script, whatever its file is called."""
+    """Returns True if a text is Python with a function, such as a postprocess script. The file name does not matter."""
     first_line = next(iter(text.splitlines()), "")
     if not _FUNCTION_PATTERN.search(text) or first_line.startswith("#!") and "python" not in first_line:
         return False
@@ -69,14 +69,15 @@ def is_polygraphy_script(text: str) -> bool:
 
 def read_polygraphy_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
                            must_set: bool = True) -> ImportedSettings:
-    """What a script sets, for the nodes of a network.
+    """Reads the precisions and ranges that a postprocess script sets for the nodes of a network.
 
     Args:
         function_name: The function that Polygraphy calls.
-        must_set: Refuse a script that sets nothing; else only one of which something could not be read.
+        must_set: True if a script that sets nothing is refused. If False, it is refused only if parts could not be
+            read.
 
     Raises:
-        InputError: it is no Python, or sets nothing.
+        InputError: The text is not valid Python, or sets nothing.
     """
     try:
         tree = _parse_script(text)
@@ -98,12 +99,13 @@ def read_polygraphy_script(text: str, network: Network, file: Path, function_nam
 
 def _parse_script(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of numbers and escapes that newer Pythons refuse
+        warnings.simplefilter("ignore")  # for numbers and escapes that newer releases of Python refuse
         return ast.parse(text)
 
 
 def _find_constants(tree: ast.Module) -> dict[str, Any]:
-    """What the module names by literals, and ``json.loads`` of one."""
+    """Finds the module variables of a script that are assigned a literal, a collection of literals, or ``json.loads``
+    of one."""
     constants: dict[str, Any] = {}
     for statement in tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(
@@ -120,22 +122,22 @@ def _find_constants(tree: ast.Module) -> dict[str, Any]:
                 constants[targets[0].id] = ast.literal_eval(value.args[0])
             else:
                 constants[targets[0].id] = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # computed, not written down
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # a computed value is not a constant
             continue
     return constants
 
 
 def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], network: Network,
                           file: Path) -> ImportedSettings | None:
-    """Returns the config of a script that trt-tui wrote; None for any other script.
+    """Reads the settings of a script that trt-tui exported; None for any other script.
 
-    It holds a table of layers. Its heading holds the command that it is for, which says the rest.
+    The script contains a table of layers. The command in its heading contains the other settings.
     """
     layer_table, flags = constants.get("TOLD"), constants.get("FLAGS")
     settings, heading = ImportedSettings("a Polygraphy script of trt-tui"), ast.get_docstring(tree) or ""
     try:
         command = next((item for item in parse_commands(heading, "") if item.tool == POLYGRAPHY), None)
-    except InputError:  # edited since
+    except InputError:  # the user edited the script
         command = None
     options = command.options if command is not None else {}
     settings.tf32 = "tf32" in options
@@ -154,7 +156,7 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
         }
         settings.ranges = {str(name): abs(float(amax)) for name, amax in layer_table.get("ranges", {}).items()
                            if abs(float(amax)) <= MAX_AMAX}
-    except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
+    except (ValueError, TypeError, AttributeError):  # the user edited the script: it is read like any other
         return None
     float_types = [item for item in (Precision.FP16, Precision.BF16) if item.value in flags]
     settings.other = float_types[0] if float_types else Precision.FP32
@@ -164,7 +166,7 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
 
 
 class _ScriptReader:
-    """Works a script's statements out for each node of a network."""
+    """An interpreter of a script's statements, which evaluates them for each node of a network."""
 
     def __init__(self, tree: ast.Module, constants: Mapping[str, Any], network: Network, function_name: str) -> None:
         self.tree, self.constants, self.network, self.function_name = tree, constants, network, function_name
@@ -173,7 +175,10 @@ class _ScriptReader:
         self._network_variable = "network"
 
     def read_settings(self) -> ImportedSettings:
-        """What it sets; what the rest runs in follows from what it sets."""
+        """Interprets the script and returns its settings.
+
+        The default precisions follow from the precisions that the script sets.
+        """
         settings, functions = self.settings, [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
         for function in [item for item in functions if item.name == self.function_name] or functions:
             arguments = [item.arg for item in (*function.args.args, *function.args.kwonlyargs)]
@@ -192,11 +197,11 @@ class _ScriptReader:
     # -- statements ---------------------------------------------------------------------------------------------
 
     def _interpret_statements(self, body: Sequence[ast.stmt], layer: Layer | None, variables: dict[str, Any]) -> bool:
-        """Goes through statements; False where the rest of a loop's round is skipped.
+        """Interprets a list of statements. Returns False if the rest of the current loop iteration is skipped.
 
         Args:
-            layer: The node that the innermost loop is at, None outside of loops over layers.
-            variables: What the script's variables are.
+            layer: The node of the innermost loop over layers; None outside such loops.
+            variables: The values of the script's variables.
         """
         for statement in body:
             if isinstance(statement, (ast.Continue, ast.Break, ast.Return)):
@@ -228,7 +233,7 @@ class _ScriptReader:
         return True
 
     def _interpret_loop(self, loop: ast.For, layer: Layer | None, variables: dict[str, Any]) -> None:
-        """A loop over the layers, by themselves or by their number, or over constants."""
+        """Interprets a loop over the network's layers, over their indices, or over constants."""
         iterable_text, targets = ast.unparse(loop.iter), ast.unparse(loop.target).strip("()").split(", ")
         layer_values: dict[str, Callable[[Layer], tuple[Any, ...]]] = {
             self._network_variable: lambda item: (item, ), f"range({self._network_variable}.num_layers)": lambda item:
@@ -246,7 +251,7 @@ class _ScriptReader:
                 for value in list(values):
                     self._interpret_statements(loop.body, layer, {**variables, loop.target.id: value})
                 return
-            except (_UnsupportedExpression, TypeError):  # said below, where the loop sets precisions
+            except (_UnsupportedExpression, TypeError):  # listed below if the loop sets precisions
                 pass
         if any(_is_precision_setter(item) for item in ast.walk(loop)):
             self._unread_by_line[loop.lineno] = f"for {ast.unparse(loop.target)} in {iterable_text[:60]}"
@@ -283,7 +288,8 @@ class _ScriptReader:
 
     def _apply_action_to_value(self, node: ast.stmt | ast.expr, owner_expression: ast.expr, variables: dict[str, Any],
                                action: Callable[[Any], None]) -> None:
-        """Does something with what an expression stands for; lists it where that is not known."""
+        """Applies an action to the value of an expression. If the expression is not supported, its line is listed as
+        not read."""
         try:
             action(self._evaluate_expression(owner_expression, variables))
         except _UnsupportedExpression as error:
@@ -314,10 +320,10 @@ class _ScriptReader:
     # -- expressions --------------------------------------------------------------------------------------------
 
     def _evaluate_expression(self, node: ast.expr, variables: Mapping[str, Any]) -> Any:
-        """The value of an expression of a kind that is worked out here.
+        """Returns the value of an expression in the script.
 
         Raises:
-            _Unreadable: it is of another kind, or makes no sense.
+            _UnsupportedExpression: The expression is of an unsupported kind, or its evaluation fails.
         """
         try:
             return self._evaluate_known_expression(node, variables)
@@ -372,6 +378,7 @@ class _ScriptReader:
                                                                 node.comparators[0], variables)
         if isinstance(first, (_LayerIndex, _LayerTensor)) or isinstance(second, (_LayerIndex, _LayerTensor)):
             raise _UnsupportedExpression("TensorRT numbers layers differently")
+        # A comparison of layer types: the type of a node follows from its operator.
         if isinstance(first, Layer) or isinstance(second, Layer):  # of types: a node is what its operator becomes
             layer_types = second if isinstance(second, list) else [second]
             is_same = any(
@@ -437,7 +444,8 @@ class _ScriptReader:
 
 
 def _check_list_size(values: list[Any]) -> list[Any]:
-    """Returns a list whose values can be compared: with those of the lists in it, they are at most `_MAX_VALUES`."""
+    """Returns the list if it has at most `_MAX_VALUES` values, including those of inner lists, so that comparisons are
+    fast."""
     count, pending = 0, [values]
     while pending:
         inner = pending.pop()
@@ -449,14 +457,14 @@ def _check_list_size(values: list[Any]) -> list[Any]:
 
 
 class _LayerIndex:
-    """The number of a layer in TensorRT's network, which is known by the layer alone."""
+    """The index of a layer in a script's loop. TensorRT's number is unknown, so the object stores the layer itself."""
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
 
 
 class _LayerTensor:
-    """A tensor of a layer."""
+    """An input or output tensor of a layer in a script."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -467,12 +475,12 @@ def _has_layer_type(layer: Layer, layer_type: _LayerType) -> bool:
 
 
 def _is_precision_setter(node: ast.AST) -> bool:
-    """Whether a node of a script sets something that is read here."""
+    """Returns True if a syntax node of a script sets a precision, output type or range."""
     attributes = ("precision", "dynamic_range", "set_output_type", "set_dynamic_range")
     return isinstance(node, ast.Attribute) and node.attr in attributes and (
         isinstance(node.ctx, ast.Store) or node.attr.startswith("set_"))
 
 
 def _has_loop_exit(statement: ast.If) -> bool:
-    """Whether a condition ends the round of a loop."""
+    """Returns True if a branch of an ``if`` statement ends the current loop iteration."""
     return any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in ast.walk(statement))

@@ -1,10 +1,13 @@
-"""Polygraphy command lines, read as text, with the postprocess scripts that they name.
+"""The importer of Polygraphy command lines, which are read as text, and of the postprocess scripts in them.
 
 The options and defaults are those of Polygraphy 0.53 (``tools/args/backend/trt/config.py`` and ``loader.py``,
-``backend/trt/config.py``): TF32 is cleared without ``--tf32``; precisions of layers have no effect without
-``--precision-constraints``; with ``--int8`` and no cache TensorRT calibrates on random inputs unless a data loader is
-named; ``--layer-precisions`` takes ``name:type`` with spaces between and no wildcards. With TensorRT-RTX it passes on
-no flag of a precision.
+``backend/trt/config.py``):
+
+- TF32 is cleared without ``--tf32``.
+- Layer precisions have no effect without ``--precision-constraints``.
+- With ``--int8`` and no cache, TensorRT calibrates on random inputs unless the command names a data loader.
+- ``--layer-precisions`` takes ``name:type`` entries separated by spaces, without wildcards.
+- With TensorRT-RTX, Polygraphy passes on no precision flag.
 """
 
 from pathlib import Path
@@ -35,10 +38,10 @@ _READ_OPTIONS = (*PRECISION_OPTIONS, *_DATA_LOADER_OPTIONS, "precision-constrain
 
 
 def read_polygraphy_command(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
-    """Reads the precisions of a Polygraphy command and of the scripts that it names.
+    """Reads the precisions of a Polygraphy command and of the postprocess scripts that it names.
 
     Raises:
-        InputError: it builds a strongly typed network, or a script cannot be read.
+        InputError: The command builds a strongly typed network, or a script cannot be read.
     """
     settings = ImportedSettings("a command of Polygraphy")
     if command.has_any_of_options("strongly-typed"):
@@ -76,13 +79,13 @@ def read_polygraphy_command(command: CommandLine, network: Network, file: Path) 
 
 
 def _add_script_settings(settings: ImportedSettings, script_file: str, network: Network, file: Path) -> None:
-    """Adds what a postprocess script sets.
+    """Adds the precisions and ranges of a postprocess script to the settings of the command.
 
     Args:
-        script_file: The path as the command has it, with the function behind a colon or without.
+        script_file: The path in the command, optionally with a function after a colon.
 
     Raises:
-        InputError: it cannot be read, or it is not there.
+        InputError: The script does not exist or cannot be read.
     """
     script_name, _, function_name = script_file.rpartition(":") if not script_file.endswith(".py") else (script_file,
                                                                                                          "", "")
@@ -101,7 +104,7 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
 
 
 def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: Network, file: Path) -> None:
-    """Says where the ranges of an INT8 build come from, if they are not those of a cache."""
+    """Adds a note on the source of the INT8 ranges unless the command names a calibration cache."""
     if has_quantized_model(command, network, file):
         if network.source_model is None:
             settings.unread_lines.append(

@@ -1,10 +1,12 @@
-"""trtexec command lines, read as text.
+"""The importer of trtexec command lines, which are read as text.
 
-The options are those of NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` of 8.6 and 10: ``--layerPrecisions`` and
-``--layerOutputTypes`` are lists of ``name:type`` with commas between, split at the last colon; types of several outputs
-are joined by ``+``; ``*`` stands for the layers that are not named, and in a name for any text. Without
-``--precisionConstraints`` they have no effect. TF32 is on without ``--noTF32``. With ``--int8`` and no ``--calib``
-trtexec gives all tensors of a network without Q/DQ the same made-up range.
+The options are those of NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` of 8.6 and 10:
+
+- ``--layerPrecisions`` and ``--layerOutputTypes`` are lists of ``name:type`` separated by commas. An entry is split at
+  its last colon. Types of several outputs are joined by ``+``. The name ``*`` means all layers that are not named; in
+  another name, ``*`` matches any text. Both options have no effect without ``--precisionConstraints``.
+- TF32 is on without ``--noTF32``.
+- With ``--int8`` and no ``--calib``, trtexec gives all tensors of a network without Q/DQ the same invented range.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ def read_trtexec_command(command: CommandLine, network: Network, file: Path) -> 
     """Reads the precisions of a trtexec command.
 
     Raises:
-        InputError: it builds a strongly typed network.
+        InputError: The command builds a strongly typed network.
     """
     settings = ImportedSettings("a command of trtexec")
     if command.has_any_of_options("stronglyTyped"):
@@ -70,7 +72,7 @@ def read_trtexec_command(command: CommandLine, network: Network, file: Path) -> 
 
 def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str],
                           quantized_flags: Sequence[str]) -> None:
-    """Sets the defaults from a builder's flags, which are words of `PRECISION_BY_NAME`."""
+    """Sets the default precisions from a builder's flags, which are keys of `PRECISION_BY_NAME`."""
     float_precisions, quantized_precisions = [PRECISION_BY_NAME[flag] for flag in float_flags
                                               ], [PRECISION_BY_NAME[flag] for flag in quantized_flags]
     settings.other = float_precisions[0] if float_precisions else Precision.FP32
@@ -86,12 +88,12 @@ def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str]
 
 
 def _matches_wildcard(name: str, pattern: str) -> bool:
-    """Returns True if a name fits a pattern in which each ``*`` stands for any text, in linear time."""
+    """Returns True if a name matches a pattern in which each ``*`` matches any text. The time is linear."""
     prefix, *parts, suffix = pattern.split("*")
     position, end = len(prefix), len(name) - len(suffix)
     if position > end or not (name.startswith(prefix) and name.endswith(suffix)):
         return False
-    for part in parts:  # the first place where a part fits leaves most to those behind it
+    for part in parts:  # the first match of a part leaves the most text for the parts after it
         if (position := name.find(part, position, end)) < 0:
             return False
         position += len(part)
@@ -100,7 +102,7 @@ def _matches_wildcard(name: str, pattern: str) -> bool:
 
 def _read_precision_list(command: CommandLine, option: str, network: Network, precisions: dict[str, Precision],
                          unread_lines: list[str]) -> None:
-    """Takes a list of ``name:type`` apart."""
+    """Reads a list of ``name:type`` entries in a trtexec option."""
     names = [layer.name for layer in network.layers]
     default_precision: Precision | None = None
     text = ",".join(command.options.get(option, ()))
