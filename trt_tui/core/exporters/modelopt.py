@@ -198,7 +198,7 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
     if bias_corrections := config.get_moves(BiasCorrectionMove):
         notes.append(
             f"{len(bias_corrections)} corrected biases are left out: they belong to the quantized values of the typed "
-            "ONNX export, which contains them.")
+            "network, which contains them.")
     notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
 

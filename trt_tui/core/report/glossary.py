@@ -101,10 +101,12 @@ TERMS = (
     Term("reference", "The outputs that errors are measured against: those of FP32, of a framework or of another "
          "network (--reference)."),
     Term("judged output", "A tensor at which a run is compared with the reference. --judge names others.",
-         ("judged outputs", "judged error", "output")),
+         ("judged outputs", "judged error")),
     Term("run", "Anything whose outputs are compared with the reference: FP16, INT8, the config, an engine or a file.",
          ("runs",)),
     Term("accuracy", "The errors, the metric and the top-1 agreement of a run at the judged outputs."),
+    Term("error", "The difference between the outputs of a run and those of the reference, mostly as SQNR.",
+         ("errors",)),
     Term("SQNR", "Signal to quantization noise in dB: the energy of the reference divided by that of the error. 20 dB "
          "is an error of 10%, 40 dB of 1%.", ("sqnr_db", "dB")),
     Term("cosine", "The cosine similarity of the outputs of a run and of the reference; 1 for an exact copy."),
@@ -151,12 +153,17 @@ TERMS = (
     # -- engines ----------------------------------------------------------------------------------------------------
     Term("engine", "The network as TensorRT built it, with its own accuracy and latency.", ("engines",)),
     Term("as built", "Measured on a built engine, not simulated. Such values have no ~.", ("built",)),
-    Term("as requested", "The engine runs each layer in the precision that the config requests."),
+    Term("as requested", "The engine runs each layer in the precision that the config requests.",
+         ("requested", "asked")),
     Term("as exported", "The network of the file as the config exports it, where it cannot stay as it is.",
          ("exported",)),
     Term("exported network", "The exported file of a config, executed by ONNX Runtime because no engine can be built "
          "here.", ("not executed",)),
     Term("preview", "The engine layers that TensorRT-RTX lists for a config without a GPU. Nothing is executed."),
+    Term("no effect", "The engine is the same without this change."),
+    Term("refused", "The builder cannot build the config because of this layer."),
+    Term("fused", "The layer is inside a kernel that does not report its types."),
+    Term("MHA split", "Without this precision the attention would run as one MHA kernel."),
     Term("gap", "The dB by which the engine is worse than its simulation.", ("engine gap",)),
     Term("quick build", "A build at optimization level 0. Its latency and size are not those of production.",
          ("quick",)),
@@ -185,6 +192,8 @@ TERMS = (
     # -- labels of the detail pane ----------------------------------------------------------------------------------
     Term("why", "Why this row has its error, the most important reason first.", ("also",)),
     Term("set", "Who set the precision of the row, and the other changes on it."),
+    Term("output", "A tensor that the network or a fused layer computes. The detail pane shows its shape.",
+         ("outputs",)),
     Term("headroom", "The factor by which the largest value may grow before FP16 overflows.", ("fp16 headroom",)),
     Term("made", "What the engine or the preview makes of the row: precision, time and kernel."),
 )

@@ -101,10 +101,11 @@ class HelpPage(Dialog):
             text == key_text(key) for entry in self.bound_actions for key in entry.action.key_names)
 
     def _build_term_options(self, search_terms: list[str]) -> list[Option]:
-        """Returns the entries of the words that match all typed words, those with this name first."""
+        """Returns the entries of the words that match all typed words. Words with exactly this name are first."""
         text, options = " ".join(search_terms), list[Option]()
         self._listed_terms = {}
-        for heading, terms in self.terms.items():
+        for heading, terms in sorted(self.terms.items(),
+                                     key=lambda entry: not any(term.is_named(text) for term in entry[1])):
             matching = sorted((term for term in terms if self._term_matches(term, heading, search_terms)),
                               key=lambda term: not term.is_named(text))
             if matching:

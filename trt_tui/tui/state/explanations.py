@@ -372,9 +372,10 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     value = value.strip(" │")
     title, texts, run_text = column.title, list[tuple[str, str]](), _run_text(session, row)
     accuracy, engine = _find_row_results(session, row)
+    row_name = row.kind.upper() if row.kind in ("fp16", "int8", "fp32") else config_name(session)
     term = find_term(title)
     if column.kind == "run":
-        return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), value=value)
+        return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), row_name, value)
     if column.kind == "outcome":
         texts += _labelled("how", [*_run_outcome_texts(session, row, accuracy)])
         term = find_term(value.split(" ")[0]) or TERMS_BY_NAME["outcome"]
@@ -402,7 +403,6 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
         texts += [(mark.name, mark.explanation) for mark in find_marks(value, "value")]
     kind = "exported" if session.builder is None and column.kind == "built" else column.kind
     heading = title if column.kind == "outcome" or title == EXPORTED_NETWORK else f"{title}, {kind}"
-    row_name = row.kind.upper() if row.kind in ("fp16", "int8", "fp32") else config_name(session)
     return Explanation(heading, tuple(texts), row_name, value)
 
 
