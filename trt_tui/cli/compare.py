@@ -87,7 +87,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     Errors are measured at the judged outputs and at each fused layer.
 
-    Exit code 1: the config, or INT8 without one, misses its target or that of --target (FAIL or FAIL?).
+    Exit code 1: the config misses the target, or INT8 if there is no config (FAIL or FAIL?).
 
     An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
 
