@@ -23,7 +23,7 @@ from trt_tui.tui.state.explanations import explain_cell, find_term_at, list_expl
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.summary import list_summary_columns
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.tui.widgets.lines import Lines
+from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 pytestmark = pytest.mark.usefixtures("quick")
 MAX_SENTENCE_WORDS = 25
@@ -282,6 +282,11 @@ async def test_clicks_explain_and_take_nothing_away(tmp_path):
         await pilot.click("#header", offset=(main.query_one("#header", Lines).text.index("samples") + 1, 0))
         await taken_in(pilot)
         assert explained(app).startswith("sample\n")
+        await press(pilot, "escape")
+        rule = main.query_one("#configs-rule", TitleRule)
+        await pilot.click(rule, offset=(rule.render_line(0).text.index("Configs") + 1, 0))
+        await taken_in(pilot)
+        assert explained(app).startswith("config\n")
 
 
 async def test_words_of_the_detail_pane_and_of_pages_explain_themselves(tmp_path):

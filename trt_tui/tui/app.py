@@ -133,8 +133,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     @on(Lines.ExplanationRequested)
     def _explain_clicked_word(self, message: Lines.ExplanationRequested) -> None:
         """Explains a word that was clicked in a dialog or on a page."""
-        lines = message.pane.text.splitlines()
-        if message.y < len(lines) and (term := find_term_at(lines[message.y], message.x)) is not None:
+        if (term := find_term_at(message.text, message.x)) is not None:
             self.push_screen(ExplanationDialog(lambda: explain_term(term)))
 
     def on_mount(self) -> None:

@@ -209,7 +209,7 @@ class MainScreen(ReliableTimers, Screen[None]):
     @on(Lines.ExplanationRequested)
     def _explain_clicked_text(self, event: Lines.ExplanationRequested) -> None:
         event.stop()
-        self._get_controller(ExplanationController).explain_clicked_text(event.pane, event.x, event.y)
+        self._get_controller(ExplanationController).explain_clicked_text(event)
 
     @on(Input.Changed, "#filter")
     def _apply_typed_filter(self, event: Input.Changed) -> None:

@@ -50,9 +50,9 @@ class ExplanationController(Controller):
     def explain_term(self, term: Term) -> None:
         self.open_dialog(ExplanationDialog(lambda: explain_term(term)))
 
-    def explain_clicked_text(self, pane: Lines, x: int, y: int) -> None:
-        """Explains the value, column title or word at a place of a pane."""
-        presenter, texts = self.presenter, pane.text.splitlines()
+    def explain_clicked_text(self, event: Lines.ExplanationRequested) -> None:
+        """Explains the clicked value, column title or word."""
+        presenter, pane, x, y = self.presenter, event.pane, event.x, event.y
         has_values = self.layer_list.has_row_values
         if pane.id == "tree-header" and has_values:
             column = find_column_at(fit_columns(presenter.layer_tree.row_width, self.layer_list.row_values.has_engines),
@@ -63,10 +63,9 @@ class ExplanationController(Controller):
             self._row = y + 1
             self._column = next((index for index, column in enumerate(columns) if x < column.end), len(columns) - 1)
             self._open_value_dialog()
-        elif y < len(texts):
-            term = find_term_at(texts[y], x) or (find_line_label(texts, y) if pane.id == "detail" else None)
-            if term is not None:
-                self.explain_term(term)
+        elif term := find_term_at(event.text, x) or (
+                find_line_label(pane.text.splitlines(), y) if pane.id == "detail" else None):
+            self.explain_term(term)
 
     def _open_value_dialog(self) -> None:
         self.open_dialog(ExplanationDialog(self._explain_current_value, self._move))

@@ -153,8 +153,8 @@ def _column_text(row_values: RowValues, column: LayerColumn) -> str:
 def _find_cell_marks(row_values: RowValues, column: LayerColumn, group: FusionGroup | None, value: str,
                      glyph: str) -> list[Mark]:
     if column.id == "precision":
-        marks = row_values.config_change_marks(group) if group is not None else value
-        return find_marks(f"{marks}{' f' if value.endswith(' f') else ''}", "precision")
+        symbols = row_values.config_change_marks(group) if group is not None else value
+        return find_marks(f"{symbols}{' f' if value.endswith(' f') else ''}", "precision")
     if column.id == "engine":
         return find_marks(value, "engine")
     marks = find_marks(value, "value", f"{SIMULATED_MARK}{NOT_MEASURED}·?") if column.id != "operator" else []

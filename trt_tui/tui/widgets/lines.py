@@ -81,13 +81,14 @@ class Lines(StyledStrips):
 
         Attributes:
             pane: The clicked block of lines.
+            text: The line as it is drawn.
             x: The cell in the line.
-            y: The index of the line.
+            y: The index of the line in the block.
         """
 
-        def __init__(self, pane: "Lines", x: int, y: int) -> None:
+        def __init__(self, pane: "Lines", text: str, x: int, y: int) -> None:
             super().__init__()
-            self.pane, self.x, self.y = pane, x, y
+            self.pane, self.text, self.x, self.y = pane, text, x, y
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
         self._span_styles = {}
@@ -146,14 +147,15 @@ class Lines(StyledStrips):
 
         A click on other text, and a right click on any text, asks for an explanation.
         """
-        end = 0
-        for text, name in self.get_drawn_line(event.y):
+        end, line = 0, self.get_drawn_line(event.y)
+        for text, name in line:
             end += cell_width(escape_hidden_characters(text))
             if event.x < end:
                 if (action := name.partition("@")[2]) and event.button != RIGHT_BUTTON:
                     await self.run_action(f"screen.{action}")
                 else:
-                    self.post_message(self.ExplanationRequested(self, event.x, event.y + self.top_line))
+                    line_text = "".join(escape_hidden_characters(text) for text, _ in line)
+                    self.post_message(self.ExplanationRequested(self, line_text, event.x, event.y + self.top_line))
                 return
 
 
