@@ -27,7 +27,8 @@ from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_co
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.job_list import job_table_rows, job_texts
-from trt_tui.tui.state.row_values import DIVERGENCE_MARK, ColourMeasure, build_row_values
+from trt_tui.tui.state.marks import DIVERGENCE_MARK
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 

@@ -18,7 +18,7 @@ from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog
 from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
 from trt_tui.tui.state.columns import build_row_cells
-from trt_tui.tui.state.row_values import BEST_SET_MARK
+from trt_tui.tui.state.marks import BEST_SET_MARK
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")

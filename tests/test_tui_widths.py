@@ -24,7 +24,8 @@ from trt_tui.tui.state.columns import (
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, view_title
-from trt_tui.tui.state.row_values import RAISED_MARK, ColourMeasure, build_row_values
+from trt_tui.tui.state.marks import RAISED_MARK
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow

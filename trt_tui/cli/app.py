@@ -73,7 +73,7 @@ def open_(model: str, whatif_samples: int, new: bool, session: str, no_mouse: bo
 def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
     """Open the app on the bundled network.
 
-    It segments images, and INT8 breaks it.
+    It segments images, and loses accuracy in INT8.
     """
     from trt_tui import demo as bundled
     from trt_tui.options import Options

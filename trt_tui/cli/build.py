@@ -34,10 +34,10 @@ from trt_tui.errors import ExitCode, InputError
 @precision_option
 @option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
-              help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
+              help="model.engine: an engine, built by TensorRT. typed.onnx: the typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Build an engine in a config's precisions, or write its network.
+    """Build an engine of a config, or write its typed network.
 
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """

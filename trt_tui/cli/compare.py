@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @add_model_and_options(*(item for item in SESSION_OPTIONS if item is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
                        *STAGE_OPTIONS)
 @option_under_heading(
-    "TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built. "
+    "TensorRT", "--engines", is_flag=True, help="Also build the engine of each run, and measure it. "
     "Where no TensorRT works, each run's exported network is executed by ONNX Runtime.")
 @option_under_heading(
     "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
@@ -89,7 +89,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     Exit code 1: INT8, or the config if one is given, misses the given target or its own (FAIL or FAIL?).
 
-    An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
+    An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
 
     With two dumps of tensors in place of MODEL (`compare A.json B.json`: Polygraphy's RunResults, or .npz) the second
     is compared with the first, tensor by tensor.

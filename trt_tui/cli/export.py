@@ -31,14 +31,14 @@ from trt_tui.errors import InputError
 @precision_option
 @option_under_heading(
     "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list_command_formats()),
-    help=f"{', '.join(list_command_formats()[:-1])} or {list_command_formats()[-1]}.")
+    help=f"{'; '.join(f'{name}: {EXPORT_FORMATS[name].description}' for name in list_command_formats())}.")
 @file_path_option(
     "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
                                                                    "polygraphy write their networks and cache beside "
                                                                    "it. For bundle and subgraph: a new folder.")
 @option_under_heading(
     "Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
-    "builds it. The folder holds the typed network, config, ranges, timing cache, build script, C++, samples with "
+    "builds it. The folder contains the typed network, config, ranges, timing cache, build script, C++, samples with "
     "their FP32 outputs, verify.sh and a report with results.")
 @option_under_heading(
     "Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "
@@ -48,7 +48,7 @@ from trt_tui.errors import InputError
 @option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
            release: str | None, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
-    """Write a config in another tool's format."""
+    """Write a config in the format of another tool."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
 

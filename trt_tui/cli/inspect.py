@@ -32,22 +32,23 @@ if TYPE_CHECKING:
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS)
 @precision_option
-@option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each group.")
+@option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each fused layer.")
 @file_path_option(
-    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each group: an engine file, or the JSON of "
-                                              "trtexec --exportLayerInfo.")
+    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each fused layer: an engine file, or "
+                                              "the JSON of trtexec --exportLayerInfo.")
 @option_under_heading("TensorRT", "--backend", default="auto", show_default=True,
                       help="The backend that loads the engine.",
                       type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 @option_under_heading(
-    "TensorRT", "--preview", is_flag=True, help="Show how TensorRT-RTX would run each group, without a GPU; exit code "
-                                                "1 if a group would not run as requested. Without a config: all INT8.")
+    "TensorRT", "--preview", is_flag=True, help="Show how TensorRT-RTX would run each fused layer, without a GPU; "
+                                                "exit code 1 if one would not run as requested. Without a config: "
+                                                "all INT8.")
 @option_under_heading("TensorRT", "--compute-capability", metavar="8.9",
                       help="The GPU to preview for. Without: the one here, or the "
                       "nearest that TensorRT-RTX knows.")
 @option_under_heading(
-    "Output", "--scheme", is_flag=True, help="Show the requested precisions: groups by operator and precision, those "
-                                             "left out with the reason, and the share of the MACs.")
+    "Output", "--scheme", is_flag=True, help="Show the requested precisions: fused layers by operator and "
+                                             "precision, those left out with the reason, and the share of the MACs.")
 @file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
                   help="Write preview and scheme as JSON; to stdout if no file is named.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",

@@ -132,9 +132,9 @@ def _print_error(error: TrtTuiError) -> None:
 @click.group(cls=_CommandGroup, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)
 @click.version_option(__version__, "--version")
 def main() -> None:
-    """See which layers of a network lose accuracy in FP16 or INT8, raise them, and export the precision config.
+    """Find the layers of a network that lose accuracy in FP16 or INT8, raise them, and export the config.
 
-    `trt-tui MODEL --data D` opens the app on a network; `trt-tui demo` opens it on the bundled one.
+    `trt-tui MODEL --data D` opens the app on a network. `trt-tui demo` opens it on the bundled network.
     """
 
 

@@ -151,7 +151,7 @@ DATA_OPTIONS = (
     _data_option(
         "--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
         "x:1x3x224x224:8x3x224x224:16x3x224x224; a single shape is used for all three."),
-    _data_option("--samples", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
+    _data_option("--samples", metavar="N", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
     _data_option("--batch", type=click.IntRange(1, MAX_BATCH), help="Batch size, if the network leaves it open."),
 )
 """The options of input data, for commands that calibrate or measure accuracy."""
@@ -180,8 +180,8 @@ CONFIG_OPTIONS = (
                    help="Float precision of the layers around quantized layers."),
     _config_option(
         "--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=complete_layers,
-        help="Keep what a rule names in FP32, or in the precision behind =, even if other settings reduce it: "
-             "layernorm, softmax, embeddings, attention, head, ends (the first and the last that can be INT8), "
+        help="Keep the layers of a rule in FP32, or in the precision behind =, whatever other settings say: "
+             "layernorm, softmax, embeddings, attention, head, ends (the first and the last layer that can be INT8), "
              "indices (kept by default), /REGEX/ or a layer; several with commas, may be repeated."),
     _config_option(
         "--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
@@ -198,9 +198,9 @@ CONFIG_OPTIONS = (
 
 JUDGING_OPTIONS = (
     _judging_option(
-        "--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]", help="Where errors are measured, counting only "
-        "where MASK (an input or another array of the data) is not 0; may be repeated. Without: at the float "
-        "outputs, a final Concat split into its parts."),
+        "--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]", help="A judged output, counted only where "
+        "MASK (an input or another array of the data) is not 0; may be repeated. Without: the float outputs, with a "
+        "final Concat split into its parts."),
     file_path_option(
         "Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping; or "
         "detection:map=FILE.json with COCO annotations."),
@@ -215,7 +215,7 @@ JUDGING_OPTIONS = (
                     help="Also judge engines at this shape of the profile; may be repeated."),
     _judging_option(
         "--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N", help="Build each "
-        "config N times, tactics measured anew; the worst engine counts, and the spread is reported."),
+        "config N times, with new measurements of tactics. The worst engine counts, and the spread is reported."),
 )
 """The options of measurements: judged outputs, metric and targets."""
 
@@ -224,13 +224,13 @@ BUILDER_OPTIONS = (
                      type=click.Choice(["auto", "onnxruntime", "tensorrt",
                                         "tensorrt-rtx"]), help="The backend that builds engines."),
     _tensorrt_option(
-        "--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
-        "quantization, for production that builds engines this way."),
+        "--weak", is_flag=True, help="TensorRT up to 10: build with layer constraints and implicit "
+        "quantization, if production builds engines this way."),
     _tensorrt_option(
-        "--strict", is_flag=True, help="Build engines as requested or not at all. Without: if TensorRT refuses, "
-        "the layers that it names lose their precision or are raised one step; next precisions are only "
-        "preferred; last none is given (8.6 and --weak; a strongly typed release takes the first step "
-        "only). The report says what was requested and what was built."),
+        "--strict", is_flag=True, help="Build engines as requested or not at all. Without, if TensorRT refuses: "
+        "first the layers that it names lose their precision or are raised one step. Then all precisions are only "
+        "preferred, and last no precision is set (8.6 and --weak; a strongly typed release takes the first step "
+        "only). The report lists both the requested and the built precisions."),
     _tensorrt_option("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for.",
                      callback=make_option_check_callback(lambda text: _parse_compute_capability(text))),
 )
@@ -275,11 +275,11 @@ LIBRARY_OPTIONS = (
 STAGE_OPTIONS = (
     file_path_option(
         "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
-        "production, compared with FP32 and with the stage before: another network (qdq=Q.onnx), outputs for all "
-        "samples of --data (framework=outputs.npz), an engine (NAME=model.plan); fp16, int8 or config as "
-        "simulated, trt-fp16, trt-int8 or trt-config as built here. May be repeated, in their order."),
+        "production, compared with FP32 and with the stage before it: another network (qdq=Q.onnx), outputs for all "
+        "samples of --data (framework=outputs.npz), or an engine (NAME=model.plan). fp16, int8 and config are "
+        "simulated; trt-fp16, trt-int8 and trt-config are built here. May be repeated, in their order."),
     file_path_option("Stages", "--engine", metavar="FILE",
-                     help="An engine built elsewhere: its accuracy, and how it runs each layer."),
+                     help="An engine built elsewhere: measure it, and list the precision of each layer in it."),
     file_path_option(
         "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
         "(RunResults, .npz): compared with FP32, the config as simulated, and its engine."),

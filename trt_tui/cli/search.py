@@ -102,8 +102,8 @@ def _validate_sample_text(text: str) -> None:
                       help="The precision that --lower and --method scoped start with: the same as --higher.")
 @option_under_heading(
     "Search", "--sample", metavar="N|worst", callback=make_option_check_callback(_validate_sample_text),
-    help="Judge on the batch that holds this sample alone (with --batch 1 "
-    "that sample), then the result on all others.")
+    help="Search on the batch of this sample only (with --batch 1 on that "
+    "sample), then measure the result on all others.")
 @option_under_heading("Search", "--higher", default="fp32", show_default=True,
                       type=click.Choice(["fp32", "fp16", "bf16"]), help="The precision that layers are raised to.")
 @option_under_heading(
@@ -116,16 +116,16 @@ def _validate_sample_text(text: str) -> None:
 @option_under_heading("Search", "--preset", "presets", multiple=True, hidden=True)
 @option_under_heading("Search", "--sticky", multiple=True, hidden=True)
 @option_under_heading(
-    "Search", "--free/--no-free", default=None, help="Try operators for decomposed norms, SmoothQuant and bias "
-    "correction before layers are raised, or do not. Without: only scoped and lower do not.")
+    "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
+    "operators for decomposed norms, SmoothQuant, bias correction. Without: all methods do, except scoped and lower.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
-                      "Without: only scoped and lower do not.")
+                      "Without: all methods do, except scoped and lower.")
 @option_under_heading(
     "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
     "out if there are enough, and the exit code depends on the result on these too.")
 @option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
-                      help="Raise at most N layers (groups); writes the best config within this budget.")
+                      help="Raise at most N fused layers, and write the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
                       help="Stay within this latency, as estimated from two engines.")
 @option_under_heading(
@@ -141,7 +141,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
            higher_from: str | None, sample: str | None,
            max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
            markdown_path: str | None, output: str, **arguments: Any) -> None:
-    """Find the fewest layers to raise so that a tolerance is met.
+    """Find the fewest layers to raise so that the tolerances are met.
 
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """

@@ -30,6 +30,7 @@ KEYS: KeyTable = {
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "ctrl+p"),
+    "explain": ("f3",),
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The default keys of the actions on the main screen. The first key of each action needs neither ctrl nor shift."""
 
@@ -47,6 +48,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "lists": (*_MOVE_ACTIONS, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
     "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
     "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
+    "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
     "the charts": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 

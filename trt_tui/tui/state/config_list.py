@@ -22,6 +22,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
 from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.marks import CURSOR_MARK, OTHER_PRECISION_MARK, PINNED_MARK
 from trt_tui.tui.state.preview_texts import kernel_difference_lines
 from trt_tui.tui.state.tree import TreeModel
 
@@ -82,12 +83,12 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     for config, name in session.config_names.list_configs_newest_first():
         results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
         accuracy, engine = results.accuracy, results.engine_result
-        is_current = config == session.config
+        is_current, pinned_mark = config == session.config, PINNED_MARK if note.pinned else " "
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
         built, latency = (_engine_result_spans(session, engine) if engine is not None else
                           _exported_run_spans(session, results.exported_run))
         rows.append((config, name, {
-            "name": (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
+            "name": (f"{letters.get(config, pinned_mark)}{CURSOR_MARK if is_current else ' '}{name}",
                      "strong" if is_current else ""),
             "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
             **{column.title: (column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style)
@@ -137,7 +138,7 @@ def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, 
                 "dim"), (NOT_MEASURED, "dim")
     latency = number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED
     value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
-    value_text = value_text if engine.is_built_as_requested else f"{engine_texts.OTHER_PRECISION_MARK}{value_text}"
+    value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
     return (value_text, ""), ("quick", "dim") if engine.is_quick_build else (latency, "")
 
 

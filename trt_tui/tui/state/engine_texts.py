@@ -28,9 +28,9 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import shorten_middle
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 CANNOT_RUN_TEXT = "built, cannot run here"
-OTHER_PRECISION_MARK = "≠"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ from trt_tui.tui.spans import (
 )
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
-    OTHER_PRECISION_MARK,
     ShownEngine,
     builder_texts,
     built_column_title,
@@ -55,6 +54,7 @@ from trt_tui.tui.state.engine_texts import (
     quantized_time_share_text,
     shows_engine_layers,
 )
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 _MAX_TABLE_CELLS = 120
 """The maximum width of the summary table."""
@@ -230,23 +230,70 @@ _MIN_TALL_ROWS = 34
 """The minimum height of a screen that always shows a line for FP32."""
 
 
+@dataclass(frozen=True)
+class SummaryRow:
+    """A line of the summary table.
+
+    Attributes:
+        kind: What the line shows: "titles", "fp32", a key of `RUN_TITLES`, "exported" for the exported network of the
+            run above, "engine" for the engine that was built last, "stage", or "text".
+        run: The key of the run of the config; "" if the line belongs to none.
+    """
+
+    kind: str
+    line: Line
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class SummaryColumn:
+    """A column of the summary table, from cell ``start`` up to cell ``end``.
+
+    Attributes:
+        kind: "run" for the name of the run, "simulated", "built", or "outcome".
+    """
+
+    kind: str
+    title: str
+    start: int
+    end: int
+
+
+def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
+    """Returns the columns of the summary table for a width."""
+    table = _SummaryTable.fit_columns(session, width)
+    columns = [SummaryColumn("run", "run", 0, table.name_width)]
+    for kind, run_columns in (("simulated", table.simulated_columns), ("built", table.built_columns)):
+        for run_column in run_columns:
+            start = columns[-1].end
+            columns.append(SummaryColumn(kind, run_column.title, start, start + run_column.width + 1))
+        if kind == "simulated":
+            columns[-1] = replace(columns[-1], end=columns[-1].end + len(_SEPARATOR[0]))
+    return [*columns, SummaryColumn("outcome", "outcome", columns[-1].end, width)]
+
+
 def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
+    """Returns the lines of the summary table."""
+    return [row.line for row in summary_rows(session, width, height)]
+
+
+def summary_rows(session: Session, width: int, height: int = 40) -> list[SummaryRow]:
     """Returns the summary table: titles, then a line for FP32, FP16, INT8 and the current config.
 
     The FP32 line is omitted if there is no room and no problem to report. Further lines show the last built engine, and
     the exported network if the file's own network cannot be exported unchanged.
     """
     if session.outline is None:
-        return [[]] * 4
+        return [SummaryRow("text", [])] * 4
     table = _SummaryTable.fit_columns(session, width)
     reference_text = f" vs {session.reference_name}"
-    lines: list[Line] = [[(pad_or_shorten(reference_text, table.name_width), "dim"),
-                          *_title_cells(table.simulated_columns), _SEPARATOR, *_title_cells(table.built_columns),
-                          (f" {table.target_text}", "dim@do('target')")]]
+    rows = [SummaryRow("titles", [(pad_or_shorten(reference_text, table.name_width), "dim"),
+                                  *_title_cells(table.simulated_columns), _SEPARATOR,
+                                  *_title_cells(table.built_columns), (f" {table.target_text}", "dim@do('target')")])]
     engine = session.results.fp32_engine
     if session.opened_network.reference is not None or table.is_wide and height >= _MIN_TALL_ROWS or (
             engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine))):
-        lines.append(clip_line(_fp32_run_line(session, table), width))
+        rows.append(SummaryRow("fp32", clip_line(_fp32_run_line(session, table), width)))
     is_target_met = current_config_meets_target(session)
 
     def build_run_line(title: Span, accuracy: Accuracy | None, built_cells: Line) -> Line:
@@ -254,10 +301,10 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         return [(pad_or_shorten(f" {text}", table.name_width), style), *_accuracy_cells(accuracy, table), _SEPARATOR,
                 *built_cells]
 
-    def add_line(line: Line, accuracy: Accuracy | None, outcomes: Mapping[RunKind, TargetOutcome] | None,
-                 dim_failures: bool = False) -> None:
+    def add_row(kind: str, line: Line, accuracy: Accuracy | None, outcomes: Mapping[RunKind, TargetOutcome] | None,
+                dim_failures: bool = False) -> None:
         outcome_spans = _target_outcome_spans(session, accuracy, outcomes, width - line_width(line), dim_failures)
-        lines.append(clip_line([*line, *outcome_spans], width))
+        rows.append(SummaryRow(kind, clip_line([*line, *outcome_spans], width), run))
 
     for run in RUN_TITLES:
         results, config = session.get_run_results(run), session.list_run_configs()[run]
@@ -270,22 +317,25 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
                               _engine_cells(shown_engine, results.accuracy, table) if has_engine_cells else
                               _exported_run_cells(results.exported_run, table))
         if results.accuracy is not None and not reduces_precision(session.outline, config):
-            lines.append(clip_line([*line, (" all in FP32"[:width - line_width(line)], "dim")], width))
+            line = [*line, (" all in FP32"[:width - line_width(line)], "dim")]
+            rows.append(SummaryRow(run, clip_line(line, width), run))
         else:
-            add_line(line, results.accuracy, session.config_target_outcomes(config), is_target_met and run != "config")
+            add_row(run, line, results.accuracy, session.config_target_outcomes(config),
+                    is_target_met and run != "config")
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]
             fresh_engine = ShownEngine(old_engine.result, old_engine.config, name)
             line = build_run_line((choose_fitting_text(texts, table.name_width - 1), "dim"), accuracy,
                                   _engine_cells(fresh_engine, accuracy, table))
-            add_line(line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
+            add_row("engine", line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
         if (accuracy := results.get_accuracy(RunKind.TYPED_NETWORK)) is not None:
             line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
-            add_line(line, accuracy, None)
+            add_row("exported", line, accuracy, None)
     if table.is_wide and height >= _MIN_TALL_ROWS:
-        lines += [clip_line([(f" {text}", "dim")], width) for text in outcome_reason_lines(session)]
-    return [*lines, *_stage_lines(session, table, width, height)]
+        rows += [SummaryRow("text", clip_line([(f" {text}", "dim")], width))
+                 for text in outcome_reason_lines(session)]
+    return [*rows, *(SummaryRow("stage", line) for line in _stage_lines(session, table, width, height))]
 
 
 _RESERVED_ROWS = 21
