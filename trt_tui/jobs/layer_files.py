@@ -27,7 +27,7 @@ def write_layer_files(workspace: Workspace, builder: EngineBackend, engine_bytes
             lines.append(f"{graph_path.name}: its layers, for inspect --engine and NVIDIA's TREx")
             if workspace.options.data is None:
                 return [*lines, _missing_file_text(profile_path, "the layers are timed on --data")]
-            feed = workspace.data_sets.judged_samples.read_feed(workspace.feeds[0])
+            feed = workspace.data_sets.judged_samples.read_full_feed(workspace.feeds[0])
             times = runner.layer_times_ms(feed, PROFILING_RUNS)
         write_file_atomically(profile_path, layer_profile_text(times, PROFILING_RUNS))
         return [*lines, f"{profile_path.name}: the times of its layers, for TREx"]
