@@ -4,8 +4,8 @@ Rule: FP32 outputs of up to 4 samples are computed in the batch in use, and agai
 network has a fixed batch). The guard warns if the SQNR of an output between the two is below 80 dB.
 
 Source: another batch only changes the order of sums in FP32, which leaves 134 dB and more in the networks of the tests
-(residual network, U-Net, BERT, ViT). Subtracting the mean of the batch from the outputs leaves 0 dB. Accuracy that was measured at one batch
-says nothing about another then, and the copies that fill up a fixed batch change the results too.
+(residual network, U-Net, BERT, ViT). Subtracting the mean of the batch from the outputs leaves 0 dB. Accuracy that was
+measured at one batch says nothing about another then, and the copies that fill up a fixed batch change the results too.
 """
 
 import math
