@@ -349,6 +349,15 @@ class Workspace:
         return feed_indices if rows >= MIN_HELD_OUT_SAMPLES else []
 
     @property
+    def group_error_feeds(self) -> list[int]:
+        """The indices of the judged feeds for errors at the groups: those that are not filled up, if there are any.
+
+        Errors inside the network are summed over whole tensors, so that copies of a sample would count.
+        """
+        full_feeds = [index for index in self.feeds if not self.data_sets.judged_samples.is_padded(index)]
+        return full_feeds or self.feeds
+
+    @property
     def judged_sample_count(self) -> int:
         """The number of samples that all values are measured on."""
         return sum(self.data_sets.judged_samples.count_samples_of_feed(index) for index in self.feeds)
@@ -413,7 +422,7 @@ class Workspace:
         """The network outline, with open sizes of the file replaced by those of the samples."""
         return build_outline_for_input_sizes(self.network,
                                              {name: array.shape
-                                              for name, array in self.samples.read_feed(0).items()})
+                                              for name, array in self.samples.read_full_feed(0).items()})
 
     def close(self) -> None:
         """Frees the inference sessions of the simulation."""
@@ -426,9 +435,10 @@ class Workspace:
     def _load_samples(self, spec: str | None, limit: int | None = None, reads_labels: bool = False) -> Samples:
         options = self.options
         samples = load_samples(
-            spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
+            spec, self.network.inputs, outputs=self.network.outputs, batch=options.batch, limit=limit,
+            seed=options.seed, reads_labels=reads_labels,
             shapes={name: shape_range.opt
-                    for name, shape_range in self.requested_shape_ranges.items()} or None, reads_labels=reads_labels)
+                    for name, shape_range in self.requested_shape_ranges.items()} or None)
         samples.memory_fallbacks = self.memory_fallbacks
         return samples
 
@@ -543,7 +553,7 @@ def find_shape_profile(network: Network, samples: Samples, feed_indices: Sequenc
     """Returns the smallest, first and largest shape of each dynamic input over some feeds."""
     dynamic = [info.name for info in network.inputs
                if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
-    shapes = {name: [samples.read_feed(index)[name].shape for index in feed_indices] for name in dynamic}
+    shapes = {name: [samples.read_full_feed(index)[name].shape for index in feed_indices] for name in dynamic}
     return {
         name: (tuple(map(min, zip(*feed_shapes,
                                   strict=True))), feed_shapes[0], tuple(map(max, zip(*feed_shapes, strict=True))))

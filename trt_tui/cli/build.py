@@ -34,7 +34,8 @@ from trt_tui.errors import ExitCode, InputError
 @precision_option
 @option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
-              help="model.engine: an engine, built by TensorRT. typed.onnx: the typed network.")
+              help="model.engine: built with TensorRT, with its layers in model.engine.graph.json and, with --data, "
+                   "their times in model.engine.profile.json. typed.onnx: the typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
     """Build an engine of a config, or write its typed network.
@@ -42,6 +43,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
     from trt_tui.cli.headless_session import ConfigWriter
+    from trt_tui.core.engines.trex import layer_file_paths
     from trt_tui.jobs.events import EngineWritten
 
     refuse_ineffective_options()
@@ -50,9 +52,10 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     if suffix not in (".onnx", *_ENGINE_SUFFIXES):
         raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
                          f"Name it typed.onnx, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
-    written_paths = check_output_paths(model, arguments, config_path, output)
-    options = collect_options(model, 0, arguments)
     builds_engine = suffix in _ENGINE_SUFFIXES
+    layer_files = [str(path) for path in layer_file_paths(Path(output))] if builds_engine else []
+    written_paths = check_output_paths(model, arguments, config_path, output, *layer_files)
+    options = collect_options(model, 0, arguments)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
                       builds_engine=builds_engine) as writer:
         written = writer.build_engine(output, quick) if builds_engine else writer.export_config("onnx", output)

@@ -170,9 +170,9 @@ CONFIG_OPTIONS = (
     file_path_option(
         "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from the input of "
                                                                   "another tool, read as text: a trtexec or "
-                                                                  "Polygraphy command or script, a Polygraphy "
-                                                                  "postprocess script, ModelOpt's exclusions (JSON, "
-                                                                  "YAML, command)."),
+                                                                  "Polygraphy command or script, Python that sets "
+                                                                  "layer.precision of TensorRT, ModelOpt's exclusions "
+                                                                  "(JSON, YAML, command, Python)."),
     _config_option("--force", is_flag=True,
                    help="Accept a config of another network structure, and ignore names that this network does not "
                         "have."),

@@ -104,13 +104,13 @@ def build_and_judge_engine(
                                                                             range(len(shape_analysis.samples)), phase)
             except TrtTuiError as error:  # the verdict so far is kept
                 missing_parts.append(f"not measured at the {name} shape: {error.title}")
-        feed = samples.read_feed(feed_indices[0])
-        timing = yield from time_engine(runner, feed, samples.count_samples_of_feed(feed_indices[0]))
+        feed, batch = samples.read_full_feed(feed_indices[0]), samples.count_rows_of_full_feed(feed_indices[0])
+        timing = yield from time_engine(runner, feed, batch)
         yield BuildProgress("timing the layers")
         engine_report, missing = time_engine_layers(runner, network, feed)
         missing_parts += timing.missing_parts
         note = "; ".join(
-            filter(None, (f"batch {samples.count_samples_of_feed(feed_indices[0])}", result.measurement_note,
+            filter(None, (f"batch {batch}", result.measurement_note,
                           *missing_parts, missing)))
         implementations = find_group_implementations(engine_report, network) if engine_report is not None else {}
         result = replace(
@@ -243,8 +243,8 @@ class EngineRun(IndexedRunSource):
         self.runner, self._analysis = runner, analysis
 
     def make_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns a feed in the input types of the engine."""
-        feed = self._analysis.samples.read_feed(feed_index)
+        """Returns a feed in the input types of the engine, filled up to a fixed batch."""
+        feed = self._analysis.samples.read_full_feed(feed_index)
         return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._input_types.items()}
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
@@ -253,7 +253,7 @@ class EngineRun(IndexedRunSource):
         except RunFailedError as error:
             return FailedRunOutputs(self._analysis.get_fp32_outputs(feed_index),
                                     run_failure_caveat(self._analysis.network, None, error))
-        return cast_to_declared_types(self._analysis, outputs)
+        return cast_to_declared_types(self._analysis, self._analysis.samples.remove_padding(outputs, feed_index))
 
     def close(self) -> None:
         self.runner.close()
@@ -264,7 +264,7 @@ def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index:
 
     The batch repeats one sample. Outputs at which FP32 of the network itself mixes the samples of a batch are left out.
     """
-    rows, feed = analysis.samples.count_samples_of_feed(feed_index), analysis.samples.read_feed(feed_index)
+    rows, feed = analysis.samples.count_rows_of_full_feed(feed_index), analysis.samples.read_full_feed(feed_index)
     if rows < 2 or not any(array.ndim and len(array) == rows for array in feed.values()):
         return ()
     repeated_feed = {name: np.repeat(array[:1], rows, axis=0) if array.ndim and len(array) == rows else array

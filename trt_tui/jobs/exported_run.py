@@ -149,10 +149,11 @@ class _ExportedFileRun(RunSource):
         yield self._answer_wait
         self._process.take_answer()
         for index in feed_indices:
-            self._process.send_feed(self._analysis.samples.read_feed(index))
+            samples = self._analysis.samples
+            self._process.send_feed(samples.read_full_feed(index))
             yield self._answer_wait
-            reducer.add_feed_outputs(index,
-                                     cast_to_declared_types(self._analysis, self._process.take_answer() or {}))
+            outputs = samples.remove_padding(self._process.take_answer() or {}, index)
+            reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
             yield None
 
 

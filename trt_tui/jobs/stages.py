@@ -210,7 +210,7 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: En
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
     feed = source.make_feed(workspace.feeds[0])
-    steps = time_engine(runner, feed, workspace.data_sets.judged_samples.count_samples_of_feed(workspace.feeds[0]))
+    steps = time_engine(runner, feed, workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0]))
     timing: EngineTiming | None = None
     while timing is None:
         try:

@@ -135,7 +135,15 @@ class RaisedWeightScales:
             f"{self.max_channel_bit_loss:.1f} bits, and {cost}.")
 
 
+_SUMMED_VALUES = 1 << 20
+"""Number of values of a weight that are summed at a time in float64."""
+
+
 def weight_sqnr_db(weight: np.ndarray, dequantized_weight: np.ndarray) -> float:
     """Returns the SQNR of a quantized weight in dB; infinite if it is exact."""
-    noise = float(np.square(weight.astype(np.float64) - dequantized_weight).sum())
-    return 10 * math.log10(float(np.square(weight.astype(np.float64)).sum()) / noise) if noise else math.inf
+    signal, noise, values, rounded = 0.0, 0.0, weight.reshape(-1), dequantized_weight.reshape(-1)
+    for start in range(0, len(values), _SUMMED_VALUES):
+        part = values[start:start + _SUMMED_VALUES].astype(np.float64)
+        signal += float(np.square(part).sum())
+        noise += float(np.square(part - rounded[start:start + _SUMMED_VALUES]).sum())
+    return 10 * math.log10(signal / noise) if noise else math.inf

@@ -148,6 +148,7 @@ class GroupErrors:
             examined.
         fp16_largest_layer: The layer that computes it.
         fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" if FP16 was not examined.
+        weight_sqnr_db: SQNR of each quantized weight against FP32, by the layer that reads it; None if it is exact.
     """
 
     precision: Precision
@@ -160,6 +161,7 @@ class GroupErrors:
     fp16_largest: float | None = None
     fp16_largest_layer: str = ""
     fp16_state: str = ""
+    weight_sqnr_db: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -356,6 +356,8 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             # Errors are measured at the last computed tensor of a group. Its other layers have only the precision.
             at_tail = group.final_tensor in network.get_layer(name).outputs
             layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
+            if name in errors.weight_sqnr_db:
+                layers[name]["weight"] = {"sqnr_db": errors.weight_sqnr_db[name]}
     if layers:
         record["layers"] = layers
     groups: dict[str, Any] = {}
