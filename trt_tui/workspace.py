@@ -419,7 +419,7 @@ class Workspace:
 
     @cached_property
     def outline(self) -> NetworkOutline:
-        """The network outline, with open sizes of the file replaced by those of the samples."""
+        """The network outline. Dynamic dimensions of the file have the sizes of the samples."""
         return build_outline_for_input_sizes(self.network,
                                              {name: array.shape
                                               for name, array in self.samples.read_full_feed(0).items()})

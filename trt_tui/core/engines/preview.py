@@ -228,7 +228,7 @@ def is_same_engine(first_preview: Preview, second_preview: Preview) -> bool:
 
 
 def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[Kernel]:
-    """Finds the kernels of a changed preview that the base preview lacks, in their order."""
+    """Returns the kernels that a preview has and the preview of another config lacks, in their order."""
     remaining = Counter(replace(kernel, generated_code="") for kernel in base_preview.kernels)
     added = []
     for kernel in (replace(kernel, generated_code="") for kernel in changed_preview.kernels):

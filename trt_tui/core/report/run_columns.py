@@ -224,10 +224,10 @@ def list_error_run_columns(table: RunTable) -> list[RunColumn]:
 
 
 def list_run_columns(table: RunTable, titles: Mapping[str, str] | None = None) -> list[RunColumn]:
-    """Returns the columns of a table: its error metrics, and behind them its entries of `RUN_COLUMNS`.
+    """Returns the columns of a table: the columns of the error metrics, followed by the entries of `RUN_COLUMNS`.
 
     Args:
-        titles: Other titles, by those of the columns. A column with the title "" is left out.
+        titles: Titles that replace the default titles, by default title. A column with the title "" is left out.
     """
     columns = [*list_error_run_columns(table), *(column for column in RUN_COLUMNS if table in column.tables)]
     new_titles = {column.title: column.title for column in columns} | dict(titles or {})

@@ -125,7 +125,8 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
 
     @property
     def row_width(self) -> int:
-        """The width of a row in cells, without the scrollbar, which would cover the question mark of an outcome."""
+        """The width of a row in cells. The scrollbar is not part of the width: it would cover the last mark of a row.
+        """
         return self.scrollable_content_region.width
 
     @property
