@@ -45,7 +45,7 @@ def f1(outputs, labels):
 """
 
 OPTIONS_OF_OTHER_TOOLS = {
-    "--calib", "--fp16", "--int8", "--layerPrecisions",  # trtexec
+    "--calib", "--exportLayerInfo", "--exportProfile", "--fp16", "--int8", "--layerPrecisions",  # trtexec
     "--load-outputs", "--onnx-outputs",  # polygraphy
     "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
     "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders
