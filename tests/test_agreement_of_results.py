@@ -120,9 +120,9 @@ def test_nothing_lowered_is_no_result_in_either_form(run, mlp, tmp_path):
     config = save_config(tmp_path / "p.json", mlp.model, "sqnr>=1")
     command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4)
     code, out, _ = run(*command, "--config", plain, "--layers", "none")
-    assert code == 0 and outcomes(out, "config") == ["lowered"]
+    assert code == 0 and outcomes(out, "config") == ["FP32"]
     code, out, _ = run(*command, "--config", plain, "--config", config, "--target", "sqnr>=1")
-    assert code == 0 and outcomes(out, "plain.json")[0] == "lowered" and outcomes(out, "p.json")[0].startswith("PASS")
+    assert code == 0 and outcomes(out, "plain.json")[0] == "FP32" and outcomes(out, "p.json")[0].startswith("PASS")
     for configs in ([plain], [plain, plain]):
         code, _, err = run(*command, *(one for path in configs for one in ("--config", path)), "--target", "sqnr>=1")
         assert code == 2 and "only because all layers are in FP32" in err
@@ -162,14 +162,14 @@ def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, 
     verdict = driven.get_run_results("config").accuracy
     assert config_status.target_outcome_text(driven, verdict) == "PASS"
     broken = replace(verdict, caveats=(Caveat("overflow", "fc1 overflows", fails_run=True),))
-    driven.results.get_or_create_results(driven.config).accuracy = broken
+    driven.results.get_or_create_results(driven.config).store_accuracy(broken)
     assert config_status.target_outcome_text(driven,
                                              broken) == "FAIL" and not config_status.current_config_meets_target(driven)
     (why,) = driven.missed_target_reasons(driven.config).values()
     assert why.endswith("(FAIL: fc1 overflows)")
     group = driven.outline.groups[0]
     changed = driven.config.with_toggled_fp32([group])
-    driven.results.get_or_create_results(changed).accuracy = broken
+    driven.results.get_or_create_results(changed).store_accuracy(broken)
     assert find_toggle_result(driven, [group]).outcome_text == "FAIL"
     assert driven.comparison_record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
 
@@ -184,8 +184,9 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
                                  for name, one in good.outputs.items()},
                   intervals=replace(good.intervals, worst_output={"sqnr": ConfidenceInterval(0.5, 1.5)}))
     measured = driven.results.get_or_create_results(driven.config)
-    measured.accuracy, built = (good, bad) if missing else (bad, good)
-    measured.engine_result = EngineResult(built, "TensorRT")
+    simulated, built = (good, bad) if missing else (bad, good)
+    measured.store_accuracy(simulated)
+    measured.runs[RunKind.BUILT_ENGINE] = EngineResult(built, "TensorRT")
     assert driven.comparison_record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
     shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
     assert "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line).split()[-2:] == shown
@@ -198,7 +199,7 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     failing = {case.get("name") for case in ElementTree.fromstring(text).iter("testcase")
                if case.find("failure") is not None}
     assert failing == ({"int8-engine", "config-engine"} if missing else {"int8", "config"})
-    measured.engine_result = replace(measured.engine_result, attempts=(BuildAttempt("named",
+    measured.runs[RunKind.BUILT_ENGINE] = replace(measured.engine_result, attempts=(BuildAttempt("named",
                                                                    {driven.outline.groups[0].name: Precision.FP16}), ))
     assert driven.missed_target_reasons(
         driven.config).keys() == (set() if missing else {RunKind.SIMULATED_CONFIG}), "it is of another config"

@@ -148,10 +148,12 @@ def test_options_that_cannot_be_met(refused, mlp, options, named):
     assert named in refused("compare", mlp.model, "--data", mlp.data, *options)
 
 
-def test_a_remainder_of_a_static_batch(refused, mlp):
+def test_a_remainder_of_a_static_batch_without_a_row_for_each_sample(refused, mlp):
     model = networks.mlp()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 5
+    model.graph.node.append(onnx.helper.make_node("Flatten", [model.graph.output[0].name], ["flat"], axis=0))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("flat", onnx.TensorProto.FLOAT, None))
     onnx.save(model, mlp.model)
     assert "5" in refused("compare", mlp.model, "--data", mlp.data)
 

@@ -119,7 +119,7 @@ def test_yaml_counts_what_aliases_stand_for():
     for number in (":".join(["1"] * 50_000), ":".join(["1"] * 50_000) + ".5"):
         with refused(cause="is not a readable number"):
             read_yaml(f"x: {number}", "f.yaml")
-    with refused(cause="a part of"):
+    with refused(cause="refers to an object that contains it"):
         read_yaml("x: &a [*a]", "f.yaml")
 
 

@@ -27,7 +27,7 @@ def called(tmp_path, monkeypatch):
     """Runs a script of a folder with stand-ins for the tools: what each was given, call by call, and the exit code."""
     tools, log = tmp_path / "tools", tmp_path / "called"
     tools.mkdir()
-    for name in ("polygraphy", "trtexec"):
+    for name in ("polygraphy", "trtexec", "python3"):
         (tools / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@" "" >>"{log}"\n')
         (tools / name).chmod(0o755)
 
@@ -66,10 +66,10 @@ def advised(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("release", "more", "built_by", "creation"), [
-    ("8.6", {"precisions.py"}, "polygraphy", "kEXPLICIT_BATCH"),
+    ("8.6", {"precisions.py", "layers.py"}, "polygraphy", "kEXPLICIT_BATCH"),
     ("10", set(), "trtexec", "kSTRONGLY_TYPED"),
     ("11", {"samples"}, "trtexec", "createNetworkV2(0U)"),
-    ("rtx", {"no_tf32.py"}, "polygraphy", "createNetworkV2(0U)")])
+    ("rtx", {"no_tf32.py", "layers.py"}, "polygraphy", "createNetworkV2(0U)")])
 def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by,
                                                     creation):
     folder = tmp_path / "out"
@@ -84,8 +84,14 @@ def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, 
     weak = "kFP16" in source and "kINT8)" in source and "kOBEY" in source
     assert weak == (release == "8.6") and ("kFP16" in source) == weak
     assert 'setDimensions("x", OptProfileSelector::kMAX, Dims{2, {4, 16}})' in source and "timing.cache" in source
-    code, ((tool, *argv),) = called(folder / "build.sh", "--more")
+    code, ((tool, *argv), *layers) = called(folder / "build.sh", "--more")
     assert (code, tool, argv[-1]) == (0, built_by, "--more")
+    if built_by == "trtexec":
+        assert "--exportLayerInfo=model.engine.graph.json" in argv and "--profilingVerbosity=detailed" in argv
+        assert "--loadEngine=model.engine" in (folder / "build.sh").read_text() and not layers
+    else:
+        assert "--profiling-verbosity detailed" in " ".join(argv)
+        assert layers == [["python3", "layers.py", "model.engine", "model.engine.graph.json"]]
     assert ("--stronglyTyped" in argv) == (release == "10") and ("--int8" in argv) == (release == "8.6")
     code, (argv,) = called(folder / "verify.sh", "--onnxrt")
     assert code == 0 and judged(folder, argv, monkeypatch) == 0

@@ -158,7 +158,7 @@ def test_the_schema_knows_what_is_written(network):
 
 
 def test_a_config_of_another_network_is_not_written(network, file):
-    with pytest.raises(InputError, match="not one for"):
+    with pytest.raises(InputError, match="The config does not fit"):
         file.write_text(config_text(network, PrecisionConfig().with_moves({"nowhere": PrecisionMove(Precision.FP32)})))
     assert not file.exists()
 
@@ -171,8 +171,8 @@ def test_a_config_of_another_network_is_not_written(network, file):
     (b'{"format": "other"}', "not a precision config", "'other'"),
     (b'{"format": "trt-tui/precision-config", "version": 3}', "version 3", "reads versions 1 and 2"),
     (b'{"format": "trt-tui/precision-config"}', "version None", "reads versions 1"),
-    (b'{"format": "trt-tui/precision-config", "version": 2}', "model is missing", "given"),
-    (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "one of them"),
+    (b'{"format": "trt-tui/precision-config", "version": 2}', "model is missing", "required"),
+    (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "occur only once"),
     (b'{"format": "trt-tui/precision-config", "version": NaN}', "holds NaN", "finite"),
     (b'{"format": 1, "version": ' + b"9" * 5000 + b"}", "thousands of digits", "no entry"),
     (b"[" * 100_000, "not a precision config", "nested"),
@@ -245,8 +245,8 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
     folded = next(layer.name for layer in network.layers if network.find_group(layer.name) is None)
     file.write_text(config_text(network, PrecisionConfig()))
     record = json.loads(file.read_text())
-    for name, precision, cause in ((softmax.name, "int8", "no Softmax"), (softmax.name, "tf32", "whole engine"),
-                                   (folded, "fp16", "no precision of its own")):
+    for name, precision, cause in ((softmax.name, "int8", "not Softmax"), (softmax.name, "tf32", "whole engine"),
+                                   (folded, "fp16", "it has no selectable precision")):
         record["moves"] = [{"kind": "precision", "layers": [name], "precision": precision}]
         file.write_text(json.dumps(record))
         with refused(title=name, cause=cause):
@@ -368,4 +368,4 @@ def test_a_layer_that_takes_its_group_with_it_is_said(tmp_path):
     loaded = read_config(saved, network, sha256="")
     assert loaded.config.precision_of(group) is Precision.FP32
     said = next(text for text in loaded.warnings if "whole group" in text)
-    assert f"{kept} takes {', '.join(others)} with it" in said
+    assert f"{kept} includes {', '.join(others)}" in said

@@ -90,7 +90,7 @@ def test_quick_builds_a_preview_and_says_so(command, mlp, tmp_path) -> None:
 
 @pytest.mark.parametrize(("release", "variables", "arguments", "code", "said"), [
     ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak is not possible"),
-    ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT works here"),
+    ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT here can build an engine"),
     ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "SIGSEGV"),
 ])
 def test_a_build_that_cannot_be_leaves_no_file(command, mlp, tmp_path, release, variables, arguments, code,
@@ -277,11 +277,12 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert not {"as_asked", "made_otherwise", "made_simulated", "failed"} & runs["fp16-engine"].keys()
     text = Path(mlp.model).with_suffix(".md").read_text()
     assert "## How the INT8 engine was built" in text and "| /fc2/MatMul raised to FP16 | built |" in text
-    assert "INT8 engine, otherwise" in text and "| `/fc2/MatMul` | FP16 |" in text
+    assert "INT8 engine, other precision" in text and "| `/fc2/MatMul` | FP16 |" in text
     titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
     by = f" (TensorRT {release}, Stand-in GPU)"
     assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was requested"
-    assert {f"INT8 engine{by}, otherwise", f"INT8 engine{by}, otherwise, simulated", f"FP16 engine{by}"} <= set(titles)
+    other = f"INT8 engine{by}, other precision"
+    assert {other, f"{other}, simulated", f"FP16 engine{by}"} <= set(titles)
     assert "INT8 engine: not an engine of the requested config; build attempts:" in done.stdout
     assert "  built in another precision than requested: /fc2/MatMul in FP16" in done.stdout
 
@@ -338,7 +339,7 @@ def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, 
                    tmp_path / "found.json", "--markdown", tmp_path / "found.md", STANDIN_FAULT="no int8: /fc2/MatMul")
     assert done.returncode == 0, done.stderr
     assert "its engine meets it" not in done.stdout and "no engine of the requested config was measured" in done.stdout
-    assert "which has not the config of the result, meets it" in done.stdout
+    assert "which does not have the config of the result, meets it" in done.stdout
     search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
     assert "confirmed_by_engine" not in search and "/fc2/MatMul raised to FP16" in " ".join(search["remarks"])
-    assert "which is not of the config that match" in (tmp_path / "found.md").read_text()
+    assert "which does not have the config of the result" in (tmp_path / "found.md").read_text()

@@ -18,13 +18,13 @@ from trt_tui.backends import onnxruntime_exported
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import exported_run
 from trt_tui.jobs import requests as rq
@@ -151,7 +151,7 @@ def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_pa
     missed = Accuracy(
         {name: OutputErrors(ErrorMetrics(one.errors.sqnr_db - 3.0))
          for name, one in verdict.outputs.items()}, samples=verdict.samples, total=verdict.total)
-    driven.apply_event(ev.ExportedFileExecuted(1, driven.config, ExportedRun("ONNX Runtime 1 CPU", "cpu", missed)))
+    driven.apply_event(ev.ExportedFileExecuted(1, driven.config, ExportedRun(missed, "ONNX Runtime 1 CPU", "cpu")))
     lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120)]
     assert any(line.startswith(" c0 ") and line.endswith(" FAIL? ~PASS?") for line in lines)
     assert lines[-1].startswith(" c0 exported network FAIL?: ")

@@ -20,7 +20,6 @@ from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import fp16_headroom_text
 from trt_tui.core.measure.group_errors import measure_group_errors
-from trt_tui.core.measure.json_record import config_results_record
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
@@ -36,6 +35,7 @@ from trt_tui.core.moves.zero_cost_checks import (
     smoothquant_refusal_reason,
 )
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import config_results_record
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 CHANNELS = 16
@@ -127,7 +127,7 @@ def test_normalisations_are_found_in_each_spelling(form, operator, refused, open
 
 @pytest.mark.parametrize(("form", "why"), [
     ({"residual": True}, "/relu/Relu (Relu) reads it too"),
-    ({"affine": False}, "no scale of its own"),
+    ({"affine": False}, "it has no scale to divide"),
     ({"axes": (-2,)}, ""),
     ({"operator": True, "gains": np.ones(1, np.float32)}, "not one value for each channel"),
 ])
@@ -327,7 +327,7 @@ def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, t
 
 
 @pytest.mark.parametrize(("target", "move", "why"), [
-    ("/in/MatMul", RewriteMove("LayerNormalization"), "no LayerNorm or RMSNorm"),
+    ("/in/MatMul", RewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
     ("/norm/mean/ReduceMean", RewriteMove("RMSNormalization"), "is LayerNormalization"),
     ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(3))), "3 values for 16 channels"),
     ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.zeros(CHANNELS))), "above 0"),
@@ -335,7 +335,7 @@ def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, t
     ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS)), {"x": 1.0}), "x is not one of"),
     ("/in/MatMul", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS))), "no LayerNorm"),
     ("/in/MatMul", BiasCorrectionMove(encode_vector(np.full(CHANNELS, np.nan))), "not finite"),
-    ("/norm/mean/ReduceMean", BiasCorrectionMove(encode_vector(np.zeros(CHANNELS))), "no INT8 form"),
+    ("/norm/mean/ReduceMean", BiasCorrectionMove(encode_vector(np.zeros(CHANNELS))), "it cannot run in INT8"),
 ])
 def test_a_file_is_refused_where_a_move_does_not_apply(target, move, why, opened, tmp_path):
     network = opened(transformer())

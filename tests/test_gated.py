@@ -313,12 +313,16 @@ def test_squares_beyond_float32_are_finite_and_no_nan(case, backend):
     one = case("mlp")
     feeds = {name: (array * 1e25).astype(array.dtype) for name, array in one.feeds.items()}
     gated = build_gated_graph(one.network, float_types=[BF16], boundary_types=[BF16], with_reference=True)
-    config = PrecisionConfig.from_precision(Precision.BF16)
     with backend.load(gated.model, low_memory=True) as runner:
-        table = runner.run({**feeds, **gated.make_feed(config, one.ranges)})[gated.accumulated_sums]
-    assert np.isfinite(table).all()
-    assert table[:, ERROR_SUM_COLUMNS.index("ref2")].max() > 1e40
-    assert not table[:, ERROR_SUM_COLUMNS.index("nan")].any() and not table[:, ERROR_SUM_COLUMNS.index("inf")].any()
+        for precision in (Precision.BF16, Precision.FP32):
+            feed = gated.make_feed(PrecisionConfig.from_precision(precision), one.ranges)
+            table = runner.run({**feeds, **feed})[gated.accumulated_sums]
+            assert np.isfinite(table).all()
+            sums = dict(zip(ERROR_SUM_COLUMNS, table.T, strict=True))
+            assert sums["ref2"].max() > 1e40 and sums["ref_max"].max() > 1e20
+            assert not sums["nan"].any() and not sums["inf"].any()
+    assert not any(sums[name].any() for name in ("diff2", "diff1", "diff_max"))
+    assert sums["test2"] == pytest.approx(sums["ref2"])
 
 
 def test_overflow_is_counted_where_it_arises(opened, backend):

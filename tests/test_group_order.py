@@ -221,7 +221,7 @@ def test_groups_that_wait_for_each_other_are_an_error_that_names_them(opened, mo
     joined = fusion_of(first, last)
     monkeypatch.setitem(vars(network), "groups", (joined, between, end))
     vars(network).pop("group_by_layer", None)
-    with pytest.raises(TrtTuiError, match="wait for each other") as raised:
+    with pytest.raises(TrtTuiError, match="depend on each other") as raised:
         build_gated_graph(network)
     assert "first" in raised.value.cause and "between" in raised.value.cause
 

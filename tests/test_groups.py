@@ -126,8 +126,8 @@ def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **att
     ("HardSwish", {}, Precision.BF16, "TensorRT has no BF16 HardSwish"),
     ("Mish", {}, Precision.BF16, "TensorRT has no BF16 Mish"),
     ("Celu", {}, Precision.FP16, "TensorRT has no FP16 Celu"),
-    ("ConstantOfShape", {"inputs": ("shape",)}, Precision.FP16, "do not take the type"),
-    ("RandomNormalLike", {"dtype": 1}, Precision.FP16, "do not take the type"),
+    ("ConstantOfShape", {"inputs": ("shape",)}, Precision.FP16, "cannot have the type"),
+    ("RandomNormalLike", {"dtype": 1}, Precision.FP16, "cannot have the type"),
 ])
 def test_what_has_no_16_bit_form_says_why(operator, options, precision, says, opened):
     if operator == "ConstantOfShape":

@@ -1,6 +1,7 @@
 """trt_tui.core.guards, trt_tui.jobs.guard_facts, trt_tui.jobs.preflight, `preflight` and what other commands say."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,8 @@ from trt_tui.core.calibration.cache import (
 )
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.guards.batch_checks import measure_batch_dependence
+from trt_tui.core.guards.byte_images import find_scaled_inputs
 from trt_tui.core.guards.float_work import measure_float_work_share
 from trt_tui.core.guards.guard import (
     CACHE_SOURCE,
@@ -29,14 +32,19 @@ from trt_tui.core.guards.guard import (
     GuardFacts,
     LabelClassFacts,
     RangeFacts,
+    UnfitLabels,
 )
 from trt_tui.core.guards.input_stats import (
     count_samples_by_label_class,
     count_samples_if_all_equal,
+    count_samples_with_byte_images,
+    find_unfit_labels,
     measure_input_stats,
 )
 from trt_tui.core.guards.range_checks import find_mismatched_ranges, measure_clipped_shares
 from trt_tui.core.guards.registry import GUARDS, run_guards
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -103,6 +111,14 @@ CASES = [  # guard, what it warns of, what it does not
     ("unlike-inputs", inputs(images(48, times=4), images(64, seed=1)), inputs(images(16, times=1.3), images(8,
                                                                                                             seed=1))),
     ("constant-inputs", GuardFacts(equal_sample_count=24), GuardFacts(equal_sample_count=0)),
+    ("byte-images", GuardFacts(byte_inputs={"x": 24}), GuardFacts(byte_inputs={})),
+    ("unfit-labels", GuardFacts(unfit_labels=(UnfitLabels("label", "y", 10, (10,), False),)),
+     GuardFacts(unfit_labels=())),
+    ("unfit-labels", GuardFacts(unfit_labels=(UnfitLabels("label", "y", 10, one_hot_size=11),)),
+     GuardFacts(unfit_labels=())),
+    ("batch-dependent", GuardFacts(batch_sqnr_db={"y": 35.0, "z": 130.0}, compared_batch="8 samples"),
+     GuardFacts(batch_sqnr_db={"y": math.inf, "z": 110.0})),
+    ("batch-dependent", GuardFacts(batch_sqnr_db={"y": -math.inf}), GuardFacts(batch_sqnr_db={"y": 80.1})),
     ("stale-ranges", ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches=OFF),
      ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (8.0, 2.0)})),
     ("stale-ranges", ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40,
@@ -153,6 +169,116 @@ def test_samples_that_are_all_the_same_are_found(tmp_path, array, equal):
     kind = "float32" if array.dtype == np.float32 else "int64"
     samples = load_samples(str(tmp_path / "d.npz"), [TensorInfo("x", np.dtype(kind), ("n", 3))], batch=4)
     assert count_samples_if_all_equal(samples) == equal
+
+
+IMAGE = TensorInfo("x", np.dtype(np.float32), ("n", 3, 16, 16))
+BYTES = RNG.integers(0, 256, (12, 3, 16, 16))
+
+
+@pytest.mark.parametrize(("array", "kind", "count"), [
+    (BYTES.astype(np.uint8), "float32", 12), (BYTES.astype(np.float32), "float32", 12),
+    (np.moveaxis(BYTES, 1, 3).astype(np.float32), "float32", 12), (BYTES[:, :1].astype(np.uint8), "float16", 12),
+    (BYTES / 255, "float32", 0), (BYTES - 128.0, "float32", 0), (BYTES // 128, "float32", 0), (BYTES, "int64", 0),
+    (BYTES.astype(np.uint8), "uint8", 0), (BYTES * 2.0, "float32", 0), (BYTES[:, 0, 0, :4], "float32", 0),
+    (BYTES[:, :, :2, 0], "float32", 0), (np.zeros((12, 3, 16, 16)), "float32", 0)])
+def test_images_of_bytes_are_found(tmp_path, array, kind, count):
+    np.savez(tmp_path / "d.npz", x=array if array.dtype == np.uint8 else array.astype(kind))
+    shape = ("n", *array.shape[1:])
+    samples = load_samples(str(tmp_path / "d.npz"), [TensorInfo("x", np.dtype(kind), shape)], batch=4)
+    assert count_samples_with_byte_images(samples) == ({"x": count} if count else {})
+
+
+@pytest.mark.parametrize(("operators", "scaled"), [
+    ((), False), (("Transpose",), False), (("Div",), True), (("Transpose", "Sub"), True), (("Conv", "Mul"), False),
+    (("Identity", "BatchNormalization"), True), (("Relu", "Div"), False), (("Cast", "Mul"), True)])
+def test_inputs_that_the_network_scales(tmp_path, operators, scaled):
+    b = networks.Builder()
+    value = "image"
+    for index, operator in enumerate(operators):
+        name = f"/{operator}{index}"
+        if operator == "Conv":
+            value = b.conv(value, (3, 3), name)
+        elif operator == "BatchNormalization":
+            value = b.batch_norm(value, 3, name)
+        elif operator in ("Div", "Mul", "Sub"):
+            value = b.node(operator, [value, b.weight(f"c{index}", np.float32(255))], name)
+        else:
+            more = {"Transpose": {"perm": [0, 1, 3, 2]}, "Cast": {"to": 1}}.get(operator, {})
+            value = b.node(operator, [value], name, **more)
+    b.node("Identity", [b.conv(value, (3, 4), "/last")], "/end", output="y")
+    onnx.save(b.model([networks.floats("image", "n", 3, 16, 16)], [networks.floats("y", "n", 4, 16, 16)]),
+              tmp_path / "n.onnx")
+    assert (find_scaled_inputs(open_network(tmp_path / "n.onnx")) == {"image"}) is scaled
+
+
+NUMBERS = RNG.integers(0, 10, 60)
+
+
+@pytest.mark.parametrize(("labels", "outside"), [
+    (NUMBERS, None), (NUMBERS + 1, (10,)), (np.where(NUMBERS == 3, -1, NUMBERS), None), (np.arange(60), None),
+    (np.where(NUMBERS == 3, -7, NUMBERS), (-7,)), (np.where(NUMBERS == 3, -100, NUMBERS), None),
+    (np.where(NUMBERS == 3, 255, NUMBERS), None), (RNG.integers(0, 360, 60), None), (NUMBERS.astype(np.float32), None),
+    (NUMBERS[:, None] + 1, (10,)), (np.eye(10)[NUMBERS], None), (np.eye(11, dtype=np.int64)[NUMBERS], 11),
+    (NUMBERS[:50], None), (np.array(["a"] * 60), None), (RNG.normal(size=(60, 4)), None)])
+def test_labels_that_do_not_fit_are_found(tmp_path, labels, outside):
+    np.savez(tmp_path / "d.npz", x=np.zeros((60, 3, 16, 16), np.float32), label=labels)
+    samples = load_samples(tmp_path / "d.npz", [IMAGE], reads_labels=False)
+    found = find_unfit_labels(samples, "y", 10, per_pixel=False)
+    if outside is None:
+        assert found == ()
+    else:
+        (one,) = found
+        assert (one.one_hot_size if isinstance(outside, int) else one.outside) == outside
+    assert find_unfit_labels(samples, "y", 10, per_pixel=False, mask_names=["label"]) == ()
+
+
+def test_labels_of_pixels(tmp_path):
+    labels = RNG.integers(0, 4, (8, 6, 6)).astype(np.uint8)
+    labels[:, 0] = 255
+    for changed, outside in ((labels, None), (np.where(labels == 3, 4, labels), (4,)), (labels[:, None] + 0, None)):
+        np.savez(tmp_path / "d.npz", x=np.zeros((8, 3, 16, 16), np.float32), mask=changed)
+        found = find_unfit_labels(load_samples(tmp_path / "d.npz", [IMAGE]), "y", 4, per_pixel=True)
+        assert [one.outside for one in found] == ([] if outside is None else [outside])
+
+
+def centred(model, batch="batch"):
+    """The network with the mean over the batch subtracted from its output."""
+    output = model.graph.output[0]
+    axis = onnx.numpy_helper.from_array(np.array([0], np.int64), "axis")
+    mean = {"axes": [0]} if model.opset_import[0].version < 18 else {}
+    model.graph.initializer.extend([] if mean else [axis])
+    model.graph.node.append(onnx.helper.make_node("ReduceMean", [output.name, *([] if mean else ["axis"])], ["mean"],
+                                                  name="mean", keepdims=1, **mean))
+    model.graph.node.append(onnx.helper.make_node("Sub", [output.name, "mean"], ["centred"], name="centre"))
+    del model.graph.output[:]
+    model.graph.output.append(onnx.helper.make_tensor_value_info("centred", 1, [batch, 10]))
+    return model
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_outputs_that_depend_on_the_batch_are_found(tmp_path, fixed):
+    for model, depends in ((networks.small_resnet(), False), (centred(networks.small_resnet()), True)):
+        if fixed:
+            for info in (*model.graph.input, *model.graph.output):
+                info.type.tensor_type.shape.dim[0].dim_value = 4
+        onnx.save(model, tmp_path / "net.onnx")
+        network = open_network(tmp_path / "net.onnx")
+        np.savez(tmp_path / "d.npz", image=networks.random_images(np.random.default_rng(0), (6, 3, 32, 32)))
+        samples = load_samples(tmp_path / "d.npz", network.inputs, outputs=network.outputs, batch=4)
+        with Analysis(network, get_simulation_backend(), samples, select_judged_outputs(network)) as analysis:
+            steps = measure_batch_dependence(analysis, range(len(samples)))
+            with pytest.raises(StopIteration) as end:
+                while True:
+                    next(steps)
+        facts = end.value.value
+        assert facts.compared_batch == "4 samples" and not facts.no_batch_reason
+        assert bool(said("batch-dependent", facts).alarms) is depends, facts
+    single = load_samples(tmp_path / "d.npz", network.inputs, outputs=network.outputs, batch=1) if not fixed else None
+    if single is not None:
+        with Analysis(network, get_simulation_backend(), single, select_judged_outputs(network)) as analysis:
+            with pytest.raises(StopIteration) as end:
+                next(measure_batch_dependence(analysis, [0]))
+        assert end.value.value.no_batch_reason == "each batch has one sample"
 
 
 def said(name, facts):

@@ -79,6 +79,42 @@ CASES = [
     ("mo.sh", "python -m modelopt.onnx.quantization --onnx_path=a.onnx --quantize_mode=int8 \\\n --nodes_to_exclude "
      "'/conv1/.*' '/fc' --op_types_to_exclude GlobalAveragePool --high_precision_dtype bf16\n", (INT8, BF16, False),
      {CONVS[0]: BF16, FC: BF16}, "onnx_path"),
+    ("call.py", "from modelopt.onnx.quantization import quantize as mq\nNAMES = ('/conv1/Conv$', '/fc')\n"
+     "mq('a.onnx', 'int8', calibration_data=load(), nodes_to_exclude=NAMES, calibration_method='entropy')\n",
+     (INT8, FP16, False), {CONVS[0]: FP16, FC: FP16}, "calibration_data"),
+    ("call_in_function", "import modelopt.onnx.quantization as moq\n\ndef main(path):\n    types = ['Gemm']\n"
+     "    moq.quantize(onnx_path=path, quantize_mode='fp8', op_types_to_exclude=types, high_precision_dtype='fp32')\n",
+     (FP8, FP32, False), {FC: FP32}, "onnx_path"),
+    ("a_part.txt", "modelopt.onnx.quantization.quantize(\n    'a.onnx', **{'nodes_to_quantize': ['/layer1/']})\n",
+     (INT8, FP16, False), dict.fromkeys((CONVS[0], *CONVS[3:], FC), FP16), "onnx_path"),
+    ("without_import", "quantize(quantize_mode='int8', nodes_to_exclude=['/fc'])", (INT8, FP16, False), {FC: FP16}, ""),
+    ("computed.py", "from modelopt.onnx import quantization\nnames = []\nnames.append('/fc')\n"
+     "quantization.quantize(nodes_to_exclude=names, op_types_to_exclude=['Gemm'])\n", (INT8, FP16, False), {FC: FP16},
+     "line 4: nodes_to_exclude=names: the script computes it"),
+    ("cast.py", "from modelopt.onnx.autocast import convert_to_mixed_precision\nconvert_to_mixed_precision('a.onnx', "
+     "'bf16', ['/conv1/Conv'])", (BF16, BF16, False), {CONVS[0]: FP32}, "onnx_path"),
+    ("loop.py", "import tensorrt as trt\nfor i in range(network.num_layers):\n    layer = network.get_layer(i)\n"
+     "    if layer.type == trt.LayerType.CONVOLUTION and 'layer2' in layer.name:\n"
+     "        layer.precision = trt.float32\n        for j in range(layer.num_outputs):\n"
+     "            layer.set_output_type(j, trt.float32)\n", (FP16, FP16, False), dict.fromkeys(CONVS[3:], FP32), ""),
+    ("build.py", "import tensorrt as trt\nHEAD = ['/fc']\nHEAD.append('/conv1')\nFIRST = '/conv1/Conv'\n"
+     "builder = trt.Builder(LOGGER)\nnet = builder.create_network(0)\nif not parse(net):\n    raise SystemExit\n"
+     "config = builder.create_builder_config()\nif builder.platform_has_fast_fp16:\n"
+     "    config.set_flag(trt.BuilderFlag.FP16)\nconfig.flags |= 1 << int(trt.BuilderFlag.INT8)\n"
+     "config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)\nconfig.clear_flag(trt.BuilderFlag.TF32)\n"
+     "for i in range(len(net)):\n    name = (net[i].name or '').lower()\n    print(net[i])\n"
+     "    if name == FIRST.lower():\n        net[i].precision = trt.float32\n    if net[i].name in HEAD:\n"
+     "        net[i].precision = trt.float16\n", (INT8, FP16, False), {CONVS[0]: FP32}, 
+     "line 20: if net[i].name in HEAD"),
+    ("state.py", "import tensorrt as trt\nseen = False\nfor layer in network:\n    keep = False\n"
+     "    for word in ('conv2', 'fc'):\n        if word in layer.name:\n            keep = True\n            break\n"
+     "    if keep:\n        layer.precision = trt.float32\n    if seen:\n        layer.precision = trt.float32\n"
+     "    seen = True\n", (FP16, FP16, False), dict.fromkeys((CONVS[2], CONVS[4], FC), FP32), "line 11: if seen"),
+    ("method.py", "class Builder:\n    def build(self, path):\n        self.net = self.builder.create_network()\n"
+     "        for layer in self.net:\n            if layer.name == '/layer1/conv1/Conv':\n                break\n"
+     "            layer.precision = trt.bfloat16\n", (BF16, BF16, False), {}, ""),
+    ("flags.py", "config = builder.create_builder_config()\nconfig.set_flag(trt.BuilderFlag.FP16)\n",
+     (FP16, FP16, True), {}, ""),
 ]
 
 
@@ -105,10 +141,17 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
     ("e.py", "def postprocess(network:\n", "not readable Python", "line 1"),
     ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
     ("g.json", {"nodes_to_exclude": ["("]}, "not a pattern", "re.match"),
-    ("h.json", {"nodes_to_exclude": [1]}, "no list of names", ""),
+    ("h.json", {"nodes_to_exclude": [1]}, "not a list of names", ""),
     ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
     ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
-    ("k.yaml", "just: a\nmapping: b\n", "none of the files", "trtexec"),
+    ("k.yaml", "just: a\nmapping: b\n", "not a file that --config can read", "trtexec"),
+    ("typed.py", "net = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))\n"
+     "config.set_flag(trt.BuilderFlag.TF32)\nlayer.precision = x", "strongly typed", "--precision file"),
+    ("modelopt.py", "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', nodes_to_exclude=[1])\n",
+     "nodes_to_exclude", "list of strings"),
+    ("runs.py", "import os\nos.system('touch ran')\nfor layer in network:\n"
+     "    layer.precision = os.system('touch ran')\n",
+     "sets no precisions", "is not a precision"),
     ("l.py", script("if layer.name == '/fc/Gemm' and kind(layer):\n    layer.precision = trt.float32"),
      "sets no precisions", "kind")])
 def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, text, title, said):

@@ -642,7 +642,7 @@ def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
                        ("/gemm/Gemm", ["SmoothQuant 0.5", "SmoothQuant 0.25", "SmoothQuant 0.75", "bias correction"])):
         events = worker.answer(rq.MeasureRemedies(name, given))
         ways = [one for one in of(events, ev.RemediesMeasured)[-1].options if one.key == ev.ZERO_COST_KEY]
-        assert [one.label for one in ways] == [f"{label}, no longer file precision" for label in free]
+        assert [one.label for one in ways] == [f"{label}, no longer in file precision" for label in free]
         for one in ways:
             left = {group.name for group in network.groups if one.config.precision_of(group) is Precision.FILE}
             smooth = "Smooth" in one.label

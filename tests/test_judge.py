@@ -180,7 +180,7 @@ def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
     ("out[]", "'' is neither"),
     ("out[:, 10]", "axis 1 has 10 entries"),
     ("out[:, 4:4]", "selects none"),
-    ("out[3:1]", "takes nothing"),
+    ("out[3:1]", "selects nothing"),
     ("out[:, :, :, :, 0]", "5 axes, the tensor has 4"),
     ("out[..., ...]", "once"),
 ])

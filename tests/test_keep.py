@@ -69,7 +69,7 @@ def test_rules_that_name_nothing_are_refused(rule, title, cause):
 def test_layers_that_take_no_precision_are_refused():
     folded = SimpleNamespace(**{**vars(toy(3)), "has_layer": lambda name: True,
                                 "get_layer": lambda name: SimpleNamespace(refusal_reason="shape arithmetic")})
-    with pytest.raises(InputError, match="takes no precision") as refused:
+    with pytest.raises(InputError, match="has no selectable precision") as refused:
         find_groups_of_rule(folded, "Shape_1")
     assert refused.value.cause == "shape arithmetic"
 

@@ -67,7 +67,7 @@ def test_products_that_a_file_has_in_fp16_have_a_gap(tmp_path):
     network = open_network(tmp_path / "half.onnx")
     assert network.has_file_precision
     [caveat] = find_known_gap_caveats(network, PrecisionConfig.from_precision(Precision.FILE))
-    assert caveat.gap_db == 4.8 and "FP16 in the file" in caveat.text
+    assert caveat.gap_db == 4.8 and "FP16 products of the file" in caveat.text
     assert find_known_gap_caveats(network, PrecisionConfig.from_precision(FP32)) == ()
 
 

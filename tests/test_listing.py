@@ -127,7 +127,7 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
     told = replace(after, ineffective_groups=(), barrier_effects={tail: done})
     assert told.list_precision_independent_remarks(network.get_group(group)) == marks and len(after.kernels) > len(
         before.kernels)
-    replaced = done.description.partition(" in place of ")[2]
+    replaced = done.description.partition(" instead of ")[2]
     assert any(layer in replaced for layer in network.get_group(group).layers) or not done.removed_kernels
     assert not told.list_precision_independent_remarks(network.groups[-1])
 

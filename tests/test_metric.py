@@ -58,7 +58,7 @@ def test_metrics_that_cannot_be_loaded(tmp_path):
     for spec, expected in {
         "metric": "FILE.py:FUNCTION",
         f"{tmp_path}/good.py": "FILE.py:FUNCTION",
-        f"{tmp_path}/absent.py:f": "not that match",
+        f"{tmp_path}/absent.py:f": "not found",
         f"{tmp_path}/broken.py:f": "(line 2 of broken.py)",
         f"{tmp_path}/good.py:g": "has no function g",
     }.items():

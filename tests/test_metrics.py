@@ -19,8 +19,10 @@ from trt_tui.core.measure.error_metrics import (
     compute_error_sums_by_sample,
     compute_sqnr_db_by_sample,
 )
+from trt_tui.core.report import run_columns
 from trt_tui.formatting import number_text
 from trt_tui.tui.state.config_list import config_table
+from trt_tui.tui.state.summary import summary_lines
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -126,7 +128,7 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     """Relative L2 error, of which nothing but its entry in the table knows."""
     metric = error_metrics.ErrorMetric(
         name="rel_l2", key="rel_l2", title="relative L2", is_higher_better=False, sums=("diff2", "ref2"),
-        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "configs", "outputs"))
+        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "config list", "outputs"))
     monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
     monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
     session = local.measured(tmp_path, target="rel_l2<=1e-6")
@@ -143,6 +145,30 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     header, (shown, *_) = config_table(session, {}, 100)
     assert "relative L2" in [text.strip() for text, _ in header]
     assert f"~{number_text(value)}" in [text.strip() for text, _ in shown.line]
+
+
+def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch):
+    """The number of samples, of which nothing but its entry in the table knows."""
+    column = run_columns.RunColumn("on samples", "accuracy.samples", lambda count, mark: f"{mark}{count}",
+                                   ("runs", "verdict", "simulated", "config list"), key="sample_count", width=10)
+    monkeypatch.setattr(run_columns, "RUN_COLUMNS", (*run_columns.RUN_COLUMNS, column))
+    monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
+    session = local.measured(tmp_path)
+    record, samples = session.comparison_record(), session.get_run_results("int8").accuracy.samples
+    assert record["runs"]["int8"]["sample_count"] == samples
+    titles, row = (next(line for line in comparison_table(session).splitlines() if line.startswith(start))
+                   for start in ("run ", "INT8 "))
+    assert "on samples" in titles and f"~{samples}" in row.split()
+    verdict = comparison_markdown(record).partition("## Judged")[0]
+    assert "| on samples |" in verdict and f"| ~{samples} |" in verdict
+    header, (shown, *_) = config_table(session, {}, 100)
+    assert "on samples" in [text.strip() for text, _ in header]
+    assert f"~{samples}" in [text.strip() for text, _ in shown.line]
+    for width in (90, 120):
+        title_line, *lines = summary_lines(session, width)
+        assert "on samples" in [text.strip() for text, _ in title_line]
+        line = next(line for line in lines if line[0][0].startswith(" INT8"))
+        assert f"~{samples}" in [text.strip() for text, _ in line]
 
 
 def test_metrics_are_computed_from_sums_that_numpy_and_graphs_take():

@@ -172,7 +172,7 @@ def test_a_fusion_barrier_is_an_output_of_every_lowering_and_changes_nothing_els
     assert [(value.name, value.dtype.name) for value in typed.model.graph.outputs] == [
         *((name, "FLOAT") for name in outputs), (tail, kept)]
     assert len(typed.model.graph) - len(before.graph) == (quantized is Precision.BF16)
-    assert "1 fusion barrier" in typed.notes[-1] and tail in typed.notes[-1]
+    assert "1 hidden output for fusion barriers" in typed.notes[-1] and tail in typed.notes[-1]
     weak = lower_to_implicit_quantization(network, config, ranges)
     assert [value.name for value in weak.model.graph.outputs] == [*outputs, tail] and weak.notes[-1] == typed.notes[-1]
     file = tmp_path / "precision.json"

@@ -56,7 +56,7 @@ def test_a_layer_that_cannot_take_less_says_why(kinds):
         assert bool(layer.refusal_reason) == (layer.kind in IRRELEVANT_KINDS
                                               or layer.kind is LayerKind.OPAQUE), layer.name
     assert "subgraph" in kinds.get_layer("if").refusal_reason and "FP64" in kinds.get_layer("fp64").refusal_reason
-    assert "acme" in kinds.get_layer("sparkle").refusal_reason and "behind sparkle" in kinds.get_layer(
+    assert "acme" in kinds.get_layer("sparkle").refusal_reason and "after the plugin sparkle" in kinds.get_layer(
         "after").refusal_reason
 
 
@@ -161,7 +161,7 @@ def test_one_expression_that_fails_leaves_the_others(opened):
 
 def test_expressions_without_anything_to_run_them_are_refused_by_name(expressions):
     path, picked, _ = expressions
-    with refused(title=picked, cause="nothing to run it"):
+    with refused(title=picked, cause="no backend is available"):
         open_network(path).constant_value(picked)
 
     def missing():

@@ -89,7 +89,7 @@ def _old_scan(path):
     (lambda path: path.write_bytes(bytes(4096)), "is not"),
     (_truncated, "is not a complete ONNX file"),
     (_opset6, "uses opset 6"),
-    (_no_opset, "names no opset"),
+    (_no_opset, "has no opset"),
     (_no_nodes, "has no nodes"),
     (_cycle, "has a cycle"),
     (_old_scan, "uses opset 8"),
@@ -239,7 +239,7 @@ def test_quantized_network_is_read_as_the_float_one_it_was_made_from(symmetric, 
     kinds = operators(opened.model)
     assert not {"QuantizeLinear", "DequantizeLinear"} & set(kinds)
     assert kinds.count("Relu") == 3  # the asymmetric quantizer left them to its ranges
-    assert any("precisions of its own (INT8)" in note for note in opened.notes)
+    assert any("The file sets precisions (INT8)" in note for note in opened.notes)
     assert ("zero point" in " ".join(opened.notes)) is not symmetric
     assert opened.quantized_ranges["image"] == pytest.approx(4.03, abs=0.1)
     feeds = networks.feeds(model, 9, n=4)
@@ -316,7 +316,7 @@ def test_half_network_keeps_the_types_of_inputs_and_outputs(tmp_path):
     assert {v.const_value.dtype for v in graph.initializers.values()} <= {ir.DataType.FLOAT, ir.DataType.INT64}
     inner = [o.dtype for node in graph for o in node.outputs if node.op_type != "Cast"]
     assert set(inner) == {ir.DataType.FLOAT}
-    assert "precisions of its own (FP16)" in opened.notes[0]
+    assert "The file sets precisions (FP16)" in opened.notes[0]
 
 
 def test_casts_of_a_mixed_network_go(tmp_path):

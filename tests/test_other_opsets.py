@@ -52,7 +52,7 @@ def test_what_is_newer_than_the_opset_is_refused_plainly(tmp_path, operator, ops
 
 
 def test_what_onnx_has_ended_is_refused_plainly(tmp_path):
-    with refused(title="uses Upsample in opset 13", cause="ended with opset 10", next_step="Resize"):
+    with refused(title="uses Upsample in opset 13", cause="removed with opset 10", next_step="Resize"):
         open_network(saved(tmp_path, "Upsample", 13, ["scale"]))
 
 
@@ -102,7 +102,7 @@ def test_an_attribute_that_the_operator_does_not_know_is_refused_or_left_to_onnx
         network = open_network(tmp_path / "net.onnx")
         assert "foo" in next(one for one in network.model.graph if one.name == "codes_of").attributes
     else:
-        with refused(title="an attribute that its operator does not know", cause=next(iter(attributes))):
+        with refused(title="an attribute that its operator does not have", cause=next(iter(attributes))):
             open_network(tmp_path / "net.onnx")
     del graph.node[0].attribute[:]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), tmp_path / "net.onnx")

@@ -62,7 +62,7 @@ def test_on_the_command_line(run, mlp, tmp_path):
     assert code == 0, told
     assert (config.range_moves[first].amax, config.range_moves[first].method) == (2.5, "user")
     assert config.range_moves[second].method == "p90" and config.range_moves[second].has_measured_values
-    for given, said in ((f"{first}=-1", "no range"), (f"{second}x=2", "Did you mean"), ("2", "names no range")):
+    for given, said in ((f"{first}=-1", "not a valid range"), (f"{second}x=2", "Did you mean"), ("2", "has no range")):
         code, _, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
                             "--range", given)
         assert code == 2 and said in told, told

@@ -18,7 +18,7 @@ from tests import networks
 from trt_tui import demo
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.engines import preview
+from trt_tui.core.engines import fallback_ladder, preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.guards import few_samples, registry
 from trt_tui.core.measure import bootstrap, sample_dependence, target, target_outcome
@@ -45,7 +45,7 @@ def f1(outputs, labels):
 """
 
 OPTIONS_OF_OTHER_TOOLS = {
-    "--calib", "--fp16", "--int8", "--layerPrecisions",  # trtexec
+    "--calib", "--exportLayerInfo", "--exportProfile", "--fp16", "--int8", "--layerPrecisions",  # trtexec
     "--load-outputs", "--onnx-outputs",  # polygraphy
     "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
     "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders
@@ -258,6 +258,11 @@ def test_lists_of_names_are_those_of_the_program():
 def test_the_marks_of_previews_are_those_of_the_program():
     marks = find_names("trt_tui/backends/README.md", "text")
     assert {preview.NO_EFFECT, preview.BREAKS_MHA, preview.STANDALONE_QDQ} <= {*marks}
+
+
+def test_the_build_attempts_have_the_titles_of_reports():
+    _, *titles = fallback_ladder.ATTEMPT_TITLES.values()
+    assert find_names("trt_tui/backends/README.md", "attempt") == titles
 
 
 @pytest.mark.parametrize(("page", "sentence", "value"), [

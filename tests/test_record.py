@@ -8,13 +8,6 @@ import pytest
 from tests import networks
 from tests.schemas import mismatches
 from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
-from trt_tui.core.measure.json_record import (
-    accuracy_record,
-    comparison_record,
-    config_results_record,
-    engine_result_record,
-    error_metrics_record,
-)
 from trt_tui.core.measure.results import (
     Accuracy,
     ConfigResults,
@@ -23,9 +16,18 @@ from trt_tui.core.measure.results import (
     ErrorShare,
     GroupErrors,
     OutputErrors,
+    RunResult,
 )
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import (
+    accuracy_record,
+    comparison_record,
+    config_results_record,
+    engine_result_record,
+    error_metrics_record,
+)
 
 DATA = SimpleNamespace(what_if_count=8, source="samples.npz")
 BACKEND = SimpleNamespace(name="ONNX Runtime", version="1.0", device="CPU")
@@ -45,7 +47,7 @@ def full_run(network):
     sqnr = {"sqnr": ConfidenceInterval(9.5, math.inf)}
     spread = AccuracyIntervals({"y": sqnr}, sqnr, metric_gain=ConfidenceInterval(-0.5, -0.3), metric_draws=100)
     verdict = Accuracy({"y": OutputErrors(GOOD, 3, 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1, spread)
-    return ConfigResults(verdict, groups, shares)
+    return ConfigResults({RunKind.SIMULATED_CONFIG: RunResult(verdict)}, groups, shares)
 
 
 def test_a_whole_comparison_fits_its_schema(network):
@@ -65,7 +67,9 @@ def test_a_whole_comparison_fits_its_schema(network):
 
 
 def test_what_was_not_measured_is_absent(network):
-    record = config_results_record(network, ConfigResults(Accuracy({"y": OutputErrors(GOOD)}, samples=8)))
+    measured = ConfigResults()
+    measured.store_accuracy(Accuracy({"y": OutputErrors(GOOD)}, samples=8))
+    record = config_results_record(network, measured)
     assert set(record) == {"source", "outputs", "samples"} and "worst_sample" not in record["outputs"]["y"]
     only_shares = config_results_record(network, ConfigResults(shares={network.groups[0].name: ErrorShare(0.0)}))
     assert only_shares["groups"] == {network.groups[0].name: {"owns": 0.0}} and "layers" not in only_shares
@@ -81,8 +85,7 @@ def test_an_exact_copy_and_what_is_not_finite():
 
 
 def test_a_share_that_is_not_finite_is_null(network):
-    record = config_results_record(network, ConfigResults(Accuracy({}),
-                                                          shares={network.groups[0].name: ErrorShare(float("-inf"))}))
+    record = config_results_record(network, ConfigResults(shares={network.groups[0].name: ErrorShare(float("-inf"))}))
     assert record["groups"][network.groups[0].name] == {"owns": None}
 
 

@@ -17,7 +17,8 @@ from trt_tui.core.data import polygraphy_json
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.data.polygraphy_json import Base64Array
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.reference import DumpedOutputs, open_external_outputs
+from trt_tui.core.measure.reference import DumpRun, open_file_run
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 from trt_tui.files import lazy_json
@@ -114,8 +115,8 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("short.json", _text(_npy(np.arange(2000)) + b"123"), "damaged"),
     ("torch.json", _text(b"any", "Tensor", "tensor"), "pickled torch tensor"),
     ("torch.json", _text(b"any" * 4000, "Tensor", "tensor"), "pickled torch tensor"),
-    ("garbage.json", _text("%" * 9000), "no array"),
-    ("garbage.json", _text("abc"), "no array"),
+    ("garbage.json", _text("%" * 9000), "not an array"),
+    ("garbage.json", _text("abc"), "not an array"),
     ("list.json", "[1, 2]", "not a dump of tensors"),
     ("deep.json", "[" * 200 + "]" * 200, "without end"),
     ("word.json", "hello", "neither a string nor a number"),
@@ -138,11 +139,12 @@ def test_a_dump_is_cut_as_the_samples_are(batch, answered, tmp_path, backend):
     network = open_network(options.model)
     samples = load_samples(options.data, network.inputs, batch=4)
     path = str(results(tmp_path / "o.json", trt=rows(y, batch)))
-    outputs = open_external_outputs(path, network, lambda: samples, lambda: backend, ())
     some = samples.select_feeds([3, 1])
+    run = Run("", RunKind.DUMP, file_path=path)
+    outputs = open_file_run(run, network, samples, some, backend, ())
     for number, feed in enumerate((3, 1)):
-        np.testing.assert_array_equal(outputs.get_outputs(some, number)["y"], y[4 * feed:4 * feed + 4])
-    np.testing.assert_array_equal(outputs.get_outputs(some.select_feeds([1]), 0)["y"], y[4:8])
+        np.testing.assert_array_equal(outputs.get_outputs(number)["y"], y[4 * feed:4 * feed + 4])
+    assert outputs.run.name == "o.json" and outputs.run.files == (tmp_path / "o.json",)
     assert outputs.extra_tensors == () and outputs.available_tensors == {"y"}
 
 
@@ -159,8 +161,9 @@ def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, 
     np.savez(tmp_path / "o.npz", **{name: array[:, :network.shape("y")[1]] if array.shape[1:] == (4,) else array
                                     for name, array in arrays.items()})
     samples = load_samples(mlp.data, network.inputs, batch=4)
+    path = str(tmp_path / "o.npz")
     with pytest.raises(InputError) as caught:
-        DumpedOutputs(open_dump(str(tmp_path / "o.npz")), network, samples)
+        DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples, samples)
     text = str(caught.value)
     assert said in text and "o.npz" in text and ("mlp.onnx" in text or "mlp.npz" in text)
 

@@ -78,7 +78,7 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
 
     record = session.comparison_record()
     report = comparison_markdown(record, VIT, session.config)
-    verdict = report[report.index("## Verdict"):report.index("## Judged outputs")]
+    verdict = report[report.index("## Accuracy"):report.index("## Judged outputs")]
     row = next(line for line in verdict.splitlines() if line.startswith("| INT8 engine |"))
     assert (f"| {decibels(as_int8.accuracy)} |" in row and "~" not in row
             and f"| {megabytes_text(as_int8.engine_bytes)} |" in row)
@@ -137,7 +137,7 @@ def test_what_to_check_is_listed_once(built):
     table = comparison_table(alone)
     assert "config" not in rows_of(table) and table.count("what to check") == 1
     differing = built(replace(H200, check=0.3), mixed=False)
-    assert "no precision problem: the FP32 engine differs" in comparison_table(differing)
+    assert "not a precision problem: the FP32 engine differs" in comparison_table(differing)
 
 
 def test_quick_builds_and_engines_that_cannot_run_are_called_so(built):

@@ -65,7 +65,7 @@ def test_configs_of_every_mixture_come_back(resnet, tmp_path, kind):
         used = {site.tensor for group in resnet.groups for site in group.calibrated_qdq_sites(told[group.name])}
         assert used <= loaded.calibration.ranges.keys() or INT8 not in told.values()
         assert all(loaded.calibration.ranges[name] == pytest.approx(ranges[name], rel=1e-6) for name in used)
-        assert not [line for line in loaded.warnings if "not read" in line and "no setting" not in line]
+        assert not [line for line in loaded.warnings if "not read" in line and "no precision settings" not in line]
 
 
 def test_a_format_says_what_it_casts_otherwise(resnet, tmp_path):
@@ -93,7 +93,7 @@ _SCRIPT = "import tensorrt as trt\n\ndef {name}(network):\n    for layer in netw
     ("trtexec --onnx=m.onnx --int8 --fp16", INT8, True, set(), "invents the INT8 ranges for --int8 without --calib"),
     ("trtexec --onnx=m.onnx --best --noTF32", INT8, False, set(), "invents the INT8 ranges for --best"),
     ("trtexec --onnx=q.onnx --int8 --noTF32", INT8, False, set(), "q.onnx has its own Q/DQ nodes"),
-    ("polygraphy convert m.onnx --fp16 --trt-config-postprocess-script c.py", FP16, False, set(), "is not known")])
+    ("polygraphy convert m.onnx --fp16 --trt-config-postprocess-script c.py", FP16, False, set(), "is unknown")])
 @pytest.mark.parametrize("name", ["run.sh", "notes"])
 def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quantized, tf32, rows, said, name):
     (tmp_path / "p.py").write_text(_SCRIPT.format(name="postprocess"))
@@ -106,7 +106,7 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.is_quantizable}
     tool = "Polygraphy" if "polygraphy" in command or "layer-precisions" in command else "trtexec"
     assert loaded.warnings[0].startswith(f"{name}: read as a command of {tool}: ")
-    made_up = ("random inputs", "invents", "of its data loader", "Q/DQ nodes", "only with", "is not known")
+    made_up = ("random inputs", "invents", "of its data loader", "Q/DQ nodes", "only with", "is unknown")
     assert [part for part in made_up if part in " ".join(loaded.warnings)] == [part for part in made_up if part in said]
 
 

@@ -236,7 +236,7 @@ def test_endless_script_is_bounded(tmp_path, monkeypatch):
         ("class E(BaseException): pass\ndef load_data():\n    yield {'x': np.ones((2, 3), 'f4')}\n    raise E('end')",
          "E: end (line 5 of load.py)"),
         ("class A:\n    def __array__(self, *a, **k): raise E\nclass E(Exception):\n    def __str__(self): return 3\n"
-         "def load_data(): return [{'x': A()}]", "'x' is no array"),
+         "def load_data(): return [{'x': A()}]", "'x' is not an array"),
         ("from collections.abc import Mapping\nclass M(Mapping):\n    def __iter__(self): raise OSError('gone')\n"
          "    def __len__(self): return 1\n    def __getitem__(self, key): pass\ndef load_data(): return M()", "gone"),
         ("x = '\\x00", "SyntaxError"),
@@ -308,7 +308,7 @@ def damaged(content):
     ("empty.npz", lambda good: b"", "is empty"), ("text.npz", lambda good: b"hello", "cannot be read"),
     ("cut.npz", lambda good: good[:len(good) // 2], "cannot be read"), ("damaged.npz", damaged, "cannot be read"),
     ("one.npy", lambda good: base64.b64decode(encode(rows(2))["array"]), "numpy.savez"),
-    ("absent.npz", None, "not that match"), ("absent.py", None, "not that match")])
+    ("absent.npz", None, "not found"), ("absent.py", None, "not found")])
 def test_files_that_are_no_data(tmp_path, name, content, expected):
     if content is not None:
         good = save(tmp_path / "good.npz", compress=True, x=rows(200)).read_bytes()

@@ -318,7 +318,7 @@ def test_auto_says_what_it_does_and_why():
     halving = noise.search(sensitivities={}, errors_by_group=errors)
     assert "halving" in halving.method_text and halving.ranking.candidate_order == tuple(noise.names)
     nothing = noise.search(sensitivities={})
-    assert "nothing is known" in nothing.method_text and noise.search("greedy").method_text == "greedy"
+    assert "no values of its groups are known" in nothing.method_text and noise.search("greedy").method_text == "greedy"
     for search in (halving, nothing):
         assert finish(search, Noise(6, 0)).is_met
 
@@ -482,7 +482,7 @@ def test_kept_layers_are_raised_for_good_and_say_so():
     assert set(result.config.precision_moves) == {"g2", "g5"} and result.config.groups_kept_by_rule == {
         "g0", "g7"
     } and result.is_met
-    with refused("no layer to raise", cause="kept as they are"):
+    with refused("no layer to raise", cause="except those kept by rule"):
         SearchSpace(noise.network, apply_keep_rules(noise.network, INT8, [f"g{number}" for number in range(8)]))
 
 
@@ -618,7 +618,7 @@ def test_every_raised_group_says_why():
     unknown = noise.search("linear", sensitivities={}, ranking=GroupRanking(tuple(noise.names)))
     while not unknown.result.best_evaluation or not unknown.result.best_evaluation.raised_groups:
         unknown.record_target_result(noise(unknown.propose_config()))
-    assert unknown.result.raise_reasons["g7"] == "raised by linear" and "not over" in unknown.result.summary
+    assert unknown.result.raise_reasons["g7"] == "raised by linear" and "has not finished" in unknown.result.summary
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)

@@ -159,8 +159,8 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     start = PrecisionConfig.from_precision(Precision.FILE)
     ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
     assert [one.zero_cost_sets for one in ended.evaluations[:4]] == [
-        (), (), ("recalibration, no longer file precision",),
-        ("recalibration, no longer file precision", "bias correction")]
+        (), (), ("recalibration, no longer in file precision",),
+        ("recalibration, no longer in file precision", "bias correction")]
     best, config = ended.result.best_evaluation, ended.result.config
     assert ended.result.is_met and "recalibration" in best.zero_cost_sets[0] and ended.evaluations[
         0].target_result.lowest_score < 20
@@ -521,7 +521,7 @@ def looked_into(monkeypatch):
     (UNFUSED, True, 3, True, "⚡ kernel error, not rounding"), (MARKED, True, 12, True,
         "a fusion computes something else"),
     (MARKED, True, 3, False, "--max-builds leaves too few"), (MARKED, False, 12, False, "no fusion is to blame"),
-    (UNFUSED, True, 1, False, "--max-builds leaves none")])
+    (UNFUSED, True, 1, False, "--max-builds leaves no build")])
 def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_into, how, sound, builds, mended, said):
     """Fusion barriers that mend it are part of what is found."""
     fault = 3

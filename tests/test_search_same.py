@@ -137,7 +137,7 @@ def exports(opened, monkeypatch):
             outputs = {name: OutputErrors(replace(one.errors, exact=False, sqnr_db=(
                 one.errors.sqnr_db if one.errors.sqnr_db is not None else 90.0) - worse(len(config.precision_moves))))
                 for name, one in verdict.outputs.items()}
-            return ExportedRun("ONNX Runtime 1 CPU", "cpu", replace(verdict, outputs=outputs, intervals=None))
+            return ExportedRun(replace(verdict, outputs=outputs, intervals=None), "ONNX Runtime 1 CPU", "cpu")
 
         monkeypatch.setattr(search_evaluator, "execute_exported_file", execute)
         return opened
@@ -184,8 +184,8 @@ def test_an_export_that_yields_nan_is_no_margin(exports, monkeypatch):
 
     def execute(workspace, store, report, config, urgency, feeds=None):
         yield urgency
-        return ExportedRun("ONNX Runtime 1 CPU", "cpu",
-                           Accuracy({"logits": OutputErrors(ErrorMetrics(nan=4))}, samples=12))
+        return ExportedRun(Accuracy({"logits": OutputErrors(ErrorMetrics(nan=4))}, samples=12), "ONNX Runtime 1 CPU",
+                           "cpu")
 
     monkeypatch.setattr(search_evaluator, "execute_exported_file", execute)
     ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",))))
@@ -198,7 +198,7 @@ def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
 
     def execute(workspace, store, report, config, urgency, feeds=None):
         yield urgency
-        return ExportedRun("ONNX Runtime 1 CPU", "cpu", missing_reason="it has no kernel for BF16")
+        return ExportedRun(None, "ONNX Runtime 1 CPU", "cpu", missing_reason="it has no kernel for BF16")
 
     monkeypatch.setattr(search_evaluator, "execute_exported_file", execute)
     request = make_search_request(INT8, ("sqnr>=40",))

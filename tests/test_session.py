@@ -18,6 +18,7 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.guards.guard import FloatWorkShare
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.range_move import RangeMove
@@ -68,7 +69,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     as_given = PrecisionConfig.from_precision(Precision.FILE)
     assert driven.config == as_given and driven.get_run_results("config").has_all_group_errors
     assert driven.get_run_results("config").accuracy.judged_error > 0
-    exported = driven.get_run_results("config").exported_accuracy
+    exported = driven.get_run_results("config").get_accuracy(RunKind.TYPED_NETWORK)
     assert exported.outputs.keys() == driven.get_run_results("config").accuracy.outputs.keys()
     assert 0 < exported.judged_error != driven.get_run_results("config").accuracy.judged_error
     runs = driven.comparison_record()["runs"]
@@ -77,7 +78,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     report = comparison_markdown(driven.comparison_record(), driven.outline, driven.config)
     assert all(f"\n| {name} | simulated | ~" in report for name in ("file precision", "as exported"))
     assert "## Where the file loses" in report and "| config |" not in report
-    table = [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith("as ")]
+    table = [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith(("as ", "file "))]
     assert table[:2] == ["file precision", "as exported"]
     group = next(group for group in driven.outline.groups if group.activation_qdq_sites()
                  and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)
@@ -90,11 +91,11 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     assert lines[-1].startswith(" as exported ") and "~" in lines[-1] and all(len(line) <= 80 for line in lines)
     driven.toggle_fp32(driven.outline.groups[:1])
     driven.until_idle()
-    assert 0 < driven.get_run_results(
-        "config").exported_accuracy.judged_error < exported.judged_error, "one is raised, the others file precision"
+    raised = driven.get_run_results("config").get_accuracy(RunKind.TYPED_NETWORK)
+    assert 0 < raised.judged_error < exported.judged_error, "one is raised"
     driven.undo()
     driven.toggle_fp32(driven.outline.groups)
-    assert driven.get_run_results("config").exported_accuracy is None, "nothing is file precision"
+    assert RunKind.TYPED_NETWORK not in driven.get_run_results("config").runs, "nothing is in file precision"
     assert {driven.config.precision_of(group) for group in driven.outline.groups} == {Precision.FP32}
     driven.toggle_fp32(driven.outline.groups)
     assert driven.config == as_given

@@ -207,7 +207,7 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
     (tmp_path / "prod.plan").write_bytes(b"engine")
     data = (mlp.model, "--data", mlp.data, "--batch", 4, *QUICK)
     code, _, err = run("compare", *data, "--engine", tmp_path / "prod.plan")
-    assert code == 3 and "no TensorRT works here" in err
+    assert code == 3 and "no TensorRT here can load an engine" in err
     code, out, err = run("compare", *data, "--stage", "trt-int8")
     assert code == 1 and "trt-int8: not built: no TensorRT works here" in out and "Stage trt-int8 not built" in err
 

@@ -64,7 +64,7 @@ def test_the_backend_names_what_a_release_declares_or_is_known_to_lack(release: 
 @pytest.mark.parametrize("release", standins.RELEASES[:3])
 def test_the_parser_tells_the_node_it_does_not_take(release: str) -> None:
     found = said(release, "refused")
-    assert found["foreign"]["node"] == 1 and "Plugin not that match" in found["foreign"]["desc"]
+    assert found["foreign"]["node"] == 1 and "Plugin not found" in found["foreign"]["desc"]
     assert found["bias"]["node"] == 0 and found["garbage"]["node"] == -1
     assert (found["foreign"]["name"], "Conv" in found) == (("", False) if release == "8.6.1" else ("plug", True))
 

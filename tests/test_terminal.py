@@ -241,7 +241,7 @@ def test_it_says_why_it_does_not_open(shell):
     for around, why in (("{} </dev/null", "stdin is not a terminal"), ("{} | cat", "stdout is not a terminal"),
                         ("TERM=dumb {}", "TERM is dumb"), ("{} <&-", "stdin is not a terminal")):
         one.type("clear; " + around.format(f"{PROGRAM} demo") + "; echo code ${PIPESTATUS[0]}")
-        one.wait_for(why, "needs a terminal", "code 2")
+        one.wait_for(why, "terminal", "Next: ", "code 2")
         assert not one.in_alternate_screen
         one.type("clear")  # the next reason may be the same
         until(lambda: "code 2" not in one.screen, "cleared the screen")

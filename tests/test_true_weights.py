@@ -88,7 +88,7 @@ def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend)
             one.CopyFrom(onnx.numpy_helper.from_array(folded, one.name))
     network = open_network(saved(networks.quantized(), "given.onnx"), reference=saved(exact, "fp32.onnx"))
     note, = (note for note in network.notes if "fp32.onnx" in note)
-    assert "but for 1 layer that" in note and "/conv2" in note
+    assert "but for 1 layer without matching weights" in note and "/conv2" in note
 
 
 def _on_integers():

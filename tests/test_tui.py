@@ -17,6 +17,7 @@ from tests.screen import answered, current, opened, press, settle, status, taken
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text, number_text
@@ -237,7 +238,7 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
         assert listing.follows_values and tree.cursor_index == 0 and "old" not in title(main)
         await answered(pilot, "space")
         assert current(main) == first and tree.cursor_index == 0, "the cursor stays where it is"
-        assert "c1, old: s sorts" in title(main) and not listing.follows_values
+        assert "c1, order out of date: s sorts" in title(main) and not listing.follows_values
         shown = [line.key for line in tree.rows]
         await press(pilot, "s")
         assert listing.follows_values and "old" not in title(main) and current(main) == first and tree.cursor_index == 0
@@ -485,7 +486,7 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert config_status.current_config_meets_target(app.session)
         await press(pilot, "down")
         assert "last: e exports" in status(main), "the search has executed the export"
-        app.session.results[app.session.config].exported_run = None
+        del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
         main.presenter.draw_status_lines()
         assert "then: b executes " in status(main)
         await _export(pilot, tmp_path / "early.json")
@@ -525,7 +526,7 @@ async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
         engine = app.session.results[app.session.config].engine_result
         name, one = engine.accuracy.worst_output
         lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))
-        app.session.results[app.session.config].engine_result = replace(
+        app.session.results[app.session.config].runs[RunKind.BUILT_ENGINE] = replace(
             engine, accuracy=replace(engine.accuracy, outputs={name: lower}))
         main.presenter.draw_status_lines()
         assert "last: " not in status(main)
@@ -691,7 +692,7 @@ async def test_log_help_theme_and_palette(tmp_path):
         assert app.screen.text.splitlines()[0] == "Change" and "not now: nothing to undo" in app.screen.text
         await press(pilot, "enter")
         assert app.screen is main and "nothing to undo" in status(main)
-        await press(pilot, "f2", *"fp32 on", "enter")
+        await press(pilot, "f2", *"fp32 for a group", "enter")
         assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
         assert isinstance(app.screen, HelpPage) and not app.screen.text

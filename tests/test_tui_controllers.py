@@ -15,7 +15,7 @@ from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
-from trt_tui.tui.state.row_values import BARRIER_MARK
+from trt_tui.tui.state.marks import BARRIER_MARK
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -120,7 +120,7 @@ def test_a_file_of_keys_that_is_nested_deep_is_told(tmp_path):
 
 async def test_a_list_without_room_for_a_letter_takes_its_keys(tmp_path):
     async with opened(tmp_path, (80, 24), held=(rq.OpenNetwork,)) as (app, _, pilot):
-        await app.push_screen(HelpPage([]))
+        await app.push_screen(HelpPage([], {}))
         await pilot.pause()
         choices = app.screen.query_one(KeyedOptionList)
         choices.set_options([Option(str(number)) for number in range(40)])

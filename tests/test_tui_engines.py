@@ -14,6 +14,7 @@ from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import megabytes_text, number_text
@@ -26,7 +27,8 @@ from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_co
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.job_list import job_table_rows, job_texts
-from trt_tui.tui.state.row_values import DIVERGENCE_MARK, ColourMeasure, build_row_values
+from trt_tui.tui.state.marks import DIVERGENCE_MARK
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
@@ -103,8 +105,8 @@ def test_an_engine_has_its_own_columns(build):
     header = text(summary.summary_lines(session, 120)[0])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
     assert "score" in header and "gap" not in text(summary.summary_lines(session, 80)[0])
-    assert abs(gap) < UNEXPLAINED_GAP_DB and (f"{gap:.1f}", "dim") == engine_texts.engine_gap_span(
-        session.get_run_results("config").accuracy, result)
+    assert abs(gap) < UNEXPLAINED_GAP_DB and (f"{gap:.1f}", "dim") in [
+        (part.strip(), style) for part, style in summary.summary_lines(session, 120)[4]]
     assert edited(session).partition("│")[2].split()[:4] == figures
 
 
@@ -142,7 +144,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
         assert "built, cannot run here" in table(session, width)["c0 ="]
         assert table(session, width)["c0 ="].split()[-2] == megabytes_text(result.engine_bytes)
     assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, {}, 60)[1][0].line)
-    session.results[session.config].accuracy = replace(session.get_run_results("config").accuracy, agreement=None)
+    session.results[session.config].store_accuracy(replace(session.get_run_results("config").accuracy, agreement=None))
     assert "cannot run here" in table(session, 80)["c0 ="]
     session.set_target("sqnr>=5")
     assert "cannot run here" in next_step_hint(session, found(session)).text
@@ -183,7 +185,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
         ev.Fp32EngineMeasured(0, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
-        assert "sound" not in line and line.count("not built") == 2
+        assert "FP32 engine OK" not in line and line.count("not built") == 2
         assert any("not built: no implementation" in text(line)
                    for line in engine_page.engine_page_lines(session, width))
 
@@ -264,13 +266,13 @@ def test_the_detail_says_what_the_engine_made(build):
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
-    assert "fused" in line and "1 ≠ asked" in line and " ms" in line
+    assert "fused" in line and "1 ≠ requested" in line and " ms" in line
     session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
         assert "c0: FP16, INT8 was requested" in said(QKV, *size)
         assert "c0: INT8, FP32 requested since" in said(FIRST[0].name, *size)
     session.undo()
-    session.results[session.config].engine_result = replace(result,
+    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(result,
                                                             implementations={CORE: result.implementations[CORE]})
     assert "no engine layer is named after it" in said(QKV, 80, 3)
 
@@ -307,15 +309,15 @@ def test_the_page_tells_all(build):
         page = "\n".join(map(text, lines))
         for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "FP32 engine matches ONNX Runtime", gap,
             "Computed in", "reformats ",
-                     "unfused Q/DQ", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
+                     "unfused Q/DQ", "In another precision than requested: 1 group", "INT8 → FP16", "Slowest layers",
                      "layers that run in another precision"):
             assert part in page, part
     assert engine_page.engine_page_title(session) == "The engine of c0"
     session.toggle_fp32(FIRST)
-    assert engine_page.engine_page_title(session) == "The engine of c0, 1 edit behind c1"
+    assert engine_page.engine_page_title(session) == "The engine of c0, 1 change before c1"
     assert gap in "\n".join(map(text, engine_page.engine_page_lines(session, width)))
     page = "\n".join(map(text, engine_page.engine_page_lines(build()[0], 80)))
-    assert "What to check" not in page and "run as asked" in page
+    assert "What to check" not in page and "run as requested" in page
 
 
 def test_while_a_build_goes_on(start):
@@ -443,7 +445,7 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
-    assert "preview RTX 1.7, SM89" in shown and "1 ≠ asked" in shown
+    assert "preview RTX 1.7, SM89" in shown and "1 ≠ requested" in shown
 
 
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:
@@ -490,7 +492,7 @@ def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
     assert any(line.startswith(" - ") and "INT8" in line and QKV in line for line in lines[said:])
     assert any(line.startswith(" + ") and "FP32" in line and QKV in line for line in lines[said:])
     group = VIT.group_by_name[QKV]
-    session.results.get_or_create_results(session.config).engine_result = replace(engine,
+    session.results.get_or_create_results(session.config).runs[RunKind.BUILT_ENGINE] = replace(engine,
                                                         builder_warnings={QKV: ("no range for x: it falls back", )})
     reasons = detail.loss_reason_texts(session, found(session), group)
     assert reasons[-1] == "no range for x: it falls back (build, TensorRT 11.4.0.21)"

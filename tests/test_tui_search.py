@@ -18,7 +18,7 @@ from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog
 from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
 from trt_tui.tui.state.columns import build_row_cells
-from trt_tui.tui.state.row_values import BEST_SET_MARK
+from trt_tui.tui.state.marks import BEST_SET_MARK
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -79,7 +79,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         request, rows = main.session.search_status.request, main.session.search_status.end_event.result.reduction_steps
         assert (request.method, request.try_ranges, request.try_zero_cost) == ("scoped", False, False) and rows
         log = main.session.log
-        header = next(place for place, line in enumerate(log) if "choose this layer because" in line)
+        header = next(place for place, line in enumerate(log) if "stays higher" in line)
         table = log[header + 1:header + 1 + len(rows)]
         assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
         app.post_session_event(ev.JobFailed(99, "no metric", "none was named", "Name one."))

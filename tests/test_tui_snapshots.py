@@ -43,6 +43,7 @@ PICTURES = {
     "detail": ({}, "2", (SMALL,)),
     "light": ({}, "f8", (SMALL, LARGE)),
     "help": ({}, "question_mark", (SMALL,)),
+    "explanation": ({}, "w f3", (SMALL, LARGE)),
     "configs": ({}, "c", (SMALL,)),
     "precision": ({}, "p", (SMALL,)),
     "colours": ({}, "v", (SMALL,)),

@@ -12,6 +12,7 @@ from rich.color import Color, ColorSystem
 from tests import local
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure.results import Accuracy, ConfigResults, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.moves.range_move import RangeMove
@@ -189,7 +190,7 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     wide, narrow = (text(layer_row_line(cells, 0, fit_columns(width), False)) for width in (80, 50))
     share_text = cells.cells["share"].text
     assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
-    assert "share of c1" in text(column_title_line(fit_columns(80), figures))
+    assert "share (c1)" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
     assert (raised.glyph, raised.cells["precision"][0], raised.cells["share"].replacement) == ("↑", "FP32", "raised")
     scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
@@ -379,7 +380,7 @@ def test_the_next_step_leads_to_the_export(session):
     name, one = executed.accuracy.worst_output
     lower = replace(one, errors=replace(one.errors, sqnr_db=low - 3))
     missed = replace(executed.accuracy, outputs={name: lower})
-    session.results[session.config].exported_run = replace(executed, accuracy=missed)
+    session.results[session.config].runs[RunKind.EXPORTED_FILE] = replace(executed, accuracy=missed)
     assert "the exported network misses the target" in next_step_hint(session, found(session)).text
 
 
@@ -392,7 +393,7 @@ def test_the_next_step_after_a_build(tmp_path, measured_before):
     assert "e exports" in next_step_hint(session, found(session)).text
     name, simulated = session.get_run_results("config").accuracy.worst_output
     lower = replace(simulated, errors=replace(simulated.errors, sqnr_db=simulated.errors.sqnr_db - 0.5))
-    session.results[session.config].engine_result = replace(engine, accuracy=replace(engine.accuracy,
+    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(engine, accuracy=replace(engine.accuracy,
                                                                                      outputs={name: lower}))
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 0.2}")
     assert "the build misses the target" in next_step_hint(session, found(session)).text

@@ -24,7 +24,8 @@ from trt_tui.tui.state.columns import (
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, view_title
-from trt_tui.tui.state.row_values import RAISED_MARK, ColourMeasure, build_row_values
+from trt_tui.tui.state.marks import RAISED_MARK
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
@@ -87,8 +88,8 @@ def extreme(session):
         known = session.results.get_or_create_results(config)
         errors = ErrorMetrics(-123456.7, 0.123456)
         output = OutputErrors(errors, worst_index=123456, worst_sqnr_db=-98765.4)
-        known.accuracy = replace(known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7},
-                                samples=12345, total=67890)
+        known.store_accuracy(replace(known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7},
+                                     samples=12345, total=67890))
 
 
 def test_no_number_of_the_header_is_cut(session):
@@ -198,7 +199,7 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     listing.follows_values = False
     session.results.get_or_create_results(session.config).shares = {**left, best: replace(shares[best], fraction=9.0)}
     listing.update_row_values()
-    assert view_title(listing) == "All layers" and "old: s sorts" in layer_list_title(listing, 120)[0]
+    assert view_title(listing) == "All layers" and "order out of date: s sorts" in layer_list_title(listing, 120)[0]
     listing.sort_rows(SHARE_COLUMN)
     assert view_title(listing) == "Worst first"
     listing.sort_rows(LAYER_COLUMNS_BY_ID["operator"])

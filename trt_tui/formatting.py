@@ -404,6 +404,12 @@ def table_lines(rows: Sequence[Sequence[str]], left_aligned_columns: int = 1) ->
     return [format_line(row) for row in rows]
 
 
+def drop_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns a table, a header and its rows, without the columns whose cells below the header are all empty."""
+    filled_columns = [column for column in range(len(rows[0])) if any(any(row[column:column + 1]) for row in rows[1:])]
+    return [[row[column] for column in filled_columns if column < len(row)] for row in rows]
+
+
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 

@@ -32,13 +32,14 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import JudgedOutput, select_judged_outputs
 from trt_tui.core.measure.reference import (
-    ExternalOutputs,
     NoCommonTensorsError,
     is_network_file,
-    open_external_outputs,
+    open_file_run,
     select_outputs_in_reference,
 )
 from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -64,7 +65,7 @@ class FileReplacedError(InputError):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.files = tuple(Path(path).name for path in paths)
-        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "figures of both would be mixed",
+        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "the results would mix both versions",
                          "Run the command again.")
 
 
@@ -233,7 +234,7 @@ class Workspace:
         """
         metric = load_metric(self.options.metric, _find_image_size(self.samples)) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
-            raise InputError("a metric needs labels", f"{self.samples.source} holds no array that is no input",
+            raise InputError("a metric needs labels", f"{self.samples.source} contains only inputs",
                              "Add the labels to the data file, or leave out --metric.")
         return metric
 
@@ -243,8 +244,8 @@ class Workspace:
         return select_judged_outputs(self.network, self.options.judge, self.samples.label_names)
 
     @cached_property
-    def reference_source(self) -> ExternalOutputs | None:
-        """The external outputs that errors are computed against; None if the reference is the network itself in FP32.
+    def reference_source(self) -> IndexedRunSource | None:
+        """The run that is the reference; None for FP32 of the network itself.
 
         Raises:
             InputError: The reference named by the user cannot be used.
@@ -252,22 +253,23 @@ class Workspace:
         spec = self.options.reference
         if spec is None:
             return None
+        run = Run("", RunKind.NETWORK_FILE if is_network_file(spec) else RunKind.DUMP, file_path=spec)
         try:
-            outputs = open_external_outputs(spec, self.network, lambda: self.samples, lambda: self.backend,
-                                            self.judgeable_outputs)
+            source = open_file_run(run, self.network, self.samples, self.data_sets.judged_samples, self.backend,
+                                   self.judgeable_outputs)
         except NoCommonTensorsError:
             if self.network.source_model is None:
                 raise
             return None  # this reference only supplies the FP32 weights of the quantized network
-        self.stamped_files |= FileStamps.from_paths(outputs.source_files)
-        return outputs
+        self.stamped_files |= FileStamps.from_paths(source.run.files)
+        return source
 
     @cached_property
     def reference_hashes(self) -> tuple[str, ...]:
         """The name of the external reference and the hashes of its files; empty if the reference is the network itself
         in FP32."""
-        return (self.reference_source.name,
-                *map(file_sha256, self.reference_source.source_files)) if self.reference_source is not None else ()
+        run = self.reference_source.run if self.reference_source is not None else None
+        return (run.name, *map(file_sha256, run.files)) if run is not None else ()
 
     @cached_property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:
@@ -347,6 +349,15 @@ class Workspace:
         return feed_indices if rows >= MIN_HELD_OUT_SAMPLES else []
 
     @property
+    def group_error_feeds(self) -> list[int]:
+        """The indices of the judged feeds for errors at the groups: those that are not filled up, if there are any.
+
+        Errors inside the network are summed over whole tensors, so that copies of a sample would count.
+        """
+        full_feeds = [index for index in self.feeds if not self.data_sets.judged_samples.is_padded(index)]
+        return full_feeds or self.feeds
+
+    @property
     def judged_sample_count(self) -> int:
         """The number of samples that all values are measured on."""
         return sum(self.data_sets.judged_samples.count_samples_of_feed(index) for index in self.feeds)
@@ -408,10 +419,10 @@ class Workspace:
 
     @cached_property
     def outline(self) -> NetworkOutline:
-        """The network outline, with open sizes of the file replaced by those of the samples."""
+        """The network outline. Dynamic dimensions of the file have the sizes of the samples."""
         return build_outline_for_input_sizes(self.network,
                                              {name: array.shape
-                                              for name, array in self.samples.read_feed(0).items()})
+                                              for name, array in self.samples.read_full_feed(0).items()})
 
     def close(self) -> None:
         """Frees the inference sessions of the simulation."""
@@ -424,9 +435,10 @@ class Workspace:
     def _load_samples(self, spec: str | None, limit: int | None = None, reads_labels: bool = False) -> Samples:
         options = self.options
         samples = load_samples(
-            spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
+            spec, self.network.inputs, outputs=self.network.outputs, batch=options.batch, limit=limit,
+            seed=options.seed, reads_labels=reads_labels,
             shapes={name: shape_range.opt
-                    for name, shape_range in self.requested_shape_ranges.items()} or None, reads_labels=reads_labels)
+                    for name, shape_range in self.requested_shape_ranges.items()} or None)
         samples.memory_fallbacks = self.memory_fallbacks
         return samples
 
@@ -541,7 +553,7 @@ def find_shape_profile(network: Network, samples: Samples, feed_indices: Sequenc
     """Returns the smallest, first and largest shape of each dynamic input over some feeds."""
     dynamic = [info.name for info in network.inputs
                if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
-    shapes = {name: [samples.read_feed(index)[name].shape for index in feed_indices] for name in dynamic}
+    shapes = {name: [samples.read_full_feed(index)[name].shape for index in feed_indices] for name in dynamic}
     return {
         name: (tuple(map(min, zip(*feed_shapes,
                                   strict=True))), feed_shapes[0], tuple(map(max, zip(*feed_shapes, strict=True))))

@@ -306,7 +306,7 @@ QUICK: dict[str, Reader] = {"--config": as_config, "MODEL": as_model, "--calib-c
 SLOW: dict[str, Reader] = {"TensorRT-RTX": by_rtx}
 
 _LACKS = ("the same precisions", "2 ranges", "written as LayerNormalization", "smoothed (0.5)", "bias corrected",
-          "fusion barrier", "a rule keeps 1 row")
+          "fusion barrier", "the keep rule of 1 row")
 _NO_CONFIG = ("refused: ", "is a network, not a config", "--precision file")
 CELLS: dict[tuple[str, str], tuple[str, ...]] = {
     ("precision.json", "--config"): ("the same precisions", "3 ranges", "every move"),

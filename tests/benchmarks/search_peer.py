@@ -95,7 +95,7 @@ def polygraphy(arguments: argparse.Namespace, network: Network, shapes: dict[str
     label = f"Polygraphy, {'first' if direction == 'forward' else 'last'} layers"
     found = re.search(r"try running the (first|last) (\d+) layer", done.stdout)
     if not found:
-        return label, f"{took:.0f}", len(tries), "none that match", "", tries[-1] if tries else "no engine built"
+        return label, f"{took:.0f}", len(tries), "none found", "", tries[-1] if tries else "no engine built"
     count = int(found[2])
     groups = marked_groups(network, count, direction)
     reached = [one for one in tries if float(one.split()[0]) >= arguments.db]

@@ -95,6 +95,8 @@ def readers(network: Network) -> dict[str, Callable[[random.Random, Path], objec
     return {
         "script": lambda rng, folder: read_any_config(file(folder, "s.py", _script(rng)), network),
         "script of tokens": lambda rng, folder: read_any_config(file(folder, "s.py", "x = " + _text(rng)), network),
+        "call": lambda rng, folder: read_any_config(
+            file(folder, "s.py", f"NAMES = {_text(rng)}\nquantize(nodes_to_exclude=[NAMES, {_text(rng)}])\n"), network),
         "YAML": lambda rng, folder: read_any_config(file(folder, "a.yaml", _yaml(rng)), network),
         "YAML of tokens": lambda rng, folder: read_any_config(file(folder, "a.yaml", "a: " + _text(rng)), network),
         "command": lambda rng, folder: read_any_config(

@@ -102,9 +102,9 @@ def upset(session: Session, rng: random.Random) -> list[float]:
         name, _ = known.accuracy.worst_output
         sqnr, worst, index, samples = figure(rng), figure(rng), rng.randrange(10 ** 6), rng.randrange(1, 10 ** 5)
         given += [sqnr, worst, index, samples, 2 * samples]
-        known.accuracy = replace(known.accuracy, outputs={name: OutputErrors(
+        known.store_accuracy(replace(known.accuracy, outputs={name: OutputErrors(
             ErrorMetrics(sqnr, abs(figure(rng))), worst_index=index, worst_sqnr_db=worst)}, total=2 * samples,
-            samples=samples if rng.random() < 0.3 else 2 * samples)
+            samples=samples if rng.random() < 0.3 else 2 * samples))
         known.shares = {one: replace(share, fraction=rng.choice((share.fraction, figure(rng), figure(rng) / 1e6)))
                         for one, share in known.shares.items()}
     return given

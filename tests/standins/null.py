@@ -392,5 +392,5 @@ def execute(workspace: Workspace, store: ResultStore, report: JobReporter, confi
             try:
                 next(steps)
             except StopIteration as stop:
-                return ExportedRun("ONNX Runtime 1.0 CPU", "cpu", stop.value)
+                return ExportedRun(stop.value, "ONNX Runtime 1.0 CPU", "cpu")
             yield urgency

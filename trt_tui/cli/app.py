@@ -1,4 +1,4 @@
-"""The commands that open the app: `open`, which is also meant by a network alone, and `demo`."""
+"""The commands that open the app: `demo`, and `open`, which also runs if a network is named without a command."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def open_(model: str, whatif_samples: int, new: bool, session: str, no_mouse: bo
 def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
     """Open the app on the bundled network.
 
-    It segments images, and INT8 breaks it.
+    It segments images, and loses accuracy in INT8.
     """
     from trt_tui import demo as bundled
     from trt_tui.options import Options
@@ -84,10 +84,10 @@ def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_previe
 
 
 def _require_terminal() -> None:
-    """Refuses to open the app where it could not be seen or typed to.
+    """Checks that the app can be displayed and operated in the terminal.
 
     Raises:
-        InputError: stdin or stdout is no terminal, or one that cannot be drawn on.
+        InputError: stdin or stdout is not a terminal, or the terminal cannot draw the app.
     """
     instead = "Use `trt-tui compare` for results without the app."
     for number, name in enumerate(("stdin", "stdout")):
@@ -100,7 +100,7 @@ def _require_terminal() -> None:
 
 @contextmanager
 def _temporary_message(text: str) -> Iterator[None]:
-    """Says on a line of the terminal what is done, and takes it back after that: the app takes a second to load."""
+    """Shows a message on a line of the terminal during a block, because the app takes a second to load."""
     stream = sys.__stderr__
     if stream is None or not stream.isatty():
         yield
@@ -116,7 +116,7 @@ def _temporary_message(text: str) -> Iterator[None]:
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new_session: bool,
              mouse: bool, session_name: str, with_tutorial: bool = False) -> None:
     _require_terminal()
-    gc.set_threshold(100_000, 20, 50)  # what is imported stays, as do the many small objects of a big network
+    gc.set_threshold(100_000, 20, 50)  # imported modules and the objects of a big network live long
     with _temporary_message(f"opening {Path(options.model).name} …"):
         from trt_tui.session.saved_sessions import SessionFolder
         from trt_tui.tui.app import TrtTuiApp

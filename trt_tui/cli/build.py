@@ -1,4 +1,4 @@
-"""The command `build`."""
+"""The command `build`, which builds an engine of a config, or writes the strongly typed network for it."""
 
 import sys
 from pathlib import Path
@@ -34,27 +34,29 @@ from trt_tui.errors import ExitCode, InputError
 @precision_option
 @option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
-                  help="model.engine: built with TensorRT. typed.onnx: the strongly typed network. precision.json: "
-                  "the config.")
+              help="model.engine: built with TensorRT, with its layers in model.engine.graph.json and, with --data, "
+                   "their times in model.engine.profile.json. typed.onnx: the typed network. precision.json: the "
+                   "config.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Build an engine in a config's precisions, or write its network, or the config itself.
+    """Build an engine of a config, or write its typed network or the config itself.
 
-    Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
+    Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
     from trt_tui.cli.headless_session import ConfigWriter
+    from trt_tui.core.engines.trex import layer_file_paths
     from trt_tui.jobs.events import EngineWritten
 
     refuse_ineffective_options()
     require_config_or_precision("build", config_path, precision)
     suffix = Path(output).suffix.lower()
     if suffix not in (*_EXPORT_FORMATS, *_ENGINE_SUFFIXES):
-        raise InputError(f"{output} is neither an engine nor a network nor a config",
-                         f"its suffix is {suffix or 'missing'}",
+        raise InputError(f"{output} is not an engine, a network or a config", f"its suffix is {suffix or 'missing'}",
                          f"Name it typed.onnx, precision.json, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
-    written_paths = check_output_paths(model, arguments, config_path, output)
-    options = collect_options(model, 0, arguments)
     builds_engine = suffix in _ENGINE_SUFFIXES
+    layer_files = [str(path) for path in layer_file_paths(Path(output))] if builds_engine else []
+    written_paths = check_output_paths(model, arguments, config_path, output, *layer_files)
+    options = collect_options(model, 0, arguments)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
                       builds_engine=builds_engine) as writer:
         written = writer.build_engine(output, quick) if builds_engine else writer.export_config(

@@ -1,4 +1,4 @@
-"""The command `compare`."""
+"""The command `compare`, which compares FP16, INT8 and configs with FP32, or two dumps with each other."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 @add_model_and_options(*(item for item in SESSION_OPTIONS if item is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
                        *STAGE_OPTIONS)
 @option_under_heading(
-    "TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built. "
+    "TensorRT", "--engines", is_flag=True, help="Also build the engine of each run, and measure it. "
     "Where no TensorRT works, each run's exported network is executed by ONNX Runtime.")
 @option_under_heading(
     "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
     "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
-    "later tell them of the engine as built, and need no option.")
+    "later report them for the engine as built, without this option.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors and shares, errors only (much faster), or none.")
@@ -58,26 +58,26 @@ if TYPE_CHECKING:
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
                   help="Write the result as Markdown; - for stdout.")
 @file_path_option(
-    "Output", "--junit", "junit_path", metavar="OUT.xml", help="Write it as JUnit's XML, a case for each run, "
-    "stage and engine; what the exit code counts as missing the target is a failure.")
+    "Output", "--junit", "junit_path", metavar="OUT.xml", help="Write the result as JUnit XML, with a case for each "
+    "run, stage and engine; a case that makes the exit code 1 is a failure.")
 @file_path_option(
     "Output", "--save-outputs", "outputs_path", metavar="OUT.json[:RUN,..]", help="Write the outputs "
-    "of FP32 and of each run, for all samples of --data, as Polygraphy's RunResults; behind a colon of some "
-    "runs alone (fp32, fp16, int8, config), like OUT.json:fp32.")
+    "of FP32 and of each run, for all samples of --data, as Polygraphy's RunResults; a colon and runs after "
+    "the path select some of them (fp32, fp16, int8, config), like OUT.json:fp32.")
 @option_under_heading(
     "Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
-    help="Exit code 1 where the error of a tensor, the norm of the difference by the norm of the first, is over "
-    "this: 0.1 is 20 dB.")
+    help="Exit code 1 if the relative error of a tensor (norm of the difference divided by the norm of the first) "
+    "is over this value: 0.1 is 20 dB.")
 @option_under_heading("Two dumps", "--top-k", default=10, show_default=True, type=click.IntRange(1, MAX_SAMPLES),
                       metavar="N", help="List N tensors, the worst, in network order.")
-@file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network that both are of: brings its "
-                  "order, and the layers that make a tensor.")
+@file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network of both dumps: adds "
+                  "its order, and the layers that compute a tensor.")
 @file_path_option(
-    "Two dumps", "--script", metavar="FIX", help="Write what builds the engine with the layers where errors "
-    "begin in FP32, and all else as --config has it, or in FP16; needs --model. FIX.py is a Polygraphy script "
-    "(TensorRT 8.6 to 10), FIX.sh one for trtexec; the networks and the cache that it needs lie beside it.")
+    "Two dumps", "--script", metavar="FIX", help="Write a script that builds the engine with the layers where "
+    "errors begin in FP32, and all other layers as in --config, or in FP16; needs --model. FIX.py is a Polygraphy "
+    "script (TensorRT 8.6 to 10), FIX.sh one for trtexec; its networks and its cache are written beside it.")
 @file_path_option("Two dumps", "-o", "--output", metavar="OUT",
-                  help="Write a precision.json of the same; needs --model.")
+                  help="Write the same config as precision.json; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
@@ -85,14 +85,14 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
-    Figures are taken at the outputs and per layer.
+    Values are measured at the outputs and per layer.
 
-    Exit code 1: INT8, or the config if one is given, misses the target that is given or its own (FAIL or FAIL?).
+    Exit code 1: INT8, or the config if one is given, misses the given target or its own (FAIL or FAIL?).
 
-    An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
+    An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
 
     With two dumps of tensors in place of MODEL (`compare A.json B.json`: Polygraphy's RunResults, or .npz) the second
-    is held against the first, tensor by tensor.
+    is compared with the first, tensor by tensor.
     """
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec

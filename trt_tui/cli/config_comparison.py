@@ -1,4 +1,4 @@
-"""Configs beside each other: `compare --config A --config B`."""
+"""The comparison of several configs: `compare --config A --config B`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.runs import RunKind
@@ -18,20 +17,25 @@ from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.report.run_columns import list_run_columns
+from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.formatting import NOT_MEASURED, escape_hidden_characters, table_lines
+from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, escape_hidden_characters, table_lines
 from trt_tui.options import Options
 from trt_tui.session.results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
 from trt_tui.session.session import Session
 
 _MAX_LISTED_KERNELS = 12
-"""Kernels that are listed of each kind."""
+"""The maximum number of listed kernels of each kind."""
 
 
 @dataclass(frozen=True)
 class ComparedConfig:
-    """A config that was read, and what is known of it."""
+    """A config of a comparison, with its measured results and target results.
+
+    Attributes:
+        reduces_no_precision: True if all layers of the config run in FP32.
+    """
 
     name: str
     config: PrecisionConfig
@@ -42,20 +46,20 @@ class ComparedConfig:
 
     @property
     def target_outcome_text(self) -> str:
-        """Whether it meets its target; or that it lowers nothing."""
+        """The pass or fail of the config as text, or a note that all its layers run in FP32."""
         return "all in FP32" if self.reduces_no_precision else " ".join(outcome_texts(self.results))
 
     @property
     def meets_target(self) -> bool | None:
-        """Whether all its results pass; None where nothing is known, or it lowers nothing."""
+        """True if all target results of the config pass. None if there are none, or all its layers run in FP32."""
         return all(result.passes for result in self.results.values()) if self.results else None
 
 
 def require_reduced_precision(session: Session, run: str, target: str) -> None:
-    """Refuses a target for a run that lowers nothing.
+    """Checks that a run reduces the precision of a layer, so that its target means something.
 
     Raises:
-        InputError: nothing is lowered.
+        InputError: All layers of the run are in FP32.
     """
     outline = session.opened_network.outline
     if not reduces_precision(outline, session.list_run_configs()[run]):
@@ -65,27 +69,28 @@ def require_reduced_precision(session: Session, run: str, target: str) -> None:
 
 
 def require_measurable_target(session: Session, config: PrecisionConfig, target: str) -> None:
-    """Refuses a target of which nobody can say whether a config meets it.
+    """Checks that the value that a target bounds was measured for a config.
 
     Raises:
-        InputError: what the target needs was not measured.
+        InputError: The value was not measured.
     """
     if RunKind.SIMULATED_CONFIG not in session.config_target_outcomes(config):
         kind = session.target.kind if session.target is not None else "target"
         raise InputError(f"{target} cannot be checked", f"{kind} was not measured",
-                         "metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.")
+                         "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.")
 
 
 def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,
                     build_engines: bool, json_path: str | None, markdown_path: str | None, junit_path: str | None,
                     written_paths: Iterable[str]) -> ExitCode:
-    """Measures each config on the same samples, prints and writes one table, and the layers in which they differ.
+    """Measures each config on the same samples, and writes a table of results and of the layers in which the configs
+    differ.
 
     Returns:
-        `ExitCode.TOLERANCE_NOT_MET` if one misses the target that was named, or its own.
+        `ExitCode.TOLERANCE_NOT_MET` if a config misses the target of the command line, or its own.
 
     Raises:
-        InputError: a target is named, and no config lowers anything, or one has no value for it.
+        InputError: The command line names a target, but no config reduces a precision, or a config has no value for it.
     """
     compared_configs: list[ComparedConfig] = []
     written_paths = tuple(written_paths)
@@ -125,7 +130,7 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
 
 
 def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[str]:
-    """Why outcomes have a question mark, or fail for another reason than their values alone, a line each."""
+    """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
     lines = [
         escape_hidden_characters(f"{compared_config.name}{RESULT_SUFFIXES[kind]}: {result.text}")
         for compared_config in compared_configs
@@ -136,24 +141,30 @@ def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[st
 
 
 def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
-    """A row for each config, with a header."""
-    columns = list_run_columns([compared_config.measured for compared_config in compared_configs])
+    """Returns the table of compared configs: a header, and a row for each config."""
+    run_rows = [RunRow(entry.measured.accuracy, SIMULATED_MARK, entry.measured.engine_result,
+                       entry.measured.exported_run) for entry in compared_configs]
+    builders = dict.fromkeys(row.engine.builder_text for row in run_rows if row.engine is not None)
+    metric_names = (next(iter(row.accuracy.metric), "") for row in run_rows if row.accuracy is not None)
+    columns = [column for column in list_run_columns("configs", {
+        "metric": next(filter(None, metric_names), ""), "engine": f"built by {' and '.join(builders)}"
+    }) if column.source == "accuracy" or any(getattr(row, column.source) is not None for row in run_rows)]
     kernel_counts: dict[str, str] = {}
     for name, change in _list_kernel_changes(compared_configs):
         kernel_counts |= {compared_configs[0].name: str(change.kernels_before), name: str(change.kernels_after)}
     rows = [["config", "raised", *(column.title for column in columns), *(["kernels"] if kernel_counts else []),
              "target"]]
-    for compared_config in compared_configs:
+    for compared_config, run_row in zip(compared_configs, run_rows, strict=True):
         raised_count = sum(move.group_precision is not None for move in compared_config.config.moves.values())
         kernel_cells = [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
         rows.append([compared_config.name, str(raised_count),
-                     *(column.text(compared_config.measured) for column in columns), *kernel_cells,
+                     *(column.text(run_row) or NOT_MEASURED for column in columns), *kernel_cells,
                      compared_config.target_outcome_text])
     return rows
 
 
 def _config_difference_rows(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
-    """The layers and tensors in which any config differs from the first, with a header."""
+    """Returns the table of the layers and tensors in which a config differs from the first config, with a header."""
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     changed_values: dict[str, dict[int, str]] = {}
     first_values: dict[str, str] = {}
@@ -172,7 +183,10 @@ def _config_difference_rows(outline: NetworkOutline, compared_configs: Sequence[
 
 
 def _list_kernel_changes(compared_configs: Sequence[ComparedConfig]) -> list[tuple[str, KernelDiff]]:
-    """What becomes of the first config's kernels in each other one, by its name, where that is known."""
+    """Returns the differences between the kernels of the first config and of each other config, with the other's name.
+
+    Configs without known kernels are omitted.
+    """
     changes = [(compared_config.name, diff_kernels(compared_configs[0].measured, compared_config.measured))
                for compared_config in compared_configs[1:]]
     return [(name, change) for name, change in changes if change is not None]
@@ -183,7 +197,7 @@ def _kernel_change_title(compared_configs: Sequence[ComparedConfig], config_name
 
 
 def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
-    """The tables and the kernels as JSON; what is not known is null."""
+    """Returns the tables and kernels of a comparison as JSON; unknown values are null."""
     config_records = []
     for compared_config in compared_configs:
         accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
@@ -207,7 +221,7 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
 
 
 def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
-    """The tables and the kernels in Markdown."""
+    """Returns the tables and kernels of a comparison in Markdown."""
     layers = _config_difference_rows(outline, compared_configs)
     kernels: list[str] = []
     for name, change in _list_kernel_changes(compared_configs):
@@ -224,7 +238,7 @@ def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[Com
 
 
 def _junit_text(session: Session, compared_configs: Sequence[ComparedConfig]) -> str:
-    """A case for each result of each config, in JUnit's XML."""
+    """Returns a comparison of configs as JUnit XML, with a test case for each result of each config."""
     cases = [
         JUnitCase(
             compared_config.name + RESULT_SUFFIXES[kind],

@@ -1,4 +1,4 @@
-"""The command `doctor`."""
+"""The command `doctor`, which lists the backends and the reasons why a backend does not work on this machine."""
 
 import click
 
@@ -9,7 +9,10 @@ from trt_tui.formatting import table_lines
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 def doctor() -> None:
-    """Show which backends work here, and why the others do not."""
+    """List the backends that work on this machine.
+
+    The list states the reason for each backend that does not work.
+    """
     import platform
 
     import numpy

@@ -1,4 +1,4 @@
-"""Two dumps of tensors: what `compare A.json B.json` does."""
+"""The comparison of two dumps of tensors: `compare A.json B.json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.cli.usage import find_given_options
+from trt_tui.cli.usage import find_given_options, no_effect_text
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -22,28 +22,29 @@ if TYPE_CHECKING:
     from trt_tui.options import Options
 
 DUMP_OPTIONS = frozenset(("threshold", "top_k", "script", "network", "output"))
-"""Options that are about two dumps alone, by parameter name."""
+"""Options that apply only to a comparison of two dumps, by parameter name."""
 
 _CONFIG_OPTIONS = ("config_paths", "force", "calib_cache", "shapes")
-"""Options of the config that a fix starts from, and of the engine that is built with it."""
+"""Options of the config that a fix starts from, and of the engine built with the fix."""
 
 _FIX_OPTIONS = frozenset(("calib_cache", "shapes"))
-"""Those of them that say nothing of the comparison."""
+"""The config options that do not influence the comparison."""
 
 _ALLOWED_OPTIONS = DUMP_OPTIONS | {"json_path", *_CONFIG_OPTIONS}
 
 
 @dataclass(frozen=True)
 class DumpComparisonOptions:
-    """What is to be written and shown of two dumps.
+    """The options of a comparison of two dumps: inputs, threshold and output files.
 
     Attributes:
-        top_k: How many tensors are listed.
-        script_path: Where a script for Polygraphy goes, or for trtexec if its name ends in .sh.
-        output_path: Where a precision.json goes.
-        config_path: The config that a fix starts from; FP16 throughout without, or what a quantized file has.
-        force_config: Take a config that was made for another structure.
-        network_options: The network that both are of, with the options of the config; None if it is not named.
+        top_k: Number of listed tensors.
+        script_path: The file of a Polygraphy script, or of a trtexec script if the name ends in .sh.
+        output_path: The file of a precision.json.
+        config_path: The config that a fix starts from. None for FP16 in all layers, or for the file precision of a
+            quantized network.
+        force_config: True accepts a config that was made for another structure.
+        network_options: The network of both dumps, with the options of the config; None without a network.
     """
 
     first_dump: str
@@ -59,12 +60,12 @@ class DumpComparisonOptions:
 
     @property
     def script_format(self) -> str:
-        """The export format of the script."""
+        """The export format of the script: trtexec or polygraphy."""
         return "trtexec" if self.script_path is not None and self.script_path.lower().endswith(".sh") else "polygraphy"
 
 
 def is_dump(dump_spec: str) -> bool:
-    """Whether something is named as a dump, be it there or not."""
+    """Returns True if a path names a dump, whether it exists or not."""
     from pathlib import Path
 
     from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
@@ -73,10 +74,10 @@ def is_dump(dump_spec: str) -> bool:
 
 
 def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The file and the runs of ``FILE.json[:RUN,...]``, each once; no runs stand for all.
+    """Returns the file and the runs of ``FILE.json[:RUN,...]``, without duplicates. No runs mean all runs.
 
     Raises:
-        InputError: there is no such run.
+        InputError: A run does not exist.
     """
     from trt_tui.core.data.dumps import split_dump_spec
     from trt_tui.session.state import SAVED_RUN_NAMES
@@ -95,15 +96,15 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
 
 
 def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequence[str]) -> bool:
-    """Whether two dumps are compared; else a network.
+    """Returns True if the command compares two dumps, and False if it compares a network.
 
     Raises:
-        InputError: it is neither, or options of one stand with the other.
+        InputError: The arguments are neither, or options of one kind are used with the other.
     """
     command_options = find_given_options()
     if second_path is None and not is_dump(model):
         if ineffective := [text for name, text in command_options.items() if name in DUMP_OPTIONS]:
-            raise InputError(f"{' and '.join(ineffective)} has no effect here", "it applies to two dumps of tensors",
+            raise InputError(no_effect_text(ineffective), "it applies to two dumps of tensors",
                              "Name both: trt-tui compare A.json B.json.")
         return False
     if second_path is None:
@@ -119,28 +120,29 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     if len(config_paths) > 1:
         raise InputError("a fix starts from one config", f"{len(config_paths)} are named", "Name one with --config.")
     if ineffective := [text for name, text in command_options.items() if name not in _ALLOWED_OPTIONS]:
-        raise InputError(f"{' and '.join(ineffective)} has no effect here", "two dumps of tensors are compared, and "
+        raise InputError(no_effect_text(ineffective), "two dumps of tensors are compared, and "
                          "nothing is run", "Leave it out, or name a network.")
     fix_options = ("script", "output", *_CONFIG_OPTIONS)
     if "network" not in command_options and (fix_only :=
                                              [text for name, text in command_options.items() if name in fix_options]):
         raise InputError(f"{' and '.join(fix_only)} needs a network", "a fix is made for one", "Name it with --model.")
     if "force" in command_options and not config_paths:
-        raise InputError(f"{command_options['force']} has no effect here",
+        raise InputError(no_effect_text([command_options["force"]]),
                          "it allows a config of another network structure, and no config is named",
-                             "Name one with --config, or leave it out.")
+                         "Name one with --config, or leave it out.")
     ineffective = [text for name, text in command_options.items() if name in _FIX_OPTIONS]
     if ineffective and not {"script", "output"} & command_options.keys():
-        raise InputError(f"{' and '.join(ineffective)} has no effect here",
-            "it is the start of --script and -o, and neither is named",
+        raise InputError(no_effect_text(ineffective), "--script and -o start from it, and neither is named",
                          "Add -o precision.json, or leave it out.")
     return True
 
 
 def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
-    """Compares, prints and writes; ends with exit code 1 if a tensor is over the threshold."""
+    """Compares two dumps, and prints and writes the result. Exits with code 1 if a tensor exceeds the threshold."""
     from trt_tui.cli.headless_session import ConfigWriter, open_dump_comparison_session
+    from trt_tui.core.measure.runs import Run, RunKind
     from trt_tui.core.precision import Precision
+    from trt_tui.jobs.requests import CompareDumps
 
     if comparison_options.script_path == "-":
         raise InputError("the script cannot go to stdout", "it names other files, which are "
@@ -155,15 +157,16 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
           ()), comparison_options.json_path, comparison_options.output_path,
         export_format=comparison_options.script_format if comparison_options.script_path is not None else "",
         config_output=comparison_options.output_path)
+    reference, run = (Run("", RunKind.DUMP, file_path=spec)
+                      for spec in (comparison_options.first_dump, comparison_options.second_dump))
+    request = CompareDumps(reference, run, comparison_options.threshold)
     if options is None:
-        with open_dump_comparison_session(comparison_options.first_dump, comparison_options.second_dump,
-                                          comparison_options.threshold, written_paths) as comparison:
+        with open_dump_comparison_session(request, written_paths) as comparison:
             _write_dump_comparison(comparison_options, comparison)
     else:
         with ConfigWriter(options, comparison_options.config_path, force=comparison_options.force_config,
                           default_precision=Precision.FP16, written_paths=written_paths) as writer:
-            comparison = writer.compare_dumps(comparison_options.first_dump, comparison_options.second_dump,
-                                              comparison_options.threshold)
+            comparison = writer.compare_dumps(request)
             _write_dump_comparison(comparison_options, comparison)
             if comparison_options.script_path is not None or comparison_options.output_path is not None:
                 _write_raised_config(comparison_options, writer, comparison)
@@ -172,7 +175,7 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
 
 
 def _write_dump_comparison(comparison_options: DumpComparisonOptions, comparison: DumpsCompared) -> None:
-    """Writes the record and prints the table."""
+    """Writes the JSON record of a dump comparison and prints its table."""
     write_text_outputs([(comparison_options.json_path, lambda _: _dump_comparison_json(
         comparison, comparison_options.threshold, comparison_options.network_options is not None))], None)
     if "-" not in (comparison_options.json_path, comparison_options.output_path):
@@ -181,10 +184,10 @@ def _write_dump_comparison(comparison_options: DumpComparisonOptions, comparison
 
 def _write_raised_config(comparison_options: DumpComparisonOptions, writer: ConfigWriter,
                          comparison: DumpsCompared) -> None:
-    """Writes the script and the precision.json that keep the layers at fault in FP32, and says how they are used.
+    """Writes a script and a precision.json in which the layers with errors are in FP32, and prints the next commands.
 
     Raises:
-        InputError: the script cannot be told the config, or ranges are missing; nothing is written then.
+        InputError: The script cannot express the config, or ranges are missing. Nothing is written then.
     """
     from trt_tui.core.measure.dump_comparison import find_groups_to_raise_to_fp32
     from trt_tui.formatting import escape_hidden_characters, name_list_text
@@ -220,7 +223,7 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
 
 def _next_step_lines(comparison_options: DumpComparisonOptions, network: NetworkOutline,
                      lacks_ranges: bool) -> list[str]:
-    """Commands that build and check what was written."""
+    """Returns the commands that build and check the written config."""
     lines = []
     if comparison_options.script_path is not None:
         quoted = shlex.quote(comparison_options.script_path)
@@ -246,20 +249,21 @@ def _next_step_lines(comparison_options: DumpComparisonOptions, network: Network
 
 
 def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpComparisonOptions) -> list[str]:
-    """Both, the worst tensors in network order, and what to try."""
+    """Returns the report of a dump comparison: a summary, the worst tensors in network order, and advice."""
     from trt_tui import formatting
     from trt_tui.core.measure.error_metrics import list_error_columns
 
     over_count = sum(tensor.exceeds_threshold for tensor in comparison.tensors)
     lines = ([
-        f"{comparison.second} against "
-        f"{comparison.first}: {formatting.counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
+        f"{comparison.run.name} against "
+        f"{comparison.reference.name}: {formatting.counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
         f"{formatting.counted_noun_text(comparison.iterations, 'iteration')}, "
         f"{over_count} over a relative error of {comparison_options.threshold:g}"
     ])
-    for dump, names in ((comparison.first, comparison.only_first), (comparison.second, comparison.only_second)):
+    for run, names in ((comparison.reference, comparison.only_in_reference),
+                       (comparison.run, comparison.only_in_run)):
         if names:
-            lines.append(f"only in {dump}: {formatting.name_list_text(names)}")
+            lines.append(f"only in {run.name}: {formatting.name_list_text(names)}")
     if foreign_names := [tensor.tensor for tensor in comparison.tensors if tensor.is_missing_in_network]:
         lines.append(f"not in the network: {formatting.name_list_text(foreign_names)}")
     worst = sorted(range(len(comparison.tensors)),
@@ -284,15 +288,15 @@ def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpCo
 
 
 def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
-    """What the last column says of a tensor."""
+    """Returns the remark about a tensor in the table of two dumps, such as "over" if it exceeds the threshold."""
     if tensor_difference.exceeds_threshold:
         return "over, begins here" if tensor_difference.begins_error else "over"
     return "scaled" if tensor_difference.is_scaled else "NaN in both" if tensor_difference.common_nan_count else ""
 
 
 def _dump_comparison_json(comparison: DumpsCompared, threshold: float, with_network: bool) -> str:
-    """The comparison as schema ``dumps-v1``."""
-    from trt_tui.core.measure.json_record import error_metrics_record
+    """Returns a dump comparison as JSON of schema ``dumps-v1``."""
+    from trt_tui.core.report.json_record import error_metrics_record
 
     def finite_or_none(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
@@ -311,8 +315,8 @@ def _dump_comparison_json(comparison: DumpsCompared, threshold: float, with_netw
         for tensor in comparison.tensors
     }
     return json_text({
-        "format": "trt-tui/dumps", "version": 1, "first": comparison.first, "second": comparison.second,
+        "format": "trt-tui/dumps", "version": 1, "first": comparison.reference.name, "second": comparison.run.name,
         "iterations": comparison.iterations, "threshold": threshold, "tensors": tensors,
         "first_over": next((tensor.tensor for tensor in comparison.tensors if tensor.exceeds_threshold), None),
-        "only_in_first": list(comparison.only_first), "only_in_second": list(comparison.only_second),
+        "only_in_first": list(comparison.only_in_reference), "only_in_second": list(comparison.only_in_run),
         "advice": list(comparison.advice_lines)})

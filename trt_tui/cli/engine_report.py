@@ -1,4 +1,4 @@
-"""Text about engines: implementations of groups, errors inside an engine, and several builds of one config."""
+"""Texts about engines: group implementations, errors inside an engine, and several builds of one config."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,21 +8,21 @@ from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.exporters.markdown import preview_text
 from trt_tui.core.measure.engine_agreement import engine_errors_text, engine_variation_notes
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.json_record import preview_record
 from trt_tui.core.measure.results import EngineErrors, EngineResult, GroupErrors
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.json_record import preview_record
 from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, counted_noun_text, table_lines
 from trt_tui.session.session import Session
 
 MAX_LISTED_WARNINGS = 5
-"""Warnings of parser and builder that are listed of a run."""
+"""The maximum number of listed warnings of the parser and the builder in one run."""
 
 MAX_GROUP_ROWS = 20
 
 
 def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
-    """The first warnings of parser and builder, by the group that they are about."""
+    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns."""
     lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
     more_count = len(lines) - MAX_LISTED_WARNINGS
     return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, 'more warning')}"]
@@ -30,7 +30,8 @@ def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def engine_table(network: NetworkOutline, engine_report: EngineReport) -> str:
-    """What an engine made of a network's groups, and its layers counted by what they compute in."""
+    """Returns a table of the implementation of each fusion group in an engine, and the number of engine layers by
+    precision."""
     counts = ", ".join(f"{count} {word}" for word, (count, _) in engine_report.precision_shares().items())
     implementations = find_group_implementations(engine_report, network)
     titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
@@ -50,10 +51,13 @@ def engine_table(network: NetworkOutline, engine_report: EngineReport) -> str:
 
 
 def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
-    """How many groups of each run a builder would not run as asked and what it warns of, or why that is not known.
+    """Returns, for each run, the number of fusion groups in another precision than requested, and the builder's
+    warnings.
+
+    If a run has no preview, the line contains the reason.
 
     Args:
-        run_titles: What the runs are called, by run.
+        run_titles: The titles of the runs, by run.
     """
     lines, configs = [], session.list_run_configs()
     for run, title in run_titles.items():
@@ -70,8 +74,14 @@ def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
 
 
 def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """How fast several profiles are, what several builds of a config came to, what engines do to identical samples, and
-    what parser and builder warned of, by their titles."""
+    """Returns remarks about engines: the latency of several profiles, the spread of several builds, and builder
+    warnings.
+
+    Different results of one engine on identical samples are reported too.
+
+    Args:
+        engine_results: The results of engines by the title of the engine.
+    """
     lines = [f"{title}: {remark}" for title, result in engine_results.items()
              for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
     for title, result in engine_results.items():
@@ -81,11 +91,13 @@ def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]
 
 
 def engine_error_lines(session: Session, run: str, engine_title: str, engine_errors: EngineErrors | None) -> list[str]:
-    """How the errors inside the engine of a run were read, where it parts from its simulation, and the groups at which
-    it is worse by most; nothing where they were not measured.
+    """Returns lines about the errors inside the engine of a run; empty if they were not measured.
+
+    The lines state the method of reading, the first divergence from the simulation, and the groups with the largest
+    gaps.
 
     Args:
-        engine_title: The engine's.
+        engine_title: The title of the engine.
     """
     if engine_errors is None:
         return []
@@ -122,7 +134,7 @@ def _get_accumulated_errors(group_errors: GroupErrors | None) -> ErrorMetrics | 
 
 
 def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetrics | None) -> float | None:
-    """By how many dB the engine is worse; None where either is exact or not finite."""
+    """Returns by how many dB the SQNR of the engine is lower than simulated; None if either is exact or not finite."""
     if simulated_errors is None or built_errors.sqnr_db is None or simulated_errors.sqnr_db is None:
         return None
     return simulated_errors.sqnr_db - built_errors.sqnr_db

@@ -1,4 +1,4 @@
-"""The command `export`."""
+"""The command `export`, which writes a config in the format of another tool."""
 
 from typing import Any
 
@@ -31,25 +31,24 @@ from trt_tui.errors import InputError
 @precision_option
 @option_under_heading(
     "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),
-    help=f"{', '.join([*EXPORT_FORMATS][:-1])} or {[*EXPORT_FORMATS][-1]}. The format json is precision.json, the "
-    "config of trt-tui.")
+    help=f"{'; '.join(f'{name}: {export_format.description}' for name, export_format in EXPORT_FORMATS.items())}.")
 @file_path_option(
     "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
                                                                    "polygraphy write their networks and cache beside "
                                                                    "it. For bundle and subgraph: a new folder.")
 @option_under_heading(
     "Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
-    "builds it. The folder holds the typed network, config, ranges, timing cache, build script, C++, samples with "
+    "builds it. The folder contains the typed network, config, ranges, timing cache, build script, C++, samples with "
     "their FP32 outputs, verify.sh and a report with results.")
 @option_under_heading(
     "Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "
-    "in FP32 and in the config's precisions, what really goes in, what FP32 makes of it, and Polygraphy's commands "
-    "that show the fault.")
-@option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it makes.")
+    "in FP32 and in the precisions of the config, its inputs, its outputs in FP32, and the Polygraphy commands that "
+    "show the fault.")
+@option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it computes.")
 @option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
            release: str | None, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
-    """Write a config as precision.json or in another tool's format."""
+    """Write a config as precision.json or in the format of another tool."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
 

@@ -1,4 +1,4 @@
-"""What guards say, as text for a terminal or a file."""
+"""The results of guards as text for a terminal or a file."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from trt_tui.session.session import Session
 
 
 def preflight_table(session: Session) -> str:
-    """What each guard makes of the facts, a line each, and below it why and what to do."""
+    """Returns a table with the state of each guard, followed by the reason and the next step of each warning."""
     rows, lines = [["guard", "", "looks at"]], []
     for check in run_guards(session.collect_guard_facts()):
         state = "warns" if check.alarms else NOT_MEASURED if check.missing_facts_reason else "ok"
@@ -27,7 +27,7 @@ def preflight_table(session: Session) -> str:
 
 
 def preflight_record(session: Session) -> dict[str, Any]:
-    """What the guards say, as JSON holds it."""
+    """Builds the JSON record of the guard results."""
     outline = session.opened_network.outline
     return {
         "format": "trt-tui/preflight", "version": 1,
@@ -45,7 +45,7 @@ def preflight_record(session: Session) -> dict[str, Any]:
 
 
 def preflight_markdown(session: Session) -> str:
-    """The same in Markdown."""
+    """Returns the guard results in Markdown."""
     rows = [(text_cell(check.guard.name), "warns" if check.alarms else
              text_cell(f"not checked: {check.missing_facts_reason}") if check.missing_facts_reason else "ok",
              text_cell(check.guard.description)) for check in run_guards(session.collect_guard_facts())]

@@ -1,4 +1,4 @@
-"""What the commands without the app share: a session that runs to its end, and one that writes configs."""
+"""Sessions of the commands without the app: a session that runs to its end, and a session that writes configs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ EventT = TypeVar("EventT", bound=ev.Event)
 def _open_session(options: Options, written_paths: Iterable[str] = (), *, opens_network: bool = True,
                   builds_engine: bool = False, quiet: bool = False,
                   **arguments: Any) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
-    """A session with its network open, what applies its events until no job runs, and what it has warned of.
+    """Opens a session with its network.
+
+    Yields the session, a function that applies events until no job runs, and the set of printed warnings.
 
     Args:
-        written_paths: Places that will be written.
-        opens_network: Whether there is a network to open.
-        builds_engine: See `Session.start`.
-        quiet: Leave what guards warn of to the command.
+        written_paths: Files that will be written.
+        opens_network: True if there is a network to open.
+        builds_engine: The ``needs_builder`` of `Session.start`.
+        quiet: True leaves the printing of guard warnings to the command.
     """
     events: queue.Queue[ev.Event] = queue.Queue()
     shown_warnings: set[str] = set()
@@ -65,20 +67,21 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                             layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
                             written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
                             saved_runs: Sequence[str] = ()) -> Iterator[Session]:
-    """A session in which everything a comparison shows has been measured.
+    """Opens a session and measures everything that a comparison shows.
 
     Args:
-        layer_detail: What is measured at the layers: "shares" with their errors, "errors" alone, or "none".
-        written_paths: Places that will be written.
-        build_engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
-        marked_engines: And look into second engines that have the groups' results as outputs.
-        saved_outputs_path: Where the outputs of runs are to be written.
-        saved_runs: The runs whose outputs are written; all of them by default.
+        layer_detail: The measurements at the layers: "shares" (with errors), "errors", or "none".
+        written_paths: Files that will be written.
+        build_engines: True also builds and measures the engine of each run. The reason is stored for an engine that
+            cannot be built.
+        marked_engines: True also builds marked engines, which have the result of each group as an output.
+        saved_outputs_path: The file for the outputs of runs; None writes no file.
+        saved_runs: The runs whose outputs are written; empty for all.
 
     Raises:
-        TrtTuiError: the child process failed or died.
-        KeyboardInterrupt: it was interrupted before the verdict of each run was known; later, ``stopped`` of the
-            session is set.
+        TrtTuiError: The background process failed or died.
+        KeyboardInterrupt: The user interrupted before the accuracy of each run was known. After a later interrupt,
+            ``was_interrupted`` of the session is True.
     """
     with _open_session(options, written_paths, config_path=config_path, target=target,
                        force=force) as (session, wait_for_jobs, _):
@@ -112,7 +115,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                 raise
             with defer_interrupts():
                 session.stop_jobs()
-                with suppress(TrtTuiError):  # what was measured is told, whatever the stop made of the rest
+                with suppress(TrtTuiError):  # results so far are reported even if the stop causes an error
                     wait_for_jobs()
                 session.was_interrupted = True
                 yield session
@@ -124,13 +127,13 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
 @contextmanager
 def open_preflight_session(options: Options, config_path: str | None, target: str | None, force: bool,
                            written_paths: Iterable[str] = ()) -> Iterator[Session]:
-    """A session in which every guard has what it can have.
+    """Opens a session and measures the facts that all guards need.
 
     Args:
-        written_paths: Places that will be written.
+        written_paths: Files that will be written.
 
     Raises:
-        TrtTuiError: the child process failed or died.
+        TrtTuiError: The background process failed or died.
     """
     with _open_session(options, written_paths, config_path=config_path, target=target, force=force, quiet=True
                        ) as (session, wait_for_jobs, _):
@@ -147,10 +150,10 @@ def open_preflight_session(options: Options, config_path: str | None, target: st
 @contextmanager
 def open_method_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
                                    methods: Iterable[str], written_paths: Iterable[str] = ()) -> Iterator[Session]:
-    """A session in which calibration methods have been compared on its config.
+    """Opens a session and compares range methods on its config.
 
     Raises:
-        TrtTuiError: the child process failed or died, or the methods cannot be compared.
+        TrtTuiError: The background process failed or died, or the methods cannot be compared.
     """
     with _open_session(options, written_paths, config_path=config_path, target=target,
                        force=force) as (session, wait_for_jobs, *_):
@@ -162,18 +165,18 @@ def open_method_comparison_session(options: Options, config_path: str | None, ta
 
 def export_bundle(options: Options, config_path: str | None, precision: str | None, force: bool, folder: str,
                   tensorrt_release: str, with_samples: bool) -> ev.ConfigExported:
-    """Writes a folder that carries a config into production, once what its report says has been measured.
+    """Writes a folder with all files that production needs for a config.
 
-    Figures are measured where data are given.
+    The results in its report are measured first, if there are data.
 
     Args:
-        precision: In place of a config: everything in this precision.
+        precision: The precision of all groups instead of a config; None for the config.
         tensorrt_release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
-        with_samples: Whether samples and their outputs go in.
+        with_samples: True includes samples and their outputs.
 
     Raises:
-        TrtTuiError: what is asked for cannot be written, or the child process failed or died.
-        KeyboardInterrupt: passed on after the child has been stopped.
+        TrtTuiError: The folder cannot be written, or the background process failed or died.
+        KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
     with _open_session(options, config_path=config_path, force=force) as (session, wait_for_jobs, _):
         if precision is not None:
@@ -201,16 +204,17 @@ def _covers_all_samples(accuracy: Accuracy | None) -> bool:
 @contextmanager
 def open_search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
                         request: rq.FindMixedPrecisionConfig, written_paths: Iterable[str] = ()) -> Iterator[Session]:
-    """A session in which a search has come to its end, or was interrupted and holds the best so far.
+    """Opens a session and runs a search to its end, or to an interrupt with the best config so far.
 
     Args:
-        precision: In place of a config: start with everything in this precision, or on the next rung if it cannot.
-        request: What to search; its ``config`` is filled in.
-        written_paths: Places that will be written.
+        precision: The precision of all groups at the start, instead of a config. A group that cannot run in it has the
+            next intermediate precision.
+        request: The request of the search, without its ``config``.
+        written_paths: Files that will be written.
 
     Raises:
-        TrtTuiError: the child process failed or died, or the search makes no sense.
-        KeyboardInterrupt: it was interrupted before anything was found.
+        TrtTuiError: The background process failed or died, or the search is not possible.
+        KeyboardInterrupt: The user interrupted before the search had a config.
     """
     targets_text = TOLERANCE_SEPARATOR.join(request.tolerances) or None
     with _open_session(options, written_paths, config_path=config_path, target=targets_text,
@@ -223,7 +227,7 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
             start_config = _add_keep_rules(session, start_config).with_moves(session.config.range_moves)
         if config_path is None:
             _print_default_rules(session, start_config)
-        session.history.push_config(start_config)  # what is warned of meanwhile is said of it
+        session.history.push_config(start_config)  # warnings during the search are about this config
         fixed_groups: tuple[str, ...] = ()
         if request.method == "lower" and config_path is not None:
             start_config, fixed_groups = reduce_remaining_groups(session.opened_network.outline, start_config,
@@ -235,7 +239,7 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
         except KeyboardInterrupt:
             with defer_interrupts():
                 session.stop_jobs()
-                with suppress(TrtTuiError):  # what was measured is told, whatever the stop made of the rest
+                with suppress(TrtTuiError):  # results so far are reported even if the stop causes an error
                     wait_for_jobs()
         except TrtTuiError as error:
             if not _has_best_search_config(session):
@@ -253,28 +257,26 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
 
 
 def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:
-    """Returns a config of uniform precisions with the rules of ``--keep`` and those that apply by default."""
+    """Returns a config of uniform precisions with the keep rules of ``--keep`` and the default keep rules."""
     outline = session.outline or session.preliminary_outline
     assert outline is not None, "an opened network has been announced"
     return session.apply_default_keep_rules(apply_keep_rules(outline, config, session.options.keep))
 
 
 def _print_default_rules(session: Session, config: PrecisionConfig) -> None:
-    """Prints on stderr which layers the default rules keep in a config, and why."""
+    """Prints on stderr the layers that the default keep rules keep in a config, with the reason."""
     outline = session.outline or session.preliminary_outline
     if outline is not None and (note := default_keep_rules_note(outline, config)):
         print(escape_hidden_characters(note), file=sys.stderr)
 
 
 def _has_best_search_config(session: Session) -> bool:
-    """Whether the search has found a config."""
     return session.search_status is not None and session.search_status.best_config is not None
 
 
 def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_line: ProgressLine,
                    printed_warnings: set[str], quiet: bool = False) -> None:
-    """Applies events until no job runs; the bar is gone after it, and what to warn of is said, but for
-    ``printed_warnings``."""
+    """Applies events until no job runs, with a progress line on stderr. New warnings are printed at the end."""
     try:
         while session.is_busy:
             event = events.get()
@@ -302,7 +304,8 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
 
 
 def _print_warnings(session: Session, printed_warnings: set[str], quiet: bool = False) -> None:
-    """Says what to warn of, but for ``printed_warnings``; if ``quiet`` nothing of what guards say."""
+    """Prints the warnings of a session that are not printed yet. If ``quiet`` is True, warnings of guards are
+    omitted."""
     for alarm in () if quiet else session.guard_warnings:
         if alarm.summary not in printed_warnings:
             printed_warnings.add(alarm.summary)
@@ -330,12 +333,12 @@ def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErr
 
 
 @contextmanager
-def open_dump_comparison_session(first_dump: str, second_dump: str, threshold: float,
+def open_dump_comparison_session(request: rq.CompareDumps,
                                  written_paths: Iterable[str]) -> Iterator[ev.DumpsCompared]:
-    """Two dumps that have been compared, of a network that is not named; see `ConfigWriter.compare_dumps`."""
+    """Opens a session without a network and compares two dumps; see `ConfigWriter.compare_dumps`."""
     with _open_session(Options(""), written_paths, opens_network=False,
                        network_only=True) as (session, wait_for_jobs, _):
-        session.send_request(rq.CompareDumps(first_dump, second_dump, threshold))
+        session.send_request(request)
         wait_for_jobs()
         assert isinstance(session.last_answer, ev.DumpsCompared), "a finished request has an answer"
         with defer_interrupts():
@@ -343,24 +346,24 @@ def open_dump_comparison_session(first_dump: str, second_dump: str, threshold: f
 
 
 class ConfigWriter:
-    """A session in which a network is read but nothing is measured, for commands that describe or write it.
+    """A session that reads a network and measures nothing, for commands that describe or write the network.
 
     Args:
-        options: What the network and the data are.
-        config_path: The config, None for everything in one precision.
+        options: The network, the data and further options.
+        config_path: The file of the config; None for one precision for all groups.
         precision: That precision.
-        force: Take a config made for another structure.
-        default_precision: The precision without either, of a network that has none of its own.
-        written_paths: Files that will be written; refused if the network's weights lie there.
-        builds_engine: Refuse to read it if no TensorRT works.
+        force: True accepts a config made for another structure.
+        default_precision: The precision without a config and a precision, for a network without file precisions.
+        written_paths: Files that will be written. The network is refused if its weights are in one of them.
+        builds_engine: True refuses to read the network if no TensorRT works.
 
     Attributes:
-        outline: The network.
-        config: What is written.
+        outline: The outline of the network.
+        config: The config that is written.
 
     Raises:
-        TrtTuiError: the network or the config is refused, or the child process failed or died.
-        KeyboardInterrupt: passed on after the child has been stopped.
+        TrtTuiError: The network or the config is refused, or the background process failed or died.
+        KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
 
     def __init__(self, options: Options, config_path: str | None = None, precision: str | None = None,
@@ -391,38 +394,39 @@ class ConfigWriter:
         self._exit_stack.close()
 
     def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
-        """Writes a format that has a writer; returns what was written."""
+        """Exports the config in a format of the format registry. Returns the written files."""
         return self._send_request(
             rq.ExportConfig(export_format, path, self.config, self._config_calibration), ev.ConfigExported)
 
-    def compare_dumps(self, first_dump: str, second_dump: str, threshold: float) -> ev.DumpsCompared:
-        """Compares two dumps of the network; `threshold` is of the relative error of a tensor."""
+    def compare_dumps(self, request: rq.CompareDumps) -> ev.DumpsCompared:
+        """Compares two dumps of the network, apart from the tensors whose channels the config scales."""
         norms = [self.outline.zero_cost_support.norms[group] for group in self.config.get_moves(SmoothQuantMove)]
         scaled = [tensor for norm in norms for tensor in norm.scaled_tensors]
         scaled += [
             tensor for norm in norms if norm.scale for tensor in self.outline.get_layer(norm.scale[0]).outputs[:1]
         ]
-        return self._send_request(rq.CompareDumps(first_dump, second_dump, threshold, tuple(scaled)), ev.DumpsCompared)
+        return self._send_request(replace(request, scaled_tensors=tuple(scaled)), ev.DumpsCompared)
 
     def add_calibration_cache_ranges(self) -> None:
-        """Adds the ranges of the calibration cache that the options name to those of the config."""
+        """Adds the ranges of the calibration cache of the command line to those of the config."""
         if self._session.options.calib_cache is not None:
             self._session.send_request(rq.UseRanges(self._config_calibration, True))
             self._wait_for_jobs()
 
     def precision_json_text(self, sha256: str) -> str:
-        """The text of precision.json, with the ranges that are known; `sha256` is that of the network."""
+        """Returns the text of precision.json with all known ranges, for a network with the given hash."""
         return self._session.unmeasured_precision_json_text(self.config, sha256)
 
     def raise_groups_to_fp32(self, group_names: Iterable[str]) -> list[str]:
-        """Raises groups to FP32, since two dumps say so; returns those that were not there before."""
+        """Raises fusion groups to FP32, as a comparison of two dumps suggests. Returns the groups that were not in FP32
+        before."""
         groups = [group for name in group_names if self.config.precision_of(group := self.outline.get_group(name))
                   is not Precision.FP32]
         self.config = self.config.with_group_precision(groups, Precision.FP32, "dumps")
         return [group.name for group in groups]
 
     def list_tensors_without_range(self) -> list[str]:
-        """Returns the tensors that are quantized and whose range is not known."""
+        """Returns the quantized tensors whose range is unknown."""
         session = self._session
         calibration = session.calibration or session.config_calibration
         config = replace_file_precision(self.outline, self.config)
@@ -436,25 +440,25 @@ class ConfigWriter:
 
     def export_subgraph(self, folder: str, input_tensors: tuple[str, ...],
                         output_tensors: tuple[str, ...]) -> ev.ConfigExported:
-        """Writes the part of the network between some tensors as a folder; returns what was written."""
+        """Writes the part of the network between some tensors as a folder. Returns the written files."""
         return self._send_request(
             rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors,
                              config_calibration=self._config_calibration), ev.ConfigExported)
 
     def write_text(self, text: str, path: str) -> ev.ConfigExported:
-        """Writes a text; returns what was written."""
         return self._send_request(rq.WriteTextFile(path, text), ev.ConfigExported)
 
     def build_engine(self, path: str, quick: bool) -> ev.EngineWritten:
-        """Builds the engine and writes it; prints the builder's warnings on stderr, returns what was written."""
+        """Builds the engine of the config and writes it to a file. The builder's warnings are printed on stderr."""
         return self._send_request(rq.WriteEngine(self.config, path, quick, self._config_calibration), ev.EngineWritten)
 
     def read_engine(self, path: str) -> EngineReport:
-        """What became of each layer in an engine, or in the JSON of trtexec --exportLayerInfo."""
+        """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""
         return self._send_request(rq.ReadEngineFile(path), ev.EngineFileRead).engine_report
 
     def preview_engine(self) -> Preview:
-        """What the builder makes of the config, or why that is not known."""
+        """Returns a preview of the engine that the builder would make from the config, or the reason why there is
+        none."""
         self._session.send_request(rq.PreviewEngine(self.config, self._config_calibration))
         self._wait_for_jobs()
         preview = self._session.results.get_results_or_empty(self.config).preview

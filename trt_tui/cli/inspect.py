@@ -1,4 +1,4 @@
-"""The command `inspect`."""
+"""The command `inspect`, which prints the layer tree of a network, a config, or a preview of its engine."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ if TYPE_CHECKING:
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS)
 @precision_option
-@option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each group.")
+@option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each fused layer.")
 @file_path_option(
-    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each group: an engine file, or the JSON of "
-                                              "trtexec --exportLayerInfo.")
+    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each fused layer: an engine file, or "
+                                              "the JSON of trtexec --exportLayerInfo.")
 @option_under_heading("TensorRT", "--backend", default="auto", show_default=True,
                       help="The backend that loads the engine.",
                       type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 @option_under_heading(
-    "TensorRT", "--preview", is_flag=True, help="Show how TensorRT-RTX would run each group, without a GPU; exit code "
-                                                "1 if a group would not run as requested. Without a config: all INT8.")
+    "TensorRT", "--preview", is_flag=True, help="Show how TensorRT-RTX would run each fused layer, without a GPU; "
+                                                "exit code 1 if one would not run as requested. Without a config: "
+                                                "all INT8.")
 @option_under_heading("TensorRT", "--compute-capability", metavar="8.9",
                       help="The GPU to preview for. Without: the one here, or the "
                       "nearest that TensorRT-RTX knows.")
 @option_under_heading(
-    "Output", "--scheme", is_flag=True, help="Show the requested precisions: groups by operator and precision, those "
-                                             "left out with the reason, and the share of the MACs.")
+    "Output", "--scheme", is_flag=True, help="Show the requested precisions: fused layers by operator and "
+                                             "precision, those left out with the reason, and the share of the MACs.")
 @file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
                   help="Write preview and scheme as JSON; to stdout if no file is named.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",
@@ -55,11 +56,11 @@ if TYPE_CHECKING:
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, config_path: str | None,
             force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
             **arguments: Any) -> None:
-    """Print the layer tree, and what each layer can run in.
+    """Print the layer tree and the precisions that each layer can run in.
 
-    Rows have operator and shape, and say which precisions are possible, or why not.
+    Each row has the operator, the shape, and the possible precisions or the reason why there are none.
 
-    With --preview: what the builder would make of a config.
+    With --preview: how the builder would run each layer of a config.
     """
     from trt_tui.cli.headless_session import ConfigWriter
     from trt_tui.core.network.hierarchy import build_scope_tree
@@ -93,7 +94,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
 
 def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool, json_path: str | None,
                   markdown_path: str | None) -> ExitCode:
-    """Tells what a config asks for and what the builder would make of it."""
+    """Prints the requested precisions of a config and the preview of its engine."""
     from trt_tui.core.exporters.preview_report import (
         PREVIEW_HEADER,
         preview_markdown,

@@ -1,4 +1,5 @@
-"""SIGINT, SIGTERM and SIGHUP: each stops a command as ctrl-C does, and none breaks off what is being finished."""
+"""The handling of SIGINT, SIGTERM and SIGHUP: each stops a command as ctrl-C does, but does not cut off its final
+writes."""
 
 import contextlib
 import os
@@ -12,25 +13,27 @@ from trt_tui.errors import ExitCode, InputError
 from trt_tui.files.scratch import remove_temporary_files
 
 MAX_END_S = 5.0
-"""How long interrupts are ignored while a command ends: stopping the child and writing files take less unless something
-hangs. Interrupts often come twice: from a shell and then from its terminal that closes, or from an impatient user."""
+"""The time for which interrupts are ignored while a command ends. Stopping the background process and writing files
+take less time unless a call hangs. Interrupts often come twice: from a shell and from its terminal that closes, or from
+an impatient user."""
 
 MAX_NOTICE_S = 1.5
-"""How long the interpreter has to notice a signal; in the middle of native code it does not."""
+"""The time in which the interpreter must notice a signal; it does not notice a signal during native code."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _signal_noticed = threading.Event()
 
 _end_start_times: list[float] = []
-"""When each end that is under way began: blocks of `defer_interrupts`, and the first interrupt that was raised."""
+"""The start times of all ends in progress: blocks of `defer_interrupts`, and the first interrupt that was raised."""
 
 
 @contextlib.contextmanager
 def raise_signals_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as SIGINT does; those that are ignored stay so.
+    """Raises KeyboardInterrupt for SIGTERM and SIGHUP inside a block, as for SIGINT. Ignored signals stay ignored.
 
-    The first one raises it; further ones are ignored, also after the block, since the program is ending already.
+    Only the first signal raises KeyboardInterrupt. Later signals are ignored, also after the block, because the program
+    is ending already.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,9 +68,7 @@ def exit_now(exit_code: int) -> None:
 
 
 def restore_signal_handlers() -> None:
-    """Leaves the signals of `raise_signals_as_interrupts` to what runs from now on, an event loop with handlers of its
-    own.
-    """
+    """Restores the default signal handlers, for an event loop that installs handlers later."""
     signal.set_wakeup_fd(-1)
     for signal_number in _STOP_SIGNALS:
         if signal.getsignal(signal_number) is _raise_interrupt:
@@ -77,7 +78,8 @@ def restore_signal_handlers() -> None:
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Ignores interrupts in this block, which finishes what was begun; after `MAX_END_S` they take effect."""
+    """Ignores interrupts inside a block that finishes work in progress. After `MAX_END_S` interrupts take effect
+    again."""
     began = time.monotonic()
     _end_start_times.append(began)
     try:
@@ -87,15 +89,15 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def _watch_signals(read_fd: int) -> None:
-    """Ends the process if it does not notice a signal because it is in the middle of native code."""
+    """Ends the process if the interpreter does not notice a signal because native code is running."""
     with open(read_fd, "rb", buffering=0) as signals:
         while signal_byte := signals.read(1):
-            if signal_byte[0] not in _STOP_SIGNALS:  # the timer of a budget, which interrupts nothing but a reader
+            if signal_byte[0] not in _STOP_SIGNALS:  # the timer of a read budget, which interrupts only a reader
                 continue
             if _signal_noticed.wait(MAX_NOTICE_S):
                 _signal_noticed.clear()
                 os.set_blocking(read_fd, False)
-                while signals.read(64):  # came before it was noticed
+                while signals.read(64):  # drops signals that arrived before the interpreter noticed the first
                     pass
                 os.set_blocking(read_fd, True)
             elif not any(time.monotonic() - began < MAX_END_S for began in _end_start_times):

@@ -1,4 +1,4 @@
-"""A comparison for a server that runs tests: fails where the command does."""
+"""The comparison as JUnit XML for a CI server: a test case fails if its result makes the command fail."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from trt_tui.session.session import Session
 
 
 def junit_text(session: Session, record: Mapping[str, Any], run_name: str) -> str:
-    """The comparison as JUnit's XML: where the target is missed for the exit code, a case fails.
+    """Returns a comparison as JUnit XML. A test case fails if a missed target sets the exit code.
 
     Args:
-        record: See `Session.comparison_record`.
+        record: The record of `Session.comparison_record`.
         run_name: The run that must meet the target.
     """
     configs = session.list_run_configs()

@@ -1,4 +1,5 @@
-"""The command line. Data goes to stdout, messages go to stderr; the app is only imported when it is opened."""
+"""The entry point of the command line. Data go to stdout, messages to stderr. The app is imported only if it is
+opened."""
 
 import os
 import sys
@@ -28,7 +29,7 @@ from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, fin
 
 
 class _CommandGroup(click.Group):
-    """A first argument that is no command is a network to open."""
+    """The group of all commands. A first argument that is not a command is a network to open."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]
                         ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -39,9 +40,9 @@ class _CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _unknown_command_error(self, argument: str) -> InputError:
-        """Returns the error of a first argument that is neither a command nor a file, with what is most likely meant.
+        """Returns the error for a first argument that is neither a command nor a file, with the most likely meaning.
 
-        A word with a suffix or a folder is a file; any other is rather a command.
+        A word with a suffix or a folder is treated as a file, any other word as a command.
         """
         if Path(argument).suffix or os.path.basename(argument) != argument:
             return missing_file_error(f"{argument} does not exist", argument)
@@ -65,11 +66,11 @@ class _CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # Files first: where one is named, bash forgets what came before.
+        # Files come first, because bash drops all completions before a file entry.
         return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs a command and exits with its code. Whatever it prints passes through a `EscapingTextStream`."""
+        """Runs a command and exits with its exit code. All printed text passes through an `EscapingTextStream`."""
         kwargs["standalone_mode"] = False
         with protect_standard_streams(), redirect_stdout(EscapingTextStream(sys.stdout)), redirect_stderr(
                 EscapingTextStream(sys.stderr)):
@@ -78,7 +79,7 @@ class _CommandGroup(click.Group):
             sys.exit(exit_code)
 
     def _run_command(self, *args: Any, **kwargs: Any) -> int:
-        """Runs a command; an error that ends it is printed on stderr."""
+        """Runs a command and returns its exit code. An error that ends the command is printed on stderr."""
         try:
             with interrupts.raise_signals_as_interrupts():
                 _check_current_folder()
@@ -111,7 +112,7 @@ class _CommandGroup(click.Group):
 
 
 def _check_current_folder() -> None:
-    """Refuses to start in a folder that no longer exists, where relative paths mean nothing."""
+    """Refuses to start in a folder that no longer exists, in which relative paths have no meaning."""
     try:
         os.getcwd()
     except OSError as error:
@@ -123,7 +124,7 @@ def _print_error(error: TrtTuiError) -> None:
     click.echo(f"Error: {escape_hidden_characters(error.title)}", err=True)
     for label, text in (("Why", error.cause), ("Next", error.next_step)):
         if text:
-            # No line of a library's message can be taken for one of ours.
+            # The indentation shows that a line belongs to a library's message.
             indented_text = escape_hidden_characters(text, keep_line_breaks=True).replace("\n", "\n       ")
             click.echo(f"  {label}: {indented_text}", err=True)
 
@@ -131,9 +132,9 @@ def _print_error(error: TrtTuiError) -> None:
 @click.group(cls=_CommandGroup, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)
 @click.version_option(__version__, "--version")
 def main() -> None:
-    """See which layers of a network lose accuracy in FP16 or INT8, raise them, and export the precision config.
+    """Find the layers of a network that lose accuracy in FP16 or INT8, raise them, and export the config.
 
-    `trt-tui MODEL --data D` opens the app on a network; `trt-tui demo` opens it on the bundled one.
+    `trt-tui MODEL --data D` opens the app on a network. `trt-tui demo` opens it on the bundled network.
     """
 
 

@@ -1,7 +1,7 @@
 """The options that commands share, each defined once, with its heading in ``--help``.
 
-The headings are click's own help sections: click-option-group adds pseudo options to the real ones, cloup replaces all
-of click's decorators, and rich-click imports rich for every ``--help``.
+The headings are click's own help sections. The alternatives have drawbacks: click-option-group adds pseudo options to
+the real options, cloup replaces all decorators of click, and rich-click imports rich for every ``--help``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Decorator: TypeAlias = Callable[[Any], Any]
-"""What `click.option` returns: it adds an option to a function that becomes a command."""
+"""The return value of `click.option`: a decorator that adds an option to a function that becomes a command."""
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -34,11 +34,11 @@ MAX_WORKERS = 256
 MAX_SAMPLES, MAX_BATCH, MAX_SEED = 10**9, 1 << 20, (1 << 63) - 1
 
 HELP_HEADINGS = ("Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output", "Two dumps")
-"""The headings of ``--help``, in this order; options without one come last."""
+"""The headings of ``--help`` in their order. Options without a heading come last."""
 
 
 class Option(click.Option):
-    """An option with its heading in ``--help``."""
+    """A command-line option with its heading in ``--help``."""
 
     def __init__(self, *args: Any, heading: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,10 +46,10 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has a section for each heading."""
+    """A command whose ``--help`` has a section for each heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes a section for each heading that has options."""
+        """Writes a section of ``--help`` for each heading that has options."""
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*HELP_HEADINGS, "Other options")}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
@@ -62,13 +62,13 @@ class Command(click.Command):
 
 def make_option_check_callback(
         check_text: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Returns a callback that checks each text of an option where it stands on the command line.
+    """Returns a callback that checks each text of an option while click parses the command line.
 
-    Click reads parameters in the order in which they were typed and misses the required ones last, so that the first
-    wrong value is told first.
+    Click parses parameters in the order in which they were typed, and reports missing parameters last. The first wrong
+    value is therefore reported first.
 
     Args:
-        check_text: Raises an `InputError` for a text that makes no sense.
+        check_text: Raises an `InputError` for an invalid text.
     """
     def check_value(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if not ctx.resilient_parsing:
@@ -87,7 +87,7 @@ def validate_target_text(text: str) -> None:
 
 
 def _require_model_file(path: str) -> None:
-    """Raises an `InputError` if a network, or a dump in its place, is not there."""
+    """Raises an `InputError` if the file of a network, or of a dump instead of a network, does not exist."""
     from trt_tui.core.data.dumps import split_dump_spec
     from trt_tui.files.reading import missing_file_error
 
@@ -96,16 +96,17 @@ def _require_model_file(path: str) -> None:
 
 
 def complete_files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The completion by which a shell completes the names of files."""
+    """Returns the completion that makes a shell complete file names."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Rules, and the names of the layers of the network that was named before on the command line.
+    """Returns the completions of a keep rule: rule names, and the layers of the network named earlier on the command
+    line.
 
-    The network is read here, as the child process would read it first (the same limits and checks, no data, no
-    scripts): the shell starts a process for each completion, so that a file that ends it ends nothing else, and a child
-    would take another second. Names that a shell or a terminal would misread are left out.
+    The network is read in this process, with the limits and checks of the background process and without data and
+    scripts. A shell starts a process for each completion, so a file that crashes this process does no harm. A further
+    process would take another second. Names that a shell or a terminal could misread are omitted.
     """
     from trt_tui.core.moves.keep_rules import KEEP_RULES
     from trt_tui.core.network.model_file import read_model
@@ -123,12 +124,12 @@ def complete_layers(ctx: click.Context, parameter: click.Parameter, incomplete: 
 
 
 def option_under_heading(help_heading: str, *args: Any, **kwargs: Any) -> Decorator:
-    """`click.option` under a heading."""
+    """Returns the decorator of an option with a heading in ``--help``. The arguments are those of `click.option`."""
     return click.option(*args, cls=Option, heading=help_heading, **kwargs)
 
 
 def file_path_option(help_heading: str, *args: Any, **kwargs: Any) -> Decorator:
-    """An `option_under_heading` that names a file, which shells complete."""
+    """Returns the decorator of an option that names a file, which shells complete."""
     return option_under_heading(help_heading, *args, shell_complete=complete_files, **kwargs)
 
 
@@ -150,28 +151,28 @@ DATA_OPTIONS = (
     _data_option(
         "--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
         "x:1x3x224x224:8x3x224x224:16x3x224x224; a single shape is used for all three."),
-    _data_option("--samples", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
+    _data_option("--samples", metavar="N", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
     _data_option("--batch", type=click.IntRange(1, MAX_BATCH), help="Batch size, if the network leaves it open."),
 )
-"""What is read, for commands that calibrate or judge."""
+"""The options of input data, for commands that calibrate or measure accuracy."""
 
 SEED_OPTIONS = (_data_option("--seed", default=0, show_default=True, type=click.IntRange(0, MAX_SEED),
                help="Seed of random inputs."),)
 
 REFERENCE_OPTIONS = (file_path_option(
-    "Judging", "--reference", metavar="FILE", help="What errors are taken against in place of FP32 of "
+    "Judging", "--reference", metavar="FILE", help="The reference of all errors, in place of FP32 of "
     "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
     "FILE.json:RUNNER; an .npz by tensor name), or another network, .onnx. If MODEL is quantized and this "
     "is the FP32 network that it was made from, layers raised to FP32 have its weights."), )
-"""What errors are taken against."""
+"""The option of the reference that errors are computed against."""
 
 CONFIG_OPTIONS = (
     file_path_option(
         "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from the input of "
                                                                   "another tool, read as text: a trtexec or "
-                                                                  "Polygraphy command or script, a Polygraphy "
-                                                                  "postprocess script, ModelOpt's exclusions (JSON, "
-                                                                  "YAML, command)."),
+                                                                  "Polygraphy command or script, Python that sets "
+                                                                  "layer.precision of TensorRT, ModelOpt's exclusions "
+                                                                  "(JSON, YAML, command, Python)."),
     _config_option("--force", is_flag=True,
                    help="Accept a config of another network structure, and ignore names that this network does not "
                         "have."),
@@ -179,8 +180,8 @@ CONFIG_OPTIONS = (
                    help="Float precision of the layers around quantized layers."),
     _config_option(
         "--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=complete_layers,
-        help="Keep what a rule names in FP32, or in the precision behind =, even if other settings reduce it: "
-             "layernorm, softmax, embeddings, attention, head, ends (the first and the last that can be INT8), "
+        help="Keep the layers of a rule in FP32, or in the precision behind =, whatever other settings say: "
+             "layernorm, softmax, embeddings, attention, head, ends (the first and the last layer that can be INT8), "
              "indices (kept by default), /REGEX/ or a layer; several with commas, may be repeated."),
     _config_option(
         "--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
@@ -193,13 +194,13 @@ CONFIG_OPTIONS = (
                    help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
                    "whole engine."),
 )
-"""Which layer runs in which precision."""
+"""The options that decide the precision of each layer."""
 
 JUDGING_OPTIONS = (
     _judging_option(
-        "--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]", help="Where errors are measured, counting only "
-        "where MASK (an input or another array of the data) is not 0; may be repeated. Without: at the float "
-        "outputs, a final Concat split into its parts."),
+        "--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]", help="A judged output, counted only where "
+        "MASK (an input or another array of the data) is not 0; may be repeated. Without: the float outputs, with a "
+        "final Concat split into its parts."),
     file_path_option(
         "Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping; or "
         "detection:map=FILE.json with COCO annotations."),
@@ -209,39 +210,39 @@ JUDGING_OPTIONS = (
         "agreement>=0.99.", callback=make_option_check_callback(validate_target_text)),
     _judging_option(
         "--exact", is_flag=True, help="Measure the layers' shares on all samples. Without: on a few, then "
-        "those that may be 1 % or more on as many as it takes; each says on how many samples it stands."),
+        "those that may be 1 % or more on as many as needed; the number of samples is shown beside each."),
     _judging_option("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
                     help="Also judge engines at this shape of the profile; may be repeated."),
     _judging_option(
         "--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N", help="Build each "
-        "config N times, tactics measured anew; the worst engine counts, and the spread is reported."),
+        "config N times, with new measurements of tactics. The worst engine counts, and the spread is reported."),
 )
-"""How figures are measured."""
+"""The options of measurements: judged outputs, metric and targets."""
 
 BUILDER_OPTIONS = (
     _tensorrt_option("--backend", default="auto", show_default=True,
                      type=click.Choice(["auto", "onnxruntime", "tensorrt",
                                         "tensorrt-rtx"]), help="The backend that builds engines."),
     _tensorrt_option(
-        "--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
-        "quantization, for production that builds engines this way."),
+        "--weak", is_flag=True, help="TensorRT up to 10: build with layer constraints and implicit "
+        "quantization, if production builds engines this way."),
     _tensorrt_option(
-        "--strict", is_flag=True, help="Build engines as requested or not at all. Without: if TensorRT refuses, "
-        "the layers that it names lose their precision or are raised one step; next precisions are only "
-        "preferred; last none is given (8.6 and --weak; a strongly typed release takes the first step "
-        "only). The report says what was requested and what was built."),
+        "--strict", is_flag=True, help="Build engines as requested or not at all. Without, if TensorRT refuses: "
+        "first the layers that it names lose their precision or are raised one step. Then all precisions are only "
+        "preferred, and last no precision is set (8.6 and --weak; a strongly typed release takes the first step "
+        "only). The report lists both the requested and the built precisions."),
     _tensorrt_option("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for.",
                      callback=make_option_check_callback(lambda text: _parse_compute_capability(text))),
 )
-"""What builds engines, and how."""
+"""The options that choose the backend that builds engines, and the kind of build."""
 
 PREVIEW_OPTIONS = (_tensorrt_option(
-    "--no-preview", is_flag=True, help="Do not ask TensorRT-RTX what it would make of configs (it builds "
-    "beside, at low priority, with no GPU)."), )
-"""What is asked of a builder without a GPU."""
+    "--no-preview", is_flag=True, help="Turn previews off. (For a preview TensorRT-RTX builds the config "
+    "without a GPU, in a process of low priority.)"), )
+"""The option of previews, which a builder makes without a GPU."""
 
 def _builder_option(name: str, option_spec: BuilderOptionSpec) -> Decorator:
-    """The option that a field of `BuilderOptions` is asked for by."""
+    """Returns the decorator of the command-line option for a field of `BuilderOptions`."""
     attributes: dict[str, Any] = {"help": option_spec.help, "metavar": option_spec.metavar or None}
     if option_spec.choices:
         attributes["type"] = click.Choice(list(option_spec.choices))
@@ -257,11 +258,11 @@ def _builder_option(name: str, option_spec: BuilderOptionSpec) -> Decorator:
 
 
 PLUGIN_OPTIONS = (_builder_option("plugins", builder_option_specs()["plugins"]),)
-"""Libraries of plugins."""
+"""The option of plugin libraries."""
 
 PRODUCTION_OPTIONS = tuple(
     _builder_option(name, setting) for name, setting in builder_option_specs().items() if name != "plugins")
-"""How a builder works and what its engines are like, but for libraries of plugins."""
+"""The options of the TensorRT builder, without plugin libraries."""
 
 LIBRARY_OPTIONS = (
     *PLUGIN_OPTIONS,
@@ -269,24 +270,24 @@ LIBRARY_OPTIONS = (
         "Data", "--ort-ops", multiple=True, metavar="LIB.so", help="Load this library of custom operators into "
         "ONNX Runtime, so that the simulation runs them too; may be repeated. Its code runs."),
 )
-"""What brings operators that neither ONNX nor the runtimes have."""
+"""The options of libraries with operators that neither ONNX nor the runtimes have."""
 
 STAGE_OPTIONS = (
     file_path_option(
         "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
-        "production, compared with FP32 and with the stage before: another network (qdq=Q.onnx), outputs for all "
-        "samples of --data (framework=outputs.npz), an engine (NAME=model.plan); fp16, int8 or config as "
-        "simulated, trt-fp16, trt-int8 or trt-config as built here. May be repeated, in their order."),
+        "production, compared with FP32 and with the stage before it: another network (qdq=Q.onnx), outputs for all "
+        "samples of --data (framework=outputs.npz), or an engine (NAME=model.plan). fp16, int8 and config are "
+        "simulated; trt-fp16, trt-int8 and trt-config are built here. May be repeated, in their order."),
     file_path_option("Stages", "--engine", metavar="FILE",
-                     help="An engine built elsewhere: its accuracy, and how it runs each layer."),
+                     help="An engine built elsewhere: measure it, and list the precision of each layer in it."),
     file_path_option(
-        "Stages", "--outputs", metavar="FILE", help="What production has written for all samples of --data "
-        "(RunResults, .npz): held against FP32, the config as simulated, and its engine."),
+        "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
+        "(RunResults, .npz): compared with FP32, the config as simulated, and its engine."),
     file_path_option(
-        "Stages", "--inputs", metavar="FILE", help="What production was given, with --outputs: compared with "
-        "--data first. Without: what --outputs holds by the names of inputs."),
+        "Stages", "--inputs", metavar="FILE", help="The inputs of production, with --outputs: compared with "
+        "--data first. Without: tensors in --outputs with the names of inputs."),
 )
-"""What stands between the network and production."""
+"""The options of the stages between the network and production."""
 
 def _check_gpu_indices(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     if text not in (None, "all") and not all(index.strip().isdigit() for index in text.split(",")):
@@ -311,23 +312,23 @@ CLUSTER_OPTIONS = (
                                                                   "cluster; tls:// with the certificates that Dask "
                                                                   "is configured with."),
 )
-"""Who else measures."""
+"""The options of the GPUs and workers that measure in parallel."""
 
 SESSION_OPTIONS = (*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
                    *BUILDER_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS, *CLUSTER_OPTIONS)
 
 model_argument = click.argument("model", shell_complete=complete_files, is_eager=True,
                                 callback=make_option_check_callback(_require_model_file))
-"""It is read before all options, so that a network that is not there is told first."""
+"""The argument MODEL. It is parsed before all options, so that a missing network is reported first."""
 precision_option = _config_option(
     "--precision", type=click.Choice([precision.value for precision in REQUESTABLE]),
     help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
     "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
-    "is what a quantized or typed network has in its own file.")
+    "is the file precision of a quantized or typed network.")
 
 
 def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:
-    """A decorator that adds the argument MODEL and options that commands share."""
+    """Returns a decorator that adds the argument MODEL and shared options to a command."""
     def add_options(function: FunctionT) -> FunctionT:
         for decorator in reversed(decorators):
             decorator(function)
@@ -336,10 +337,11 @@ def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], Funct
 
 
 def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Options:
-    """The options of a command as the session and its child take them; those that it lacks keep their defaults.
+    """Builds the `Options` of a session from the arguments of a command. Options that the command lacks keep their
+    defaults.
 
     Raises:
-        InputError: an option's text makes no sense.
+        InputError: The text of an option is invalid.
     """
     from trt_tui.core.precision import Precision
     from trt_tui.options import Options
@@ -353,10 +355,10 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
 
 
 def require_config_or_precision(command: str, config_path: str | None, precision: str | None) -> None:
-    """Checks that a command that writes something has a config or a precision for it.
+    """Checks that a command that writes a config has either ``--config`` or ``--precision``.
 
     Raises:
-        InputError: neither ``--config`` nor ``--precision`` is given, or both are.
+        InputError: Neither ``--config`` nor ``--precision`` is given, or both are.
     """
     if (config_path is None) == (precision is None):
         raise InputError(f"{command} needs a config or a precision", "exactly one of --config and --precision must be "
@@ -365,15 +367,15 @@ def require_config_or_precision(command: str, config_path: str | None, precision
 
 
 def _collect_builder_options(arguments: Mapping[str, Any]) -> BuilderOptions:
-    """What a command's options say of `BuilderOptions`.
+    """Builds the `BuilderOptions` from the arguments of a command.
 
     Raises:
-        InputError: a list names nothing.
+        InputError: A list of names is empty.
     """
     values: dict[str, Any] = {}
     for name, option_spec in builder_option_specs().items():
         value = arguments.get(name)
-        if value is not None and value is not False and value != ():  # 0 is a level
+        if value is not None and value is not False and value != ():  # 0 is a valid optimization level
             values[name] = [item for item in map(str.strip, value.split(","))
                             if item] if option_spec.value_kind == "names" else value
             if values[name] == []:
@@ -383,10 +385,10 @@ def _collect_builder_options(arguments: Mapping[str, Any]) -> BuilderOptions:
 
 
 def _parse_tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Tensors with the text of their ranges.
+    """Returns the tensors and range texts of ``--range TENSOR=RANGE``.
 
     Raises:
-        InputError: there is no ``=``, or what follows it is no range.
+        InputError: The text has no ``=``, or no valid range follows it.
     """
     from trt_tui.core.calibration.user_ranges import parse_amax
 

@@ -1,4 +1,4 @@
-"""Checks where commands will write before anything is measured, and writes there."""
+"""The output files of commands: checks before anything is measured, and writes at the end."""
 
 import errno
 import json
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 def json_text(record: object) -> str:
-    """A record as the commands write it."""
     return json.dumps(record, indent=1) + "\n"
 
 
 def check_output_paths(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
                   export_format: str = "", config_output: str | None = None) -> list[str]:
-    """Refuses files that cannot be written, or that are read, before anything is measured.
+    """Refuses output files that cannot be written, or that are also inputs, before anything is measured.
 
-    Whether the network's weights lie in one of them is known once it is open; the files are returned for that.
+    Returns the files that will be written. Whether the weights of the network are in one of them is checked when it is
+    open.
 
     Args:
-        paths: The files to write; None and - are no files.
-        export_format: The format of the first of them, which may consist of several files.
-        config_output: The one of them that takes a config; it may be the config that is read.
+        paths: The files to write; None and - are not files.
+        export_format: The format of the first file, which may consist of several files.
+        config_output: The output file of a config. It may be the config file that is read.
     """
     from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
     from trt_tui.files.writing import is_special_file
@@ -58,10 +58,11 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
 
 
 def check_input_files(arguments: dict[str, Any]) -> None:
-    """Refuses files of evidence that are not there, before anything is opened; what they hold is read later.
+    """Refuses missing files of references, stages and production inputs, before anything is opened. Their contents are
+    read later.
 
     Raises:
-        InputError: an option of stages makes no sense, or a file does not exist.
+        InputError: An option of stages is invalid, or a file does not exist.
     """
     from trt_tui.core.data.dumps import split_dump_spec
     from trt_tui.core.measure.stages import list_requested_stages
@@ -78,7 +79,7 @@ def check_input_files(arguments: dict[str, Any]) -> None:
 
 
 def check_output_folder(folder_path: str) -> None:
-    """Refuses a folder that cannot be made, or that holds something, before anything is measured for it."""
+    """Refuses an output folder that cannot be created, or that is not empty, before anything is measured."""
     from trt_tui.files.writing import convert_write_errors, require_empty_folder
 
     folder = Path(os.path.realpath(folder_path))
@@ -106,7 +107,7 @@ def check_artifact_folder(folder_path: str) -> None:
 
 
 def _check_output_path(path: str) -> None:
-    """Refuses a file that cannot be written, before anything is measured for it."""
+    """Refuses an output file that cannot be written, before anything is measured."""
     from trt_tui.files.writing import convert_write_errors, is_special_file
 
     file = Path(path)
@@ -121,18 +122,18 @@ def _check_output_path(path: str) -> None:
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with suppress(FileNotFoundError):
-            os.stat(file)  # a circle of links leads nowhere
+            os.stat(file)  # raises OSError for a circle of links
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
 
 
 def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[T], str]]], session: T,
                        overwrite: bool = True) -> None:
-    """Writes the texts that were asked for; - is stdout, which comes last so that no file is lost if it fails.
+    """Writes the requested texts; - is stdout, which comes last so that no file is lost if it fails.
 
     Args:
-        text_outputs: Paths (None if nothing is asked for), and what makes the text of a session.
-        overwrite: Overwrite files that exist; an incomplete report does not replace a complete one.
+        text_outputs: Pairs of path (None if not requested) and function that builds the text from the session.
+        overwrite: False keeps existing files, so that an incomplete report does not replace a complete report.
     """
     from trt_tui.files.writing import write_file_atomically
 

@@ -1,4 +1,4 @@
-"""The command `preflight`."""
+"""The command `preflight`, which runs all guards and prints their warnings."""
 
 import sys
 from typing import Any
@@ -34,9 +34,9 @@ from trt_tui.errors import ExitCode
                   help="Write the result as Markdown; - for stdout.")
 def preflight(model: str, config_path: str | None, force: bool, target: str | None, strict: bool,
               json_path: str | None, markdown_path: str | None, **arguments: Any) -> None:
-    """Look for what makes figures say less than they seem to.
+    """Check whether the results can mislead.
 
-    Other commands do so too as far as that costs no runs of its own; here every guard looks.
+    Other commands run only the guards that need no additional runs; this command runs every guard.
     """
     from trt_tui.cli.guard_report import preflight_markdown, preflight_record, preflight_table
     from trt_tui.cli.headless_session import open_preflight_session

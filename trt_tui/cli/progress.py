@@ -1,7 +1,8 @@
-"""Progress of commands: one line on stderr in a terminal; elsewhere only what a search finds.
+"""The progress of commands: one line on stderr in a terminal. If stderr is a file, only improvements of a search are
+printed.
 
-The bar is rich's. Its live display, like click's, hides the cursor, and a program that is killed would leave it hidden;
-therefore the line is written here.
+The bar is drawn by rich. The live displays of rich and click hide the cursor, and a killed program would leave it
+hidden. Therefore this module writes the line itself.
 """
 
 import os
@@ -15,14 +16,14 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 
 _BAR_CELLS = 24
-"""The width of the bar."""
+"""The width of the progress bar in cells."""
 
 _MIN_DRAW_INTERVAL_S = 0.1
-"""The least time between two drawings."""
+"""The minimum time between two drawings."""
 
 
 class ProgressLine:
-    """One line of progress on stderr, if that is a terminal."""
+    """One line of progress on stderr, if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._last_drawn_s = 0.0
@@ -31,7 +32,7 @@ class ProgressLine:
         self._best_text = ""
 
     def show_job_progress(self, event: ev.JobProgress) -> None:
-        """Shows how far a job is: its phase, a bar if its end is known, and the time left."""
+        """Shows the progress of a job: its phase, a bar if its end is known, and the remaining time."""
         if not self._is_redraw_due():
             return
         count_text = f" {event.done}/{event.total}" if event.total else ""
@@ -39,7 +40,7 @@ class ProgressLine:
         self._draw_progress(f"{event.phase}{count_text}{time_left}", event.done, event.total)
 
     def show_search_progress(self, search_status: SearchStatus) -> None:
-        """Shows how far a search is; if stderr is no terminal, prints a line for each better config."""
+        """Shows the progress of a search. If stderr is not a terminal, prints a line for each better config."""
         if search_status.best_evaluation is None or search_status.progress is None:
             return
         best_text = f"best so far: {best_evaluation_text(search_status)}"
@@ -51,7 +52,6 @@ class ProgressLine:
             print(f"{search_status.progress.done} tried; {best_text}", file=sys.stderr)
 
     def clear_line(self) -> None:
-        """Removes the line."""
         if self._is_drawn:
             self._replace_terminal_line("")
 
@@ -66,13 +66,13 @@ class ProgressLine:
                                                            - (_BAR_CELLS + 1 if bar else 0)))
 
     def _replace_terminal_line(self, text: str) -> None:
-        """Replaces the line by a text; `sys.stderr` itself lets no control sequence through."""
-        with suppress(OSError):  # a terminal that has gone away
+        """Replaces the progress line by a text. `sys.stderr` itself passes no control sequences."""
+        with suppress(OSError):  # the terminal may be closed
             os.write(2, f"\r\x1b[K{text}".encode())
 
 
 def _progress_bar_text(done: int, total: int) -> str:
-    """A bar, in colours unless NO_COLOR is set."""
+    """Returns a progress bar as text, with colours unless NO_COLOR is set."""
     from rich.console import Console
     from rich.progress_bar import ProgressBar
 

@@ -1,5 +1,4 @@
-"""The sessions of late: what `trt-tui` alone in a terminal offers to open again, with the arguments each was opened
-with."""
+"""The list of recent sessions, which `trt-tui` without arguments offers to open again with their arguments."""
 
 from __future__ import annotations
 
@@ -28,22 +27,23 @@ if TYPE_CHECKING:
     from trt_tui.session.session import Session
 
 MAX_LOCK_WAIT_S = 5.0
-"""How long the list is waited for while other programs write it."""
+"""The maximum waiting time for the list while other programs write it."""
 
 MAX_RECENT_SESSIONS = 9
-"""Sessions that are listed."""
+"""The maximum number of listed sessions."""
 _MAX_AGE_S = 9999 * 86400.0
-"""Age that is told of an older session, and of one whose time makes no sense."""
+"""The displayed age of an older session, and of a session with an impossible time."""
 
 
 class RecentSession(msgspec.Struct, frozen=True):
-    """One use of the app.
+    """One recent use of the app, with the arguments that open its session again.
 
     Attributes:
-        arguments: What followed ``trt-tui``, in ``folder``.
-        config: The config in hand at its end; ``outcome`` says whether it met the target.
+        arguments: The command-line arguments after ``trt-tui``, in ``folder``.
+        config: The title of the current config at the end.
+        outcome: The result of the target for that config.
         when: The end, in seconds since the epoch.
-        session: The name of the saved session that holds its configs, "" if nothing was saved.
+        session: The name of the saved session with its configs; "" if nothing was saved.
     """
 
     folder: str
@@ -56,14 +56,14 @@ class RecentSession(msgspec.Struct, frozen=True):
 
     @property
     def resume_arguments(self) -> list[str]:
-        """The arguments that open it again with its own configs, whatever other sessions the network has."""
+        """The arguments that open the session again with its own configs, even if the network has other sessions."""
         return [*self.arguments, *(["--session", self.session] if self.session else [])]
 
 
 def load_recent_sessions() -> list[RecentSession]:
-    """The sessions of late, newest first; none where the list is missing or cannot be read.
+    """Returns the recent sessions, newest first; empty if the list is missing or cannot be read.
 
-    A damaged list is kept under another name, with a word.
+    A damaged list is kept under another name, and a warning is printed.
     """
     path = _recent_sessions_path()
     try:
@@ -75,7 +75,7 @@ def load_recent_sessions() -> list[RecentSession]:
         if any("\0" in text for entry in sessions for text in (entry.folder, entry.session, *entry.arguments)):
             raise ValueError("no path and no argument has a NUL")
         return sessions[:MAX_RECENT_SESSIONS]
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+    except (ValueError, RecursionError):  # the errors of msgspec are ValueErrors
         damaged_copy = rename_damaged_file(path)
         click.echo(
             f"Warning: the list of recent sessions is "
@@ -85,9 +85,9 @@ def load_recent_sessions() -> list[RecentSession]:
 
 
 def record_recent_session(session: Session, arguments: list[str]) -> None:
-    """Puts a session that ends at the head of the list; one whose network never opened is left out.
+    """Adds a session that ends to the head of the list. A session whose network never opened is omitted.
 
-    The list is a convenience: where it cannot be written, nothing is said.
+    The list is a convenience: if it cannot be written, no error is reported.
     """
     from trt_tui.session.results import outcome_texts
     from trt_tui.tui.config_status import config_title
@@ -100,7 +100,7 @@ def record_recent_session(session: Session, arguments: list[str]) -> None:
         Path(session.outline.path).name, config_title(session, 28), "not measured" if accuracy
         is None else " ".join(outcome_texts(session.config_target_outcomes(session.config))) or "all in FP32",
         time.time(), session.session_folder.name)
-    with contextlib.suppress(InputError, OSError, ValueError, Timeout):  # a name of broken UTF-8 is a ValueError
+    with contextlib.suppress(InputError, OSError, ValueError, Timeout):  # a name in broken UTF-8 raises ValueError
         make_private_folder(_recent_sessions_path().parent)
         with file_lock(_recent_sessions_path(), MAX_LOCK_WAIT_S):  # several programs may end at once
             entries = [entry, *(earlier for earlier in load_recent_sessions() if not _is_same_session(entry, earlier))]
@@ -109,14 +109,14 @@ def record_recent_session(session: Session, arguments: list[str]) -> None:
 
 
 def _is_same_session(first: RecentSession, second: RecentSession) -> bool:
-    """Returns True if a use of the app goes on from another: by the saved session, or by the arguments without one."""
+    """Returns True if two uses of the app share a saved session, or, without saved sessions, their arguments."""
     if first.session and second.session:
         return first.session == second.session
     return (first.folder, first.arguments) == (second.folder, second.arguments)
 
 
 def _remove_session_options(arguments: list[str]) -> list[str]:
-    """Returns arguments without the name of a session and without ``--new``, which would not open it again."""
+    """Returns arguments without ``--session`` and ``--new``, which would not open the same session again."""
     remaining = iter(arguments)
     reusable = []
     for argument in remaining:
@@ -128,7 +128,8 @@ def _remove_session_options(arguments: list[str]) -> list[str]:
 
 
 def recent_session_lines(sessions: list[RecentSession], current_time: float) -> list[str]:
-    """A line for each session: its number, network, config, outcome, age, and the command that opens it again."""
+    """Returns two lines for each session: number, network, config, outcome and age, and the command that opens it
+    again."""
     def resume_command_text(recent_session: RecentSession) -> str:
         several = sum((sibling.folder, sibling.arguments) == (recent_session.folder, recent_session.arguments)
                       for sibling in sessions) > 1
@@ -156,7 +157,7 @@ def _session_age_text(seconds: float) -> str:
 
 
 def offer_recent_sessions(sessions: list[RecentSession]) -> None:
-    """Lists the sessions and opens the one whose number is typed, in place of this program."""
+    """Lists the recent sessions, and replaces this process by the session whose number the user types."""
     click.echo("Recent sessions:\n\n" + "\n".join(recent_session_lines(sessions, time.time())) + "\n")
     click.echo("`trt-tui --help` lists the commands, `trt-tui demo` opens the bundled network.")
     choice = click.prompt("Number to open, enter for none", default="", show_default=False).strip()

@@ -1,7 +1,7 @@
 """Comparisons and configs as text for a terminal or a file."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trt_tui import formatting
@@ -11,7 +11,6 @@ from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
@@ -19,11 +18,13 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,
     NOT_MEASURED,
     SIMULATED_MARK,
     counted_noun_text,
+    drop_empty_columns,
     engine_title,
     run_name_in_sentence,
     run_title,
@@ -31,9 +32,6 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
-
-_RunCells = dict[str, str]
-"""The cells of a row of the table of runs, by column."""
 
 MAX_LAYER_ROWS = 20
 MAX_PART_ROWS = 20
@@ -44,7 +42,8 @@ SHARE_SAMPLES_LEGEND = (
 
 
 def comparison_table(session: Session) -> str:
-    """The verdict of each run, its judged outputs if there are several, and the worst groups."""
+    """Returns the report of a comparison: the accuracy of each run, its judged outputs if there are several, and the
+    worst groups."""
     outline, data, mode = session.opened_network.outline, session.opened_network.data, session.execution_mode
     size = f"{counted_noun_text(len(outline.groups), 'fused layer')} ({counted_noun_text(len(outline.layers), 'node')})"
     lines = [
@@ -63,28 +62,24 @@ def comparison_table(session: Session) -> str:
             filter(None, (default_keep_rules_note(outline, config) for config in session.list_run_configs().values())),
             ""):
         lines.append(note)
-    titles = {"run": "run", "output": "output",
-              **{metric.key: metric.column_heading for metric in list_error_columns("runs")},
-              "worst sample": "worst sample", "NaN/Inf": "NaN/Inf", "metric": metric_heading(session), "ms": "ms",
-              "MB": "MB", "outcome": ""}
-    rows: list[_RunCells] = []
+    columns = list_run_columns("runs", metric_titles(session))
+    rows = [["run", "output", *(column.title for column in columns), ""]]
     engines = _find_engine_results(session)
     if session.results.fp32_engine is not None:
-        rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
+        rows += _engine_rows(session, columns, "FP32 engine", session.results.fp32_engine)
     if session.fp32_accuracy is not None:
-        rows.extend(_accuracy_rows(session, formatting.FP32_TITLE, session.fp32_accuracy, ""))
+        rows += _run_rows(session, columns, formatting.FP32_TITLE, RunRow(session.fp32_accuracy))
     for run in _list_distinct_runs(session):
-        if (accuracy := session.get_run_results(run).accuracy) is not None:
-            rows.extend(_accuracy_rows(session, _run_title_text(session, run), accuracy, run=run))
-        if (exported := session.get_run_results(run).exported_accuracy) is not None:
-            rows.extend(_accuracy_rows(session, run_title(EXPORTED), exported, run=run))
-        if (executed := session.get_run_results(run).exported_run) is not None:
-            rows.extend(_exported_run_rows(session, executed, run))
+        results = session.get_run_results(run)
+        for title, accuracy in ((_run_title_text(session, run), results.accuracy),
+                                (run_title(EXPORTED), results.get_accuracy(RunKind.TYPED_NETWORK))):
+            if accuracy is not None:
+                rows += _run_rows(session, columns, title, RunRow(accuracy, SIMULATED_MARK), run)
+        if results.exported_run is not None:
+            rows += _exported_run_rows(session, columns, results.exported_run, run)
         if run in engines:
-            rows.extend(_engine_rows(session, _engine_title_text(session, run), engines[run], run))
-    used_columns = [column for column in titles if column == "outcome" or any(row.get(column) for row in rows)]
-    lines += ["", *table_lines([[row.get(column, "") for column in used_columns] for row in (titles, *rows)],
-                               left_aligned_columns=2)]
+            rows += _engine_rows(session, columns, _engine_title_text(session, run), engines[run], run)
+    lines += ["", *table_lines(drop_empty_columns(rows), left_aligned_columns=2)]
     if parts := metric_part_table(session):
         lines += ["", *table_lines(parts[:1 + MAX_PART_ROWS])]
         hidden_count = len(parts) - 1 - MAX_PART_ROWS
@@ -116,7 +111,7 @@ def _engine_title_text(session: Session, run: str) -> str:
 
 
 def _reference_text(session: Session) -> str:
-    """What errors are taken against, and on what it was computed."""
+    """Returns a text about the reference that errors are computed against, and the backend that computed it."""
     backend = session.opened_network.backend
     fp32_text = f"FP32 on {backend.name} {backend.version} {backend.device}"
     if session.opened_network.reference is None:
@@ -125,13 +120,14 @@ def _reference_text(session: Session) -> str:
 
 
 def _metric_source_text(session: Session) -> str:
-    """Whose metric stands above the figures."""
+    """Returns the name of the run whose metric is printed above the table: the reference, or FP32."""
     reference = session.opened_network.reference
     return session.reference_name if reference is None or reference.has_metric_outputs else formatting.FP32_TITLE
 
 
 def _choose_runs_with_group_lines(session: Session) -> list[str]:
-    """The runs whose loss is broken down by group: those that miss the target, else the last that is measured there."""
+    """Returns the runs whose worst groups are listed: those that miss the target, or the last measured run if none
+    does."""
     if session.opened_network.outline.has_file_precision and _has_layer_results(session, "config"):
         return ["config"]
     accuracies = {
@@ -145,20 +141,21 @@ def _choose_runs_with_group_lines(session: Session) -> list[str]:
 
 
 def _has_layer_results(session: Session, run: str) -> bool:
-    """Whether anything is known of the groups of a run."""
+    """Returns True if error shares or errors at the groups of a run are known."""
     measured = session.get_run_results(run)
     return bool(measured.shares or measured.group_errors)
 
 
-def metric_heading(session: Session) -> str:
-    """The heading of the metric's column: its name, "same class" for agreement, or "" where there is neither."""
-    if session.metric_name and session.results.reference_metric:
-        return next(iter(session.results.reference_metric))
-    return "top-1 agreement" if session.target is not None and session.target.kind == "agreement" else ""
+def metric_titles(session: Session) -> dict[str, str]:
+    """Returns the titles of the metric column and the agreement column, by key; "" hides a column. At most one is
+    shown."""
+    metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
+    judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
+    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else ""}
 
 
 def _list_distinct_runs(session: Session) -> list[str]:
-    """The runs, without the config if it equals one of the others."""
+    """Returns the runs of a session, without the config if it equals another run."""
     configs = session.list_run_configs()
     return [run for run in configs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
 
@@ -172,7 +169,7 @@ def _find_engine_results(session: Session) -> dict[str, EngineResult]:
 
 
 def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
-    """Whether a run meets the target; or that nothing was lowered or quantized in it."""
+    """Returns the target result of a run as text, or a note that all its layers are in FP32 or none is in INT8."""
     config = session.list_run_configs()[run]
     if not reduces_precision(session.opened_network.outline, config):
         return "all in FP32"
@@ -184,7 +181,7 @@ def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
 
 
 def _outcome_reason_lines(session: Session) -> list[str]:
-    """Why a result has a question mark, or fails for another reason than its value alone; a line for each row."""
+    """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
     lines = []
     for run in _list_distinct_runs(session):
         title = _run_title_text(session, run)
@@ -197,7 +194,7 @@ def _outcome_reason_lines(session: Session) -> list[str]:
 
 
 def _output_variation_lines(session: Session) -> list[str]:
-    """The judged outputs that vary little between samples, with the SQNR of the part that varies."""
+    """Returns a line for each judged output that varies little between samples, with the SQNR of the varying part."""
     lines = []
     for run in _list_distinct_runs(session):
         accuracy = session.get_run_results(run).accuracy
@@ -214,71 +211,52 @@ def _output_variation_lines(session: Session) -> list[str]:
     return lines and ["", *lines]
 
 
-def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_mark: str = "~",
-                   run: str = "") -> list[_RunCells]:
-    """A row for each judged output; ``simulated_mark`` marks simulated figures, a ``run`` adds whether the target is
-    met."""
-    mark = _target_outcome_text(session, run, accuracy) if run else ""
-    if accuracy.headline_metric is not None:
-        metric = formatting.metric_text(accuracy.headline_metric, simulated_mark)
-    elif accuracy.agreement is not None and session.target is not None and session.target.kind == "agreement":
-        metric = formatting.agreement_text(accuracy.agreement, simulated_mark)
-    else:
-        metric = ""
-    rows = []
-    for name, output in accuracy.outputs.items():
-        worst = NOT_MEASURED if output.errors.mismatch is None else ""
-        if output.worst_index is not None:
-            worst = formatting.worst_sample_text(output.worst_index, output.worst_sqnr_db, simulated_mark)
-        rows.append({"output": name, "worst sample": worst, "NaN/Inf": str(output.errors.nonfinite_count),
-                     **dict(zip((column.key for column in list_error_columns("runs")),
-                                output.errors.cell_texts("runs", simulated_mark), strict=True))})
-    if rows:
-        rows[0] |= {"run": title, "metric": metric, "outcome": mark}
-    return rows
+def _run_rows(session: Session, columns: Sequence[RunColumn], title: str, run_row: RunRow,
+              run: str = "") -> list[list[str]]:
+    """A row for each judged output; a ``run`` adds whether the target is met."""
+    outcome = _target_outcome_text(session, run, run_row.accuracy) if run and run_row.accuracy is not None else ""
+    rows = [["", name, *(column.text(row) for column in columns), ""]
+            for name, row in run_row.split_by_output().items()]
+    return [[title, *rows[0][1:-1], outcome], *rows[1:]] if rows else []
 
 
-def _engine_rows(session: Session, title: str, engine_result: EngineResult, run: str = "") -> list[_RunCells]:
-    """The rows of an engine, with its latency and size; one that cannot run here has the size only.
+def _engine_rows(session: Session, columns: Sequence[RunColumn], title: str, engine_result: EngineResult,
+                 run: str = "") -> list[list[str]]:
+    """Returns the table rows of an engine, with its latency and size. An engine that cannot run here has only its size.
 
-    One that was not built as asked says so, after a row with the simulation of what was built instead.
+    The title of an engine that was not built as requested says so. A row with the simulation of the built config comes
+    before it.
     """
     if engine_result.failure_reason:
-        return [{"run": title, "output": "not built"}]
+        return [[title, "not built"]]
     title = _engine_row_title(title, engine_result)
-    simulated_rows = []
-    if engine_result.simulated_accuracy is not None:
-        simulated_rows = _accuracy_rows(session, f"{title}, simulated", engine_result.simulated_accuracy)
+    simulated_row = RunRow(engine_result.simulated_accuracy, SIMULATED_MARK)
+    rows = _run_rows(session, columns, f"{title}, simulated", simulated_row)
+    engine_row = RunRow(engine_result.accuracy, engine=engine_result)
     if engine_result.accuracy is None:
-        rows = [{"run": title, "output": "built, cannot run here"}]
-    else:
-        rows = _accuracy_rows(session, title, engine_result.accuracy, "", run)
-    if engine_result.latency_ms is not None:
-        rows[0]["ms"] = formatting.number_text(
-            engine_result.latency_ms[0]) + (" quick" if engine_result.is_quick_build else "")
-    if engine_result.engine_bytes is not None:
-        rows[0]["MB"] = formatting.megabytes_text(engine_result.engine_bytes)
-    return simulated_rows + rows
+        return [*rows, [title, "built, cannot run here", *(column.text(engine_row) for column in columns)]]
+    return rows + _run_rows(session, columns, title, engine_row, run)
 
 
-def _exported_run_rows(session: Session, exported_run: ExportedRun, run: str) -> list[_RunCells]:
-    """Returns the rows of an exported file that ONNX Runtime executed; they have no latency and no size."""
+def _exported_run_rows(session: Session, columns: Sequence[RunColumn], exported_run: ExportedRun,
+                       run: str) -> list[list[str]]:
+    """Returns the table rows of an exported file that ONNX Runtime executed. They have no latency and no size."""
     title = (
         f"{run_title(formatting.executed_run_key(run), session.config.uses_only_file_precisions)} "
         f"({exported_run.executor_name})"
     )
     if exported_run.accuracy is None:
-        return [{"run": title, "output": f"not executed: {exported_run.missing_reason}"}]
-    return _accuracy_rows(session, title, exported_run.accuracy, "", run)
+        return [[title, f"not executed: {exported_run.missing_reason}"]]
+    return _run_rows(session, columns, title, RunRow(exported_run.accuracy), run)
 
 
 def _engine_row_title(title: str, engine_result: EngineResult) -> str:
     title = f"{title} ({engine_result.builder_text})"
-    return title if engine_result.is_built_as_requested else f"{title}, otherwise"
+    return title if engine_result.is_built_as_requested else f"{title}, other precision"
 
 
 def _build_attempt_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """What was tried for the engines that were not built as asked, or not at all."""
+    """Returns the build attempts of each engine that was not built as requested, or not built at all."""
     lines = []
     for name, result in engine_results.items():
         if result.failure_reason and len(result.attempts) < 2:
@@ -291,7 +269,7 @@ def _build_attempt_lines(engine_results: Mapping[str, EngineResult]) -> list[str
 
 
 def _precision_share_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """How many layers of each engine compute in what, and their share of the time."""
+    """Returns a table of the number of engine layers in each precision, and their share of the time."""
     shares = {
         name: result.engine_report.precision_shares()
         for name, result in engine_results.items()
@@ -313,12 +291,12 @@ def _precision_share_lines(engine_results: Mapping[str, EngineResult]) -> list[s
 
 
 def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """Whether the FP32 engine computes something else, and what to look at if an engine is worse than simulated."""
+    """Returns a line about a wrong FP32 engine, and the checks for engines that are less accurate than simulated."""
     lines = ["", f"not a precision problem: {fault}"] if (fault := fp32_engine_fault_text(
         session.results.fp32_engine)) else []
     for run, checks in session.list_engine_checks().items():
         if run not in engine_results:
-            continue  # the config equals another run, which is listed
+            continue  # the config equals another run in the list
         gap = sqnr_gap_of_engine_db(
             engine_results[run].select_comparable_simulation(session.get_run_results(run).accuracy),
             engine_results[run].accuracy)
@@ -328,7 +306,10 @@ def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineRes
 
 
 def _worst_group_lines(session: Session, run: str) -> list[str]:
-    """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
+    """Returns a table of the groups with the largest error shares in a run, or with the largest isolated errors.
+
+    Isolated errors are used if no error shares were measured.
+    """
     results, config = session.get_run_results(run), session.list_run_configs()[run]
     shares, outline = results.shares, session.opened_network.outline
     worst_names = sorted(shares, key=lambda name: math.inf
@@ -340,7 +321,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
                  if item.isolated is not None and not item.isolated.exact}
         worst_names = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
         title = f"largest isolated errors in {run_name}"
-    rows = [[title, "operator", "precision", "share", "on", "isolated", "accumulated", "SQNR if raised"]]
+    rows = [[title, "operator", "precision", "share", "samples", "isolated", "accumulated", "SQNR if raised"]]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     for name in worst_names:
         share, group = shares.get(name), outline.get_group(name)
@@ -370,7 +351,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
 
 
 def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
-    """What a group owns, and on how many samples that was taken."""
+    """Returns the error share of a group and the number of samples behind it, as table cells."""
     if error_share is None:
         return "", ""
     if error_share.unknown_reason:
@@ -380,7 +361,6 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
 
 
 def config_markdown(network: NetworkOutline, config: PrecisionConfig, path: str) -> str:
-    """A config as a table in Markdown."""
     lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"{config.defaults_text}; "

@@ -1,4 +1,4 @@
-"""The command `search`."""
+"""The command `search`, which finds a config with few raised layers that meets a tolerance."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ def _complete_search_methods(ctx: click.Context, parameter: click.Parameter, inc
 
 def _parse_search_precisions(text: str | None,
                              has_config: bool) -> tuple[Precision | None, tuple[Precision, ...], Precision | None]:
-    """The lowest of the rungs named (None with a config), those between, and the highest; nothing where none is named.
+    """Returns the lowest precision of ``--rungs`` (None with a config), the intermediate precisions, and the highest.
+
+    If the text is None, all are empty.
 
     Raises:
-        InputError: they are no precisions, or not in order.
+        InputError: A name is not a valid precision, or the precisions are not in order.
     """
     if text is None:
         return None, (), None
@@ -91,8 +93,8 @@ def _validate_pattern(text: str) -> None:
 @add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS)
 @option_under_heading(
     "Config", "--precision", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
-    help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
-    "precisions of its own, what its file has.")
+    help="Start with everything in this precision, in place of a config. Without: int8; for a network with "
+    "file precisions: file.")
 @option_under_heading(
     "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT",
     help="Target that the result must meet, like sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; "
@@ -116,36 +118,36 @@ def _validate_pattern(text: str) -> None:
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
 @option_under_heading(
-    "Search", "--lower", is_flag=True, help="The same as --method lower: begin with everything in FP32 (see "
-    "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
+    "Search", "--lower", is_flag=True, help="The same as --method lower: start with everything in FP32 (see "
+    "--from) and reduce layer by layer, the most expensive layers first. Layers that a --config has reduced stay so.")
 @option_under_heading("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
                       help="The precision that --lower and --method scoped start with: the same as --higher.")
 @option_under_heading(
     "Search", "--sample", metavar="N|worst", callback=make_option_check_callback(_validate_sample_text),
-    help="Judge on the batch that holds this sample alone (with --batch 1 "
-    "that sample), then the result on all others.")
+    help="Search on the batch of this sample only (with --batch 1 on that "
+    "sample), then measure the result on all others.")
 @option_under_heading("Search", "--higher", default="fp32", show_default=True,
                       type=click.Choice(["fp32", "fp16", "bf16"]), help="The precision that layers are raised to.")
 @option_under_heading(
     "Search", "--rungs", metavar="A,B,...",
     callback=make_option_check_callback(lambda text: _parse_search_precisions(text, True)),
-    help="Precisions that layers may end in, lowest first, like "
-    "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with products summed in FP32): the search begins with the "
+    help="Candidate precisions, lowest first, like "
+    "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with an FP32 accumulator): the search begins with the "
     "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
-    "what it raised the lowest of those between that does; tf32 is given to all layers in FP32 or none.")
+    "each raised layer the lowest precision that suffices; tf32 is given to all layers in FP32 or none.")
 @option_under_heading("Search", "--preset", "presets", multiple=True, hidden=True)
 @option_under_heading("Search", "--sticky", multiple=True, hidden=True)
 @option_under_heading(
-    "Search", "--free/--no-free", default=None, help="Try operators for decomposed norms, SmoothQuant and bias "
-    "correction before layers are raised, or do not. Without: only scoped and lower do not.")
+    "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
+    "operators for decomposed norms, SmoothQuant, bias correction. Without: all methods do, except scoped and lower.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
-                      "Without: only scoped and lower do not.")
+                      "Without: all methods do, except scoped and lower.")
 @option_under_heading(
     "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
     "out if there are enough, and the exit code depends on the result on these too.")
 @option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
-                      help="Raise at most N layers (groups); writes the best config within this budget.")
+                      help="Raise at most N fused layers, and write the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
                       help="Stay within this latency, as estimated from two engines.")
 @option_under_heading(
@@ -165,9 +167,9 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
            max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
            fail_codes: tuple[int, ...], ignored_fail_codes: tuple[int, ...], fail_patterns: tuple[str, ...],
            artifact_folder: str | None, markdown_path: str | None, output: str, **arguments: Any) -> None:
-    """Find the fewest layers to raise so that a tolerance is met.
+    """Find the fewest layers to raise so that the tolerances are met.
 
-    Exit code 0: it is met. 1: it is not, and the best config that was found is written.
+    Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """
     from trt_tui.cli.headless_session import open_search_session
     from trt_tui.cli.search_report import search_report, search_table
@@ -209,7 +211,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         search_status = session.search_status
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
         reports = [(markdown_path,
-                    search_report)] if search_status.end_event is not None else []  # it says how the search ended
+                    search_report)] if search_status.end_event is not None else []  # the report needs the end event
         write_text_outputs([(output_path, Session.precision_json_text), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",

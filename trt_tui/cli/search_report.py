@@ -9,9 +9,11 @@ from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import Evaluation, SearchOutcome
 from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.errors import InputError
@@ -24,7 +26,8 @@ PLOT_WIDTH_CELLS, PLOT_HEIGHT_ROWS = 48, 8
 
 
 def search_table(session: Session) -> str:
-    """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
+    """Returns the report of a search: raised layers with reasons, ranges, the parts of the metric, and the built
+    engines."""
     ended, outline = _get_end_event(session), session.opened_network.outline
     result = ended.result
     strategy_text = f"{ended.description}; " if ended.used_method else ""
@@ -50,13 +53,14 @@ def search_table(session: Session) -> str:
 
 
 def precision_reduction_rows(session: Session) -> list[list[str]]:
-    """What a strategy that goes downwards has tried, layer by layer, with a header; [] for any other."""
+    """Returns the table of the trials of a top-down search, layer by layer, with a header; [] for any other search."""
     search_status, outline = _get_search_status(session), session.opened_network.outline
     return reduction_table(_get_end_event(session).result.reduction_steps, outline, search_status.request)
 
 
 def evaluation_rows(session: Session) -> list[list[str]]:
-    """Every config that a search has tried; see `trt_tui.session.search_status.evaluation_table`."""
+    """Returns the table of all configs that a search has evaluated; see
+    `trt_tui.session.search_status.evaluation_table`."""
     ended = _get_end_event(session)
     return evaluation_table(ended.evaluations, ended.engine_texts, session.opened_network.outline,
                             _get_search_status(session).request, session.results.reference_metric)
@@ -81,7 +85,7 @@ def _get_best_evaluation(session: Session) -> Evaluation:
 
 
 def search_headline(session: Session) -> str:
-    """The outcome in one line."""
+    """Returns the outcome of a search in one line."""
     request, result = _get_search_status(session).request, _get_end_event(session).result
     description = result.summary
     if result.outcome is SearchOutcome.NOTHING_TO_DO:
@@ -97,8 +101,11 @@ def search_headline(session: Session) -> str:
 
 
 def search_evidence_lines(session: Session) -> list[str]:
-    """Where the figures come from: the reference if one is named, the outcome as simulated and on held-out samples,
-    confirmed by an engine or simulated only."""
+    """Returns lines about the evidence of a search: the reference, the results, and their confirmation.
+
+    The results are those of the simulation, of the executed export, and on held-out samples. The last line states
+    whether an engine confirmed the result.
+    """
     held_out, result = _get_end_event(session).held_out, _get_end_event(session).target_outcome
     simulated_lines = [f"simulated: {result.text}"] if result is not None else []
     reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
@@ -134,7 +141,7 @@ def _engine_confirmation_lines(session: Session) -> list[str]:
 
 
 def search_metric_rows(session: Session) -> list[list[str]]:
-    """The metric's parts in FP32, at the start of the search and as found, that with the worst drop first."""
+    """Returns a table of the metric's parts in FP32, in the start config and in the result, by decreasing drop."""
     ended = _get_end_event(session)
     found_metric, start_metric = (accuracy.metric if (accuracy := item.target_result.accuracy) is not None else {}
                                   for item in (_get_best_evaluation(session), ended.evaluations[0]))
@@ -148,10 +155,12 @@ def search_metric_rows(session: Session) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class BuiltConfigPoint:
-    """A config that was built: its figure simulated and as built (in the target's unit), and its latency in ms.
+    """A built config in the plot of accuracy against latency, with its simulated value and the value of its engine.
 
     Attributes:
-        is_pareto: No other one is as fast and as accurate.
+        value: The value of the engine in the unit of the target; higher is better.
+        latency_ms: The latency in ms.
+        is_pareto: True if no other config is as fast and as accurate.
     """
 
     name: str
@@ -160,14 +169,14 @@ class BuiltConfigPoint:
     built_text: str
     value: float
     latency_ms: float
-    bytes: int | None
+    engine: EngineResult
     is_pareto: bool = False
 
 
 def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
-    """The configs that were built and timed, the fastest first, those on the accuracy-against-latency front marked.
+    """Returns the configs with a measured engine, the fastest first, with the configs on the Pareto front marked.
 
-    The front is Pareto's: no other config is faster at the same figure or better at the same latency.
+    No other config is faster than a config on the front at the same accuracy, or more accurate at the same latency.
     """
     target, points = session.target, []
     for config, results in session.results.items():
@@ -184,26 +193,25 @@ def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
                      if results.accuracy is not None else NOT_MEASURED)
         points.append(
             BuiltConfigPoint(name, raised, simulated, target.measured_value_text(engine.accuracy),
-                             -value if not target.is_higher_better else value, engine.latency_ms[0],
-                             engine.engine_bytes))
+                             -value if not target.is_higher_better else value, engine.latency_ms[0], engine))
     points.sort(key=lambda point: (point.latency_ms, -point.value))
     pareto_indices = search_front([(point.latency_ms, point.value) for point in points])
     return [replace(point, is_pareto=index in pareto_indices) for index, point in enumerate(points)]
 
 
 def pareto_rows(points: Sequence[BuiltConfigPoint]) -> list[list[str]]:
-    """The points with a letter each, and a header."""
-    rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
+    """Returns the table of the built configs with a header; a letter identifies each config in the plot."""
+    columns = list_run_columns("search")
+    rows = [["built", "raised", "simulated", "engine", *(column.title for column in columns), ""]]
     return rows + [[
-        f"{letter} {point.name}",
-        str(point.raised_count), point.simulated_text, point.built_text,
-        formatting.number_text(point.latency_ms), NOT_MEASURED
-        if point.bytes is None else formatting.megabytes_text(point.bytes), "front" if point.is_pareto else ""
+        f"{letter} {point.name}", str(point.raised_count), point.simulated_text, point.built_text,
+        *(column.text(RunRow(engine=point.engine)) or NOT_MEASURED for column in columns),
+        "front" if point.is_pareto else ""
     ] for letter, point in zip(_point_letters(points), points, strict=True)]
 
 
 def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
-    """The points by their letters: latency to the right, accuracy upwards."""
+    """Returns the plot of the built configs: latency to the right, accuracy upwards, a letter for each config."""
     finite = [point.value for point in points if math.isfinite(point.value)]
     min_result, max_result = (min(finite), max(finite)) if finite else (0.0, 0.0)
     min_ms, max_ms = min(point.latency_ms for point in points), max(point.latency_ms for point in points)
@@ -229,7 +237,7 @@ def _point_letters(points: Sequence[BuiltConfigPoint]) -> list[str]:
 
 
 def search_report(session: Session) -> str:
-    """What a search found, with the evidence, in Markdown."""
+    """Returns the report of a search with its evidence in Markdown."""
     points = list_pareto_points(session)
     ended = _get_end_event(session)
     lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks]

@@ -1,7 +1,7 @@
-"""stdout and stderr of the commands: what cannot be written is reported once and stops nothing else.
+"""The streams stdout and stderr of the commands. A write error is reported once and stops nothing else.
 
-A reader of stdout that has gone away (``| head``) is no error. If stderr cannot be written, only messages are lost.
-Closed descriptors are opened on the null device, so that no file and no pipe gets their numbers.
+If the reader of stdout has gone away (``| head``), no error is reported. If stderr cannot be written, only messages are
+lost. Closed descriptors are opened on the null device, so that no file and no pipe gets their numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _StandardStream(io.FileIO):
-    """A standard stream; after its first fault it accepts everything and writes nothing."""
+    """A standard stream that accepts and drops all data after its first write error."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -41,7 +41,7 @@ class _StandardStream(io.FileIO):
             return memoryview(data).nbytes
 
     def handle_write_error(self, error: OSError) -> None:
-        """Called with the first fault."""
+        """Handles the first write error of the stream; ignores the error by default."""
 
 
 class _StandardOutput(_StandardStream):
@@ -56,7 +56,7 @@ _OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red"}
 
 
 def print_table(text: str) -> None:
-    """Prints a report on stdout; in a terminal the verdicts of its rows have colours, unless NO_COLOR is set."""
+    """Prints a report on stdout. In a terminal, PASS and FAIL in its rows have colours, unless NO_COLOR is set."""
     stream = sys.stdout
     if isinstance(stream, EscapingTextStream) and os.isatty(1) and not os.environ.get("NO_COLOR") \
             and os.environ.get("TERM") != "dumb":
@@ -66,7 +66,7 @@ def print_table(text: str) -> None:
 
 
 def print_messages(*lines: str) -> None:
-    """Prints lines on stderr, with hidden characters written out."""
+    """Prints lines on stderr, with hidden characters escaped."""
     for line in lines:
         click.echo(escape_hidden_characters(line), err=True)
 
@@ -78,7 +78,10 @@ def _colour_outcome_words(text: str) -> str:
 
 @contextlib.contextmanager
 def protect_standard_streams() -> Iterator[None]:
-    """Puts streams of this module in the place of the interpreter's for a block, where nobody else has."""
+    """Replaces stdout and stderr inside a block by streams that report a write error once.
+
+    Streams that other code has already replaced are left unchanged.
+    """
     _reopen_closed_descriptors()
     old_streams = sys.stdout, sys.stderr
     if sys.stdout in (None, sys.__stdout__):
@@ -99,7 +102,7 @@ def _open_text_stream(stream: _StandardStream, replaced_stream: io.TextIOWrapper
 
 
 def _reopen_closed_descriptors() -> None:
-    """Opens descriptors 0 to 2 that are closed; what is written to a stdout that was closed fails."""
+    """Opens the descriptors 0 to 2 if they are closed. Writing to a stdout that was closed still fails."""
     for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)

@@ -1,8 +1,9 @@
-"""Refuses options that would have no effect, with the reason, before anything is opened."""
+"""The check for command-line options that have no effect: they are refused, with the reason, before anything is
+opened."""
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import InputError
 
 ParameterValues = Mapping[str, Any]
-"""The values of a command's parameters, by name."""
+"""The values of a command's parameters by parameter name."""
 
 _PRODUCTION_OPTIONS = tuple(builder_option_specs())
 _ENGINE_OPTIONS = ("weak", "strict", "judge_at", "builds", *_PRODUCTION_OPTIONS, "compute_capability")
@@ -23,7 +24,11 @@ _DATA_OPTIONS = ("data", "calib_data", "calib_method", "calib_cache", "samples",
 
 @dataclass(frozen=True)
 class IneffectiveOptions:
-    """Options of some commands that have no effect if ``has_no_effect`` returns True, and why."""
+    """Options of some commands that have no effect under a condition, with the reason.
+
+    Attributes:
+        has_no_effect: Function that returns True if the options have no effect with the given parameter values.
+    """
 
     commands: tuple[str, ...]
     options: tuple[str, ...]
@@ -130,7 +135,7 @@ INEFFECTIVE_OPTIONS = (
 
 
 def find_given_options() -> dict[str, str]:
-    """The options of the running command that stand on its command line, as they are written, by parameter name."""
+    """Returns the options that the user typed on the command line, as typed, by parameter name."""
     context = click.get_current_context()
     written = {option.name: max(option.opts, key=len) for option in context.command.params
                if isinstance(option, click.Option)}
@@ -138,61 +143,65 @@ def find_given_options() -> dict[str, str]:
             and context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
+def no_effect_text(options: Sequence[str]) -> str:
+    return f"{' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect here"
+
+
 def refuse_ineffective_options() -> None:
-    """Checks the options of the running command.
+    """Refuses options of the running command that have no effect.
 
     Raises:
-        InputError: one of them would do nothing.
+        InputError: An option would have no effect.
     """
     context = click.get_current_context()
     written_options = find_given_options()
     for rule in INEFFECTIVE_OPTIONS:
         ineffective = [written_options[name] for name in rule.options if name in written_options]
         if context.info_name in rule.commands and ineffective and rule.has_no_effect(context.params):
-            raise InputError(f"{' and '.join(ineffective)} has no effect here", rule.reason, rule.next_step)
+            raise InputError(no_effect_text(ineffective), rule.reason, rule.next_step)
 
 
 def _list_unread_data_options(reads_shapes: bool) -> list[str]:
-    """The options about data on the running command line that are not read if all ranges are known.
+    """Returns the data options on the command line that are not read if all ranges are known.
 
     Args:
-        reads_shapes: Whether the shapes of the data are read all the same.
+        reads_shapes: True if the shapes of the data are read nevertheless.
     """
     read_options = {"calib_cache", *(("data", "samples", "batch", "shapes") if reads_shapes else ())}
     return [text for name, text in find_given_options().items() if name in _DATA_OPTIONS and name not in read_options]
 
 
 def warn_of_unread_data_options(reason: str, *, reads_shapes: bool) -> None:
-    """Says which options about data were not read.
+    """Prints a warning about data options that were not read.
 
     Args:
-        reason: Why no data was needed for ranges; "" where it was.
-        reads_shapes: Whether the shapes of the data were read all the same.
+        reason: The reason why the ranges needed no data; "" if they did.
+        reads_shapes: True if the shapes of the data were read nevertheless.
     """
     if reason and (unread := _list_unread_data_options(reads_shapes)):
         click.echo(f"Warning: {', '.join(unread)}: not read, since {reason}.", err=True)
 
 
 def replace_stdout_alias(path: str | None) -> str | None:
-    """``-`` for a path that is stdout by another name (such as /dev/stdout), else the path."""
+    """Returns ``-`` for a path that is another name of stdout (such as /dev/stdout), and the path itself if not."""
     if path in (None, "-"):
         return path
     try:
         path_stat, stdout_stat = os.stat(str(path)), os.fstat(1)
-    except (OSError, ValueError):  # nothing stands there, so it is not stdout
+    except (OSError, ValueError):  # the path does not exist, so it is not stdout
         return path
     is_null_device = stat.S_ISCHR(path_stat.st_mode) and os.path.samestat(path_stat, os.stat(os.devnull))
     return "-" if os.path.samestat(path_stat, stdout_stat) and not is_null_device else path
 
 
 def resolve_output_paths(path_by_option: Mapping[str, str | None]) -> list[str | None]:
-    """Returns the places of outputs, with ``-`` for stdout, to which at most one goes.
+    """Returns the output paths of a command, with ``-`` for stdout, which only one output may use.
 
     Args:
-        path_by_option: The places, by the options that name them.
+        path_by_option: The paths by the options that name them.
 
     Raises:
-        InputError: several go to stdout.
+        InputError: Several outputs go to stdout.
     """
     paths = [replace_stdout_alias(path) for path in path_by_option.values()]
     stdout_options = [option for option, path in zip(path_by_option, paths, strict=True) if path == "-"]

@@ -213,7 +213,7 @@ class Cluster:
         self._workers.clear()
         if was_connected:
             self._post_message("warning",
-                               f"The Dask scheduler is lost ({reason}): their work continues here.")
+                               f"The Dask scheduler is lost ({reason}): this process continues the work.")
         for task_run in self._task_runs:
             task_run.wake()
 

@@ -138,7 +138,7 @@ class TaskRun:
             item_text = self.task.describe_item(batch.items[0])
             self.end_with_error(
                 TrtTuiError(
-                    f"{item_text}: {lost_workers} workers ended on it", worker_exit_text,
+                    f"{item_text}: {lost_workers} workers ended while they measured it", worker_exit_text,
                     "The log contains their output. Memory may be short (--batch), or a library of "
                     "operators at fault."))
             return

@@ -146,7 +146,7 @@ class WorkerWorkspace:
         for kind, actual_hash, expected_hash in (("network", fingerprint.sha256, manifest.source.sha256),
                                                  ("samples", fingerprint.data_sha256, manifest.source.data_sha256)):
             if actual_hash != expected_hash:
-                raise InputError(f"it reads another {kind}", "the same files have other results there")
+                raise InputError(f"it reads another {kind}", "the same files give other data there")
         _ = workspace.analysis
         self._workspace = workspace
 

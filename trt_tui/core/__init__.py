@@ -1,1 +1,1 @@
-"""What is computed, and on what: no backend and no user interface in it."""
+"""The computations of the program, without backends and user interface."""

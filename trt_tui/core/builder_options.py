@@ -1,8 +1,8 @@
-"""How production builds its engines, beside precisions and shapes: one record for all that builds or tells how to.
+"""The options of the TensorRT builder, without precisions and shapes, in one record.
 
-`BuilderOptions` is read by `trt-tui build`, by engines that are judged, by bundles, and by the command lines for other
-tools; the options of the command line are made from its fields. What a field is called elsewhere stands beside it, as
-`BuilderOptionSpec`.
+`trt-tui build`, measured engines, bundles and the exported command lines for other tools all read `BuilderOptions`. Its
+fields also define the options of the command line. A `BuilderOptionSpec` beside each field holds the names of the
+option in other tools.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from typing import Any
 from trt_tui.errors import InputError
 
 TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-"""Those that trtexec 8.6 and 10 know."""
+"""The tactic sources that trtexec 8.6 and 10 know."""
 
 WORKSPACE_POOL = "WORKSPACE"
-"""The memory pool that kernels may use beside weights and activations."""
+"""The memory pool that kernels may use in addition to weights and activations."""
 
 OMISSION_MARKER = "NOT_TOLD"
-"""The word in exported files before what they lack of a config; `trt_tui.core.exporters.omissions` makes it, and
-`trt_tui.core.importers` reads it."""
+"""The word that precedes, in exported files, the parts of a config that the file lacks.
+`trt_tui.core.exporters.omissions` writes it, and `trt_tui.core.importers` reads it."""
 
 
 def escape_path_argument(path: str) -> str:
-    """Returns a path as an argument of a command, which no program takes for an option."""
+    """Returns a path as a command argument that no program mistakes for an option."""
     return f"./{path}" if path.startswith("-") else path
 
 
 @dataclass(frozen=True)
 class BuilderOptionSpec:
-    """How one field of `BuilderOptions` is asked for and told to others.
+    """The names and texts of one field of `BuilderOptions` on the command line and in other tools.
 
     Attributes:
         option: The option of the command line.
-        help: What it does, for the command line.
-        label: What evidence calls it, ``{}`` for its value.
-        value_kind: What the option takes: "" for a flag, "names" with commas, "file", "files" or "texts" (repeated), or
-            a number.
+        help: The effect of the option, for ``--help``.
+        label: The name in evidence, with ``{}`` for the value.
+        value_kind: The kind of value: "" for a flag, "names" with commas, "file", "files" or "texts" (repeated), or
+            "number".
         number_range: The range of a number.
-        choices: The words that it may have.
-        flag: The ``BuilderFlag`` that it sets.
-        trtexec: Its argument there, ``{}`` for its value; from sampleOptions.cpp of NVIDIA/TensorRT.
-        polygraphy: Its arguments for ``polygraphy convert``; the value follows, or stands at ``{}``.
+        choices: The allowed words, with the names that TensorRT gives to them.
+        flag: The ``BuilderFlag`` that the option sets.
+        trtexec: The argument of trtexec, with ``{}`` for the value; from sampleOptions.cpp of NVIDIA/TensorRT.
+        polygraphy: The arguments of ``polygraphy convert``. The value follows the last argument, or replaces ``{}``.
         cpp: A line of C++ on ``config``.
-        unsupported_releases: Releases that lack it, as bundles name them.
+        unsupported_releases: The releases without the option, as bundles name them.
     """
 
     option: str
@@ -78,21 +78,22 @@ def _builder_flag_field(cli_option: str, builder_flag: str, help_text: str, trte
 
 @dataclass(frozen=True)
 class BuilderOptions:
-    """How the builder is to work and what its engines are to be like; the builder's own defaults where nothing is said.
+    """The options of the TensorRT builder. The default of each field is the builder's own default.
 
     Attributes:
-        plugins: Libraries of plugins to load.
-        timing_cache: File of measured tactics, read if it is there and written after the build; "" for none.
+        plugins: Plugin libraries to load.
+        timing_cache: File of measured tactics, read if it exists and written after the build; "" for none.
         optimization_level: 0 to 5.
-        tactic_sources: Those that may be used.
-        refit: Weights can be replaced in the engine.
-        strip_plan: The engine has no weights until it is refitted, and yields zeros.
-        version_compatible: Later releases of the same major one load it.
-        hardware_compatibility: What other GPUs it runs on: "ampere+" or "same", those of the same compute capability.
-        workspace: What kernels may use of the GPU's memory, in MiB.
-        sparsity: Weights in which two of four values are zero are computed as such.
-        profiles: Further optimization profiles, as written; `trt_tui.core.data.shapes.parse_additional_profiles` reads
-    them.
+        tactic_sources: The tactic sources that the builder may use.
+        refit: True if the weights of the engine can be replaced.
+        strip_plan: True if the engine contains no weights. It yields zeros until it is refitted.
+        version_compatible: True if later releases of the same major release can load the engine.
+        hardware_compatibility: Other GPUs on which the engine runs: "ampere+", or "same" for the same compute
+            capability.
+        workspace: GPU memory that kernels may use, in MiB.
+        sparsity: True if weights in which two of four values are zero may use sparse kernels.
+        profiles: Additional optimization profiles as written by the user;
+            `trt_tui.core.data.shapes.parse_additional_profiles` reads them.
     """
 
     plugins: tuple[str, ...] = _option_field((), BuilderOptionSpec(
@@ -138,44 +139,45 @@ class BuilderOptions:
 
     @property
     def requested_options(self) -> Iterator[tuple[Field[Any], BuilderOptionSpec, Any]]:
-        """The fields that were asked for, with their settings and values."""
+        """The fields that differ from their defaults, each with its `BuilderOptionSpec` and its value."""
         for option_field in fields(self):
             if (value := vars(self)[option_field.name]) != option_field.default:
                 yield option_field, option_field.metadata["setting"], value
 
     @property
     def requested_option_texts(self) -> tuple[str, ...]:
-        """What was asked for, for people: "REFIT", "workspace 512 MiB"."""
+        """The requested builder options as texts for users: "REFIT", "workspace 512 MiB"."""
         return tuple(setting.label.format(", ".join(value) if isinstance(value, tuple) else value)
                      for _, setting, value in self.requested_options if setting.label)
 
     @property
     def requested_option_names(self) -> tuple[str, ...]:
-        """The options of the command line that were given."""
         return tuple(setting.option for _, setting, _ in self.requested_options)
 
     @property
     def options_for_measured_engine(self) -> BuilderOptions:
-        """How an engine is built that is to be judged: with its weights in it."""
+        """The builder options for an engine that is measured. Such an engine contains its weights."""
         return replace(self, strip_plan=False)
 
     @property
     def comparison_key(self) -> tuple[object, ...]:
-        """Equal where engines are built alike; where timings are kept decides nothing, and plugins are told by their
-        content elsewhere."""
+        """A key that is equal for equal builds.
+
+        The timing cache does not influence the key. Plugins are compared elsewhere, by their content.
+        """
         return tuple((option_field.name, value)
                      for option_field, _, value in self.requested_options
                      if option_field.name not in ("timing_cache", "plugins"))
 
     def check_release_support(self, release: str, release_title: str) -> None:
-        """Checks that a release has what is asked for.
+        """Checks that a TensorRT release has all requested builder options.
 
         Args:
             release: "8.6", "10", "11" or "rtx".
-            release_title: It in words.
+            release_title: The name of the release for users.
 
         Raises:
-            InputError: it lacks an option; names it.
+            InputError: The release lacks an option; the error names the option.
         """
         for option_field, setting, value in self.requested_options:
             if release in setting.unsupported_releases or release == "8.6" and (option_field.name, value) == (
@@ -185,11 +187,13 @@ class BuilderOptions:
                                  f"Leave out {setting.option}, or build with another release.")
 
     def trtexec_arguments(self, release: str) -> tuple[str, ...]:
-        """The arguments for trtexec of a release ("10", "11"); tactic sources are left out for 11, which throws on
-        their names."""
+        """Returns the arguments for trtexec of a release ("10", "11").
+
+        Tactic sources are omitted for release 11, which throws on their names.
+        """
         arguments: list[str] = []
         for option_field, setting, value in self.requested_options:
-            if option_field.name == "tactic_sources":  # trtexec adds to and removes from the default
+            if option_field.name == "tactic_sources":  # trtexec adds sources to its default and removes sources from it
                 all_sources = dict.fromkeys((*TACTIC_SOURCES, *value))
                 value = ",".join(f"{'+' if source in value else '-'}{source}" for source in all_sources)
                 if release == "11":
@@ -203,7 +207,7 @@ class BuilderOptions:
         return tuple(arguments)
 
     def polygraphy_arguments(self) -> tuple[str, ...]:
-        """The arguments for ``polygraphy convert``."""
+        """Returns the arguments for ``polygraphy convert``."""
         arguments: list[str] = []
         for _, setting, value in self.requested_options:
             items = value if isinstance(value, tuple) else (value,)
@@ -219,7 +223,11 @@ class BuilderOptions:
         return tuple(arguments)
 
     def cpp_config_lines(self) -> tuple[str, ...]:
-        """Lines of C++ on ``config``, without what is told the builder otherwise (libraries, timings)."""
+        """Returns the C++ lines that set the builder options on ``config``.
+
+        Options that TensorRT does not receive through ``config``, such as plugin libraries and timing caches, have no
+        line.
+        """
         return tuple(
             setting.cpp.format(setting.choices.get(value, value))
             for _, setting, value in self.requested_options
@@ -227,5 +235,5 @@ class BuilderOptions:
 
 
 def builder_option_specs() -> dict[str, BuilderOptionSpec]:
-    """All settings, by the field's name."""
+    """Returns the `BuilderOptionSpec` of every builder option, by field name."""
     return {option_field.name: option_field.metadata["setting"] for option_field in fields(BuilderOptions)}

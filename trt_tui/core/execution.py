@@ -1,7 +1,7 @@
-"""Who does what a measurement consists of: this process one thing after the other, or several processes.
+"""The protocols of tasks, which are the units of parallel work, and of the executors that run tasks.
 
-A measurement makes an `Task` and says with which items; `Executor` do it with each. The results are the same whoever
-does it, and come in whatever order they are done.
+A measurement creates a `Task` and a list of items. An `Executor` applies the task to each item, in this process or in
+several processes. The results do not depend on the executor. They arrive in the order in which the items are finished.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -17,53 +17,61 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Waitable(Protocol):
-    """There is nothing to do until ``ready`` returns True: a thread is at work."""
+    """A wait of a task for another thread. The task has nothing to do until ``ready`` returns True."""
 
     @property
     def ready(self) -> Callable[[], bool]:
-        """Whether there is."""
+        """The function that returns True as soon as the task can continue."""
 
 
 class Task(Protocol[S_contra, Item_contra, T_co]):
-    """What is done with each item.
+    """A unit of work that is applied to each item.
 
-    It is pickled, once for each process that does it; what it keeps from one item to the next is not.
+    Each process receives one pickled copy. State that a task caches between items is not pickled.
     """
 
     def describe_item(self, item: Item_contra) -> str:
-        """What an item is, for people."""
+        """Returns a description of the item for users."""
 
     def run_item(self, context: S_contra, item: Item_contra) -> Generator[Waitable | None, None, T_co]:
-        """Yields between two runs, or what it waits for; returns what came of the item, which is pickled too.
+        """Executes the task for one item.
+
+        Yields None between two executions, or the `Waitable` that the task waits for. Returns the result of the item,
+        which must be picklable.
 
         Args:
-            context: What is open in the process: the same network, data and backends everywhere.
+            context: The opened network, data and backends, equal in every process.
         """
 
 
 class Executor(Protocol[S_co]):
-    """Do errands."""
+    """The interface of an object that applies tasks to items, in this process or on a cluster."""
 
     def map(self, task: Task[S_co, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
-        """Yields an item with what came of it once that is known, and None in between.
+        """Yields each item with its result as soon as the result is available, and None in between.
 
-        Whoever closes the iterator stops the work.
+        Closing the iterator stops the work.
 
         Raises:
-            TrtTuiError: an item failed.
+            TrtTuiError: An item failed.
         """
 
     def is_ready(self) -> bool:
-        """Whether there is something to go on with; else `map` yields nothing but None meanwhile."""
+        """Returns True if `map` can make progress. If False, `map` yields only None for now."""
 
 
     @property
     def location_text(self) -> str:
-        """Who they are, behind what a line says of a job: ", on 4 workers"; "" for this process alone."""
+        """The text about the executing processes behind the description of a job, such as ", on 4 workers"; "" for
+        this process alone."""
 
 
 class LocalExecutor(Generic[S]):
-    """This process: does one item after the other, and takes the next one from ``items`` only then."""
+    """The executor that runs all tasks in this process.
+
+    The items are executed one after the other. The next item is taken from ``items`` only when the previous one is
+    finished.
+    """
 
     location_text = ""
 
@@ -89,7 +97,7 @@ class LocalExecutor(Generic[S]):
 
 
 class AnalysisContext(Generic[S]):
-    """A subject that has a simulation and nothing else."""
+    """A context for tasks that contains a simulation and nothing else."""
 
     def __init__(self, analysis: S) -> None:
         self.analysis = analysis

@@ -1,4 +1,4 @@
-"""Precisions: the numeric formats that a layer can be asked to run in."""
+"""The precisions: numeric formats that a layer can be requested to run in."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ FP16_MAX = 65504.0
 """The largest finite FP16 value."""
 
 FP16_OVERFLOW = 65520.0
-"""The least magnitude that FP16 rounds to infinity: half a step above `FP16_MAX`."""
+"""The smallest magnitude that FP16 rounds to infinity: half a step above `FP16_MAX`."""
 
 FP16_MIN = 2.0**-24
-"""The least FP16 magnitude above zero (subnormal)."""
+"""The smallest FP16 magnitude above zero (subnormal)."""
 
 FP16_MIN_NORMAL = 2.0**-14
-"""The least FP16 magnitude that has all bits of its mantissa."""
+"""The smallest FP16 magnitude with all bits of the mantissa."""
 
 class Precision(str, Enum):
-    """A numeric format that a layer can be asked to run in, from fine to coarse.
+    """A numeric format that a layer can be requested to run in, from fine to coarse.
 
-    The list is open: the value is the word used in files and on the command line. BF16 stands above FP16, which has
-    finer steps but closer limits. ``fp16+`` is FP16 with products that are summed in FP32: TensorRT's kernels for FP16
-    sum in FP16 where that is faster. ``file`` is what a quantized or typed network has in its own file, group by group.
+    Files and the command line use the value of a member as its name. More members may be added later. BF16 comes before
+    FP16: BF16 has coarser steps, but FP16 overflows earlier. ``fp16+`` is FP16 with an FP32 accumulator: the FP16
+    kernels of TensorRT accumulate in FP16 if that is faster. ``file`` is the precision that a quantized or typed
+    network has in its own file, group by group.
     """
 
     FP32 = "fp32"
@@ -36,25 +37,27 @@ class Precision(str, Enum):
 
     @property
     def label(self) -> str:
-        """As people read it: ``FP16``."""
+        """The name of the precision for users, such as ``FP16``."""
         return self.value.upper()
 
     @property
     def value_type(self) -> Precision:
-        """The precision whose values tensors have in it: FP16 for ``fp16+``, FP32 for TF32."""
+        """The precision of the tensor values: FP16 for ``fp16+``, FP32 for TF32, and the precision itself for all
+        others."""
         return _VALUE_TYPES.get(self, self)
 
     @property
     def letter(self) -> str:
-        """The key that chooses it in lists; "" for TF32, which no list offers."""
+        """The key that selects the precision in lists of the user interface. "" for TF32, which no list offers."""
         return _LETTERS_AND_BYTES[self][0]
 
     @property
     def value_bytes(self) -> float:
-        """Bytes of a value, those of FP32 where a file decides.
+        """The size of one value in bytes; 4 (as for FP32) for the precision ``file``.
 
-        Memory traffic grows with them, and the peak rates of tensor cores fall with them: INT8 and FP8 have twice those
-        of FP16, and that twice those of TF32 (NVIDIA H100 data sheet; INT4 holds weights alone).
+        The memory traffic grows with this size, and the peak rate of tensor cores falls with it. INT8 and FP8 have
+        twice the peak rate of FP16, and FP16 has twice that of TF32 (NVIDIA H100 data sheet). INT4 is used for weights
+        only.
         """
         return _LETTERS_AND_BYTES[self][1]
 
@@ -69,31 +72,38 @@ _LETTERS_AND_BYTES = {Precision.FP32: ("3", 4.0), Precision.TF32: ("", 4.0), Pre
 _VALUE_TYPES = {Precision.FP16_ACC_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
 
 REQUESTABLE = tuple(precision for precision in Precision if precision is not Precision.TF32)
-"""The precisions that a config or a group can have; TF32 is a property of the whole config."""
+"""The precisions that a config or a group can request. TF32 is a property of the whole config."""
 
 ASSIGNABLE = tuple(precision for precision in REQUESTABLE if precision is not Precision.FILE)
-"""The precisions any group can be given; what a file has of its own is offered where it has any."""
+"""The precisions that any group can be given. The file precision is offered only if the network's file has
+precisions."""
 
 FLOAT_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16)
-"""The precisions that a layer outside the quantizable ones can run in."""
+"""The precisions of layers that cannot be quantized."""
 
 MIN_OPSETS = {Precision.FP32: 17, Precision.FP16: 19, Precision.BF16: 22}
-"""The lowest opset that networks with layers in a float precision are written in: FP16 Q and DQ came with 19, a BF16
-Conv with 22. None lies needlessly at `MIN_UNSAFE_OPSET` or above."""
+"""The lowest opset in which networks with layers in a float precision are written.
+
+Opset 19 introduced FP16 Q and DQ, opset 22 a BF16 Conv. Only BF16 needs an opset from `MIN_UNSAFE_OPSET` on."""
 
 MIN_UNSAFE_OPSET = 21
-"""From here on ONNX Runtime (seen: 1.31) can refuse networks with INT8 MatMuls under its default options: behind a
-Reshape that it makes of a MatMul and its bias it adds a Q with an ``output_dtype``, which its own type inference
-refuses beside an INT8 zero point."""
+"""The lowest opset in which ONNX Runtime (observed in 1.31) can refuse networks with INT8 MatMuls under its default
+options.
+
+ONNX Runtime rewrites a MatMul and its bias, which adds a Reshape. Behind this Reshape it inserts a Q with an
+``output_dtype``, which its own type inference refuses beside an INT8 zero point."""
 
 _RANK_BY_PRECISION = {precision: -index for index, precision in enumerate(Precision)}
 _RANK_BY_PRECISION[Precision.FILE] = _RANK_BY_PRECISION[Precision.INT8]
 
 
 def precision_rank(precision: Precision) -> int:
-    """The place of a precision in the order from coarse to fine; what a file has ranks as INT8."""
+    """Returns the rank of a precision in the order from coarse to fine; a finer precision has a higher rank.
+
+    The file precision has the rank of INT8.
+    """
     return _RANK_BY_PRECISION[precision]
 
 
 DEFAULT_STEPS = (Precision.INT8, Precision.FP16, Precision.FP32)
-"""The steps that one key press up or down takes."""
+"""The precisions that one key press up or down steps through by default."""

@@ -1,7 +1,9 @@
-"""Code types: formats that a tensor is held in as codes and a scale, ``value = code * scale``; one table for all.
+"""The quantized types INT8, FP8 and INT4: a tensor is stored as quantized values and a scale, ``value = quantized *
+scale``.
 
-TensorRT quantizes symmetrically: ``code = round(clip(x / scale, least, greatest))``, ties to even, zero point 0
-(TensorRT's documentation, "Quantization schemes"; block sizes of INT4 and weights only: there too).
+TensorRT quantizes symmetrically, with ties to even and zero point 0: ``quantized = round(clip(x / scale, min_value,
+max_value))``. The source is TensorRT's documentation, "Quantization schemes", which also gives the block sizes of INT4
+and its restriction to weights. One table holds the properties of all quantized types.
 """
 
 from collections.abc import Mapping
@@ -13,30 +15,31 @@ import onnx_ir as ir
 from trt_tui.core.precision import Precision
 
 MAX_AMAX = float(np.finfo(np.float32).max)
-"""The largest amax: scales are computed in FP32, where a larger one is infinite."""
+"""The largest valid amax. Scales are computed in FP32, in which a larger amax is infinite."""
 
 
 @dataclass(frozen=True)
 class QuantizedType:
-    """How values are held as codes.
+    """The properties of one quantized type (INT8, FP8 or INT4).
 
     Attributes:
-        precision: The precision of the layers that read such codes.
-        operators: The operators that read such codes.
-        onnx_type: The codes' element type.
-        min_value: The lowest code.
-        max_value: The code that a range's end has: scale = amax / greatest.
-        min_opset: The first opset in which Q and DQ hold it as the lowerings write them.
-        quantizes_activations: Whether the layer reads all operands as codes and multiplies these; else weights alone
-            are held so, and the layer multiplies in the float type around it.
-        per_channel: Whether a weight has a scale for each channel; else one for all of it, or one for each block.
-        block_sizes: How many values of a weight along its reduced dimension (K) share a scale, the preferred size
-            first; empty where they all do. The dimension is a multiple of one of them.
-        quantizes_skips: Whether the skip of a residual Add carries Q/DQ: TensorRT fuses it into an INT8 Conv by that
-        alone.
-        min_compute_capability: The least GPU that computes in it, as (major, minor); None for every one that is
-        supported.
-        min_tensorrt_release: The first TensorRT release that takes it; TensorRT-RTX 1.7 takes them all.
+        precision: The precision of the layers that read such quantized values.
+        operators: The operators that can read such quantized values.
+        onnx_type: The element type of the quantized values.
+        min_value: The lowest quantized value.
+        max_value: The quantized value at the end of a range: scale = amax / max_value.
+        min_opset: The first opset in which Q and DQ support the type in the form that the lowerings write.
+        quantizes_activations: True if the layer reads all operands as quantized values and multiplies these. If False,
+            only weights are quantized, and the layer multiplies in the float type around it.
+        per_channel: True if a weight has a scale for each channel. If False, a weight has one scale, or one for each
+            block.
+        block_sizes: Number of weight values along the reduced dimension (K) that share a scale, the preferred size
+            first. The dimension must be a multiple of one of the sizes. Empty if all values share a scale.
+        quantizes_skips: True if the skip connection of a residual Add gets Q/DQ. TensorRT fuses the Add into an INT8
+            Conv only then.
+        min_compute_capability: The oldest GPU generation that computes in the type, as (major, minor). None if all
+            supported GPUs do.
+        min_tensorrt_release: The first TensorRT release that supports the type; TensorRT-RTX 1.7 supports all types.
     """
 
     precision: Precision
@@ -54,28 +57,34 @@ class QuantizedType:
 
     @property
     def is_float(self) -> bool:
-        """Whether its steps grow with the values, since codes have an exponent."""
+        """True if the quantized values have an exponent, so that the step between two values grows with the value."""
         return self.onnx_type.is_floating_point()
 
     @property
     def needs_ranges(self) -> bool:
-        """Whether the scales of activations come from calibrated ranges."""
+        """True if the scales of activations come from calibrated ranges."""
         return self.quantizes_activations
 
     @property
     def requirements_text(self) -> str:
-        """The releases and GPUs that take it, in words; "" where all that are supported do."""
+        """The text that names the TensorRT releases and GPUs that support the type; "" if all supported GPUs do."""
         if self.min_compute_capability is None:
             return ""
         major, minor = self.min_compute_capability
         return f"TensorRT {self.min_tensorrt_release} or later, SM{major}{minor} or later"
 
     def find_block_size(self, dimension_size: int) -> int | None:
-        """The size of the blocks along a reduced dimension; None where there are none, or none that divides it."""
+        """Returns the number of weight values in one block, for a reduced dimension of a given size.
+
+        None if the type has no blocks, or no block size divides the dimension.
+        """
         return next((size for size in self.block_sizes if dimension_size % size == 0), None)
 
     def quantize(self, values: np.ndarray) -> np.ndarray:
-        """Values that were divided by their scale as codes, float32; changes the array where that needs no other."""
+        """Returns the quantized values, as float32, of values that are already divided by their scale.
+
+        The argument is modified, and may be returned itself.
+        """
         np.clip(values, self.min_value, self.max_value, out=values)
         if self.is_float:
             return values.astype(self.onnx_type.numpy()).astype(np.float32)
@@ -88,16 +97,16 @@ INT8 = QuantizedType(Precision.INT8, frozenset(("Conv", "ConvTranspose", "Gemm",
 FP8 = QuantizedType(Precision.FP8, INT8.operators - {"ConvTranspose"}, ir.DataType.FLOAT8E4M3FN, -448, 448,
                     min_opset=21, quantizes_activations=True, per_channel=False, min_compute_capability=(8, 9),
                     min_tensorrt_release="10")
-"""E4M3: 4 bits of exponent, 3 of mantissa. One scale for a weight: with one for each channel TensorRT-RTX 1.7 scales
-the results in a kernel of its own, and a format with an exponent gains little by it. TensorRT-RTX 1.7 computes an FP8
-ConvTranspose in 16 bits."""
+"""E4M3: 4 bits of exponent, 3 bits of mantissa. A weight has one scale. With a scale for each channel, TensorRT-RTX 1.7
+scales the results in a separate kernel, and a format with an exponent gains little accuracy. TensorRT-RTX 1.7 computes
+an FP8 ConvTranspose in 16 bits."""
 INT4 = QuantizedType(Precision.INT4, frozenset(("Gemm", "MatMul")), ir.DataType.INT4, -8, 7, min_opset=21,
                      quantizes_activations=False, per_channel=False, block_sizes=(128, 64),
                      min_compute_capability=(8, 0), min_tensorrt_release="10")
 
 QUANTIZED_TYPES: Mapping[Precision, QuantizedType] = {code.precision: code for code in (INT8, FP8, INT4)}
-"""Code types by the precision of the layers that read them."""
+"""The quantized types by the precision of the layers that read their values."""
 
 TYPES_WITH_RANGES = tuple(code for code in QUANTIZED_TYPES.values() if code.needs_ranges)
 TYPES_WITH_RANGES_TEXT = " or ".join(code.precision.label for code in TYPES_WITH_RANGES)
-"""Those whose ranges decide scales of activations: ``INT8 or FP8``."""
+"""The names of the quantized types whose activation scales come from ranges: ``INT8 or FP8``."""

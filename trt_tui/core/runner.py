@@ -1,7 +1,7 @@
-"""What analysis and calibration are given to run networks with: protocols, no backend.
+"""The protocols through which analysis, calibration and builds use a backend.
 
-A backend (``trt_tui.backends``) implements `Backend`; what it loads is a `Runner`. Nothing in ``trt_tui.core``
-imports a backend.
+A backend (``trt_tui.backends``) implements `Backend`, and a network that it loads is a `Runner`. An `EngineBackend`
+builds engines. No module in ``trt_tui.core`` imports a backend.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.precision import Precision
 
 Dimension = int | str | None
-"""One dimension of a shape: a size, a symbolic name, or unknown."""
+"""One dimension of a shape: a size, a symbolic name, or None if unknown."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, element type and shape of one network input or output; a negative size is one that is not known."""
+    """The name, element type and shape of one network input or output. A negative size is stored as None (unknown)."""
 
     name: str
     dtype: np.dtype
@@ -38,43 +38,49 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class BackendCapabilities:
-    """What a backend can do; decisions ask these, never a version number."""
+    """The capabilities of a backend. Decisions depend on these attributes, never on a version number."""
 
     can_execute: bool
-    """It can execute what it loads on this machine."""
+    """True if the backend can execute loaded networks on this machine."""
     can_build: bool
-    """It makes an engine file of its own."""
+    """True if the backend builds engine files."""
     computes_in_fp16: bool
-    """FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
+    """True if FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
     has_device: bool = False
-    """Its runs wait for a device, on which what is fed can stay: gates as data are faster there than control flow."""
+    """True if the backend executes on a device, on which inputs can stay. Gates as data are faster there than control
+    flow."""
     supports_bf16: bool = True
-    """It has BF16 operators."""
+    """True if the backend has BF16 operators."""
     quantized_types: frozenset[Precision] = frozenset((Precision.INT8,))
-    """What Q/DQ can make of tensors in it."""
+    """The quantized types that Q/DQ nodes can have in the backend."""
     gpu_compute_capability: tuple[int, int] | None = None
-    """The compute capability of the GPU here; None where there is none, or it is not known."""
+    """The compute capability of the GPU of this machine; None if the machine has no GPU or the value is unknown."""
     strongly_typed: bool = True
-    """It takes precisions from the types of the graph; else Q/DQ alone, and float precisions layer by layer."""
+    """True if the backend takes precisions from the types of the graph. If False, the graph contains only Q/DQ, and
+    float precisions are set layer by layer."""
     weakly_typed: bool = False
-    """It takes precisions layer by layer and ranges tensor by tensor (implicit quantization)."""
+    """True if the backend takes precisions layer by layer and ranges tensor by tensor (implicit quantization)."""
     supports_cubic_grids: bool = False
-    """Its parser reads the mode cubic of a GridSample of opset 20 or later as such; others read it as nearest."""
+    """True if the backend's parser supports the mode cubic of a GridSample of opset 20 or later. Other parsers read
+    cubic as nearest."""
     reports_progress: bool = False
-    """It tells the steps of a build, and heeds a stop between two of them."""
+    """True if the backend reports the steps of a build, and a build can be stopped between two steps."""
     debug_tensors: bool = False
-    """Engines can be built so that what their kernels hand on to each other can be read, fused as ever."""
+    """True if engines can be built so that the tensors between their kernels can be read, without a change of the
+    fusions."""
     target_compute_capabilities: tuple[tuple[int, int], ...] = ()
-    """GPUs it can build for without having one, as (major, minor); empty where it builds for the GPU it runs on."""
+    """GPUs for which the backend can build without such a GPU in the machine, as (major, minor). Empty if the backend
+    builds only for the GPU on which it runs."""
 
 
 @dataclass(frozen=True)
 class DebugTensor:
-    """A tensor that a kernel of an engine hands on to others.
+    """The values of a tensor that one kernel of an engine writes and other kernels read.
 
     Attributes:
-        values: float32, as it lies in memory under the shape that the engine gives it; of codes their numbers.
-        precision: Its type.
+        values: float32, in memory order, with the shape that the engine reports. Quantized tensors have their quantized
+            values, not multiplied by the scale.
+        precision: The type of the tensor in the engine.
     """
 
     values: np.ndarray
@@ -83,11 +89,11 @@ class DebugTensor:
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How the runs of a network are made on a device.
+    """The way in which a device executes a network, such as a CUDA graph.
 
     Attributes:
-        name: For people, like "CUDA graph".
-        reason: Why they are made in no faster way; "" where none is known, or it was not tried.
+        name: Name for users, such as "CUDA graph".
+        reason: Reason why no faster mode is used; "" if no reason is known or no faster mode was tried.
     """
 
     name: str
@@ -96,26 +102,29 @@ class ExecutionMode:
 
 @runtime_checkable
 class Runner(Protocol):
-    """A loaded network, used as a context manager."""
+    """A network loaded by a backend, ready to be executed; a context manager."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it is fed."""
+        ...
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What it yields."""
+        ...
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Runs once; returns the outputs named in ``fetch`` (all by default) by name.
+        """Executes the network once and returns outputs by name.
+
+        Args:
+            fetch: Names of the outputs to return; None for all outputs.
 
         Raises:
-            OutOfMemoryError: an allocation failed.
-            TrtTuiError: the backend refused to run these feeds.
+            OutOfMemoryError: An allocation failed.
+            TrtTuiError: The backend cannot execute this feed.
         """
 
     def close(self) -> None:
-        """Frees what it holds; it cannot run after that."""
+        """Frees the memory of the loaded network, which cannot be executed afterwards."""
 
     def __enter__(self) -> Runner: ...
 
@@ -124,55 +133,59 @@ class Runner(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """Loads ONNX networks for running."""
+    """A backend that loads ONNX networks for execution."""
 
     name: str
     version: str
     provider: str
-    """What it runs them on, like "cpu" or "cuda"."""
+    """The processor or runtime that executes the networks, such as "cpu" or "cuda"."""
     capabilities: BackendCapabilities
 
     def get_host_backend(self) -> Backend | None:
-        """The same where memory is the host's, for what a device has no room for; None where this runs there."""
+        """Returns a backend of the same kind that uses host memory, for networks that do not fit on a device.
+
+        None if this backend itself uses host memory.
+        """
 
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False) -> Runner:
-        """Loads a network without writing it anywhere the user sees.
+        """Loads a network for execution; no file is written where the user would see it.
 
         Args:
-            model: The network; its weights may lie in external data files.
-            low_memory: Trade a little speed for the lowest peak memory (used for graphs that hold several branches).
+            model: The network; its weights may be in external data files.
+            low_memory: True accepts a little less speed for the lowest peak memory (for graphs with several branches).
             optimize: False keeps every operator as written.
-            on_mode_change: Given, what is fed stays on the device, where there is one, and a run is as few launches as
-                the graph allows; it is called with how runs are made whenever that changes.
-            few_executions: So few runs are to come that preparing them for speed is not worth its time.
+            on_mode_change: Called with the new execution mode whenever the mode changes. If present, inputs stay on the
+                device (if there is one), and an execution uses as few launches as the graph allows.
+            few_executions: True if so few executions follow that a preparation for speed is not worth its time.
 
         Raises:
-            OutOfMemoryError: an allocation failed.
-            TrtTuiError: the backend refuses the network; names the node where it can.
+            OutOfMemoryError: An allocation failed.
+            TrtTuiError: The backend refuses the network. The error names the node if the backend reports it.
         """
 
 
 FixedShape = tuple[int, ...]
 
 Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
-"""Least, usual and largest shape by input name."""
+"""The smallest, usual and largest shape by input name."""
 
 MIN_OPTIMIZATION_LEVEL, LOW_OPTIMIZATION_LEVEL = 0, 1
-"""The lowest optimization level, and that of a quick build."""
+"""The lowest optimization level, and the level of a quick build."""
 
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """How to build an engine, precisions apart.
+    """The settings of one engine build, without precisions.
 
     Attributes:
-        profile: Least, usual and largest shape by input name; needed for inputs with dynamic dimensions.
-        tf32: Whether FP32 layers may use TF32.
-        compute_capability: GPU to build for, as (major, minor); the one here when None.
-        debug_tensors: What kernels hand on to each other can be read; see `BackendCapabilities.debug_tensors`.
-        builder_options: How the builder is to work, and what the engine is to be like.
-        more_profiles: More optimization profiles; inputs that one does not name have their shapes of ``profile``.
+        profile: Smallest, usual and largest shape by input name; required for inputs with dynamic dimensions.
+        tf32: True if FP32 layers may use TF32.
+        compute_capability: GPU to build for, as (major, minor); None for the GPU of this machine.
+        debug_tensors: True if the tensors between kernels must be readable; see `BackendCapabilities.debug_tensors`.
+        builder_options: Options of the TensorRT builder.
+        more_profiles: Additional optimization profiles. An input that a profile does not name has its shapes in
+            ``profile``.
     """
 
     profile: Profile = field(default_factory=dict)
@@ -183,15 +196,14 @@ class BuildSettings:
     more_profiles: tuple[Profile, ...] = ()
 
     def without_timing_cache(self) -> BuildSettings:
-        """The same with no timing cache named."""
         return replace(self, builder_options=replace(self.builder_options, timing_cache=""))
 
     def with_low_build_effort(self) -> BuildSettings:
-        """The same with little effort."""
+        """Returns the settings with the optimization level of a quick build."""
         return self._with_optimization_level(LOW_OPTIMIZATION_LEVEL)
 
     def with_lowest_build_effort(self) -> BuildSettings:
-        """The same with the lowest effort, at which nothing is timed."""
+        """Returns the settings with the lowest optimization level, at which the builder times no kernels."""
         return self._with_optimization_level(MIN_OPTIMIZATION_LEVEL)
 
     def _with_optimization_level(self, optimization_level: int) -> BuildSettings:
@@ -200,20 +212,22 @@ class BuildSettings:
 
 @dataclass(frozen=True)
 class LayerConstraints:
-    """What a builder is told layer by layer, beside the graph, where the graph's types do not decide.
+    """The precisions, output types and ranges that a TensorRT builder receives beside the graph.
+
+    A builder needs layer constraints if the types of the graph do not decide the precisions.
 
     Attributes:
-        precisions: Precision to compute in, by layer name.
-        output_types: Precision to store outputs in, by layer name.
-        ranges: Dynamic range (amax, in the tensor's own units) by tensor name; none for explicit quantization.
+        precisions: Precision of the computation, by layer name.
+        output_types: Precision in which outputs are stored, by layer name.
+        ranges: Dynamic range (amax, in the tensor's own units) by tensor name; empty for explicit quantization.
         precision_flags: Precisions that any layer may use.
-        inner_ranges: For each layer of an INT8 group the range (amax) of its result, for tensors that TensorRT's parser
-            adds where it makes several layers of a node.
+        inner_ranges: Range (amax) of the result of each layer of an INT8 group. TensorRT's parser creates several
+            layers for some nodes, and the tensors between these layers need a range.
         constant_ranges: Ranges of the constants that INT8 groups read, by initializer name.
-        layer_names: Every layer of the network, by which the layers that a parser made are known; as they are where
-        empty.
-        constraint_mode: "obey" fails a build that cannot honour what is told, "prefer" lets it go on, "" binds it to
-            nothing.
+        layer_names: Names of all layers of the network, used to recognise the layers that a parser created. If empty,
+            the layers of the parser keep their names.
+        constraint_mode: "obey" lets a build fail if a constraint cannot be met, "prefer" lets the build continue, ""
+            makes no constraint binding.
     """
 
     precisions: Mapping[str, Precision]
@@ -226,7 +240,7 @@ class LayerConstraints:
     constraint_mode: str = field(default="obey", kw_only=True)
 
     def without_layer_precisions(self, layer_names: Iterable[str]) -> LayerConstraints:
-        """The same with some layers told no precision."""
+        """Returns the constraints without the precisions and output types of the named layers."""
         removed_layers = frozenset(layer_names)
         return replace(
             self,
@@ -240,47 +254,56 @@ class LayerConstraints:
 
 
 TIMING_CACHE_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
-"""What a builder says where it does not take a timing cache."""
+"""The message of a builder that does not accept a timing cache."""
 
 BuildStep = Callable[[str, int, int], bool]
-"""Called with phase, steps done and steps in all (0 where nobody knows); returns False to stop the build."""
+"""A callback with the phase, the number of finished steps and the total (0 if unknown); returns False to stop the
+build."""
 
 
 @runtime_checkable
 class EngineRunner(Runner, Protocol):
-    """A loaded engine."""
+    """A loaded TensorRT engine, ready to be executed and inspected."""
 
     device_memory: int | None
-    """Bytes of device memory that a run needs beside weights and tensors."""
+    """Bytes of device memory that an execution needs in addition to weights and tensors; None if unknown."""
     profiles: tuple[Profile, ...]
-    """The shapes of the inputs in each optimization profile, where there are several; a run takes the first that has
-    the shapes of its feeds."""
+    """The input shapes of each optimization profile, if there are several. An execution uses the first profile that
+    contains the shapes of its feed."""
 
     def select_profile(self, index: int | None) -> None:
-        """Has runs take one profile, whatever the shapes of their feeds; None for the first that has them."""
+        """Selects the optimization profile of all later executions.
+
+        Args:
+            index: Number of the profile. None selects, for each feed, the first profile that contains its shapes.
+        """
 
     def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
-        """Milliseconds of one run, inputs and outputs staying on the device, no profiler attached."""
+        """Returns the milliseconds of one execution. Inputs and outputs stay on the device, and no profiler is
+        attached."""
 
     def graph_latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
-        """The same of a run that is launched as one CUDA graph, as trtexec 11 measures.
+        """Returns the milliseconds of one execution that is launched as a CUDA graph, as trtexec 11 measures.
 
         Raises:
-            TrtTuiError: it cannot be captured as one.
+            TrtTuiError: The execution cannot be captured as a CUDA graph.
         """
 
     def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
-        """Mean milliseconds by engine layer over some runs with the profiler attached."""
+        """Returns the mean milliseconds of each engine layer over ``run_count`` executions with the profiler
+        attached."""
 
     def inspect(self) -> str:
-        """The inspector's JSON."""
+        """Returns the JSON of TensorRT's engine inspector."""
 
     def read_debug_tensors(self, feed: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, DebugTensor]:
-        """Runs once; returns float outputs and what kernels hand on to each other, by the inspector's names, as far as
-        they are among ``names`` and the engine was built for it (`BuildSettings.debug_tensors`).
+        """Executes the engine once and returns the named float outputs and tensors between kernels.
+
+        The names are those of the engine inspector. Tensors between kernels can be read only if the engine was built
+        for that (`BuildSettings.debug_tensors`). A name that cannot be read is absent.
 
         Raises:
-            TrtTuiError: it could not run, or what it hands on could not be read.
+            TrtTuiError: The engine cannot be executed, or its debug tensors cannot be read.
         """
 
     def __enter__(self) -> EngineRunner: ...
@@ -288,37 +311,37 @@ class EngineRunner(Runner, Protocol):
 
 @runtime_checkable
 class EngineBackend(Protocol):
-    """Builds engines from ONNX files and runs them."""
+    """A backend that builds engines from ONNX files and executes them."""
 
     name: str
     version: str
     device: str
-    """The GPU's name, "" where there is none."""
+    """The name of the GPU; "" if there is none."""
     capabilities: BackendCapabilities
 
     @property
     def cache_identity(self) -> tuple[object, ...]:
-        """What an engine is bound to: package, version, GPU and driver."""
+        """The properties that an engine depends on: package, version, GPU and driver."""
 
     def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
               on_step: BuildStep | None = None, on_message: Callable[[str, str], None] | None = None) -> bytes:
-        """Builds an engine from an ONNX file; blocks, and may be called from a thread.
+        """Builds an engine from an ONNX file and returns its bytes. The call blocks, and may be made from a thread.
 
         Args:
-            constraints: What the builder is told beside the graph; None for a strongly typed build.
-            on_message: Called with level and text of what the builder prints.
+            constraints: The layer constraints beside the graph; None for a strongly typed build.
+            on_message: Called with the level and the text of each message of the builder.
 
         Raises:
-            ParseFailed: the file is refused; names the node.
-            InputError: the settings cannot be used.
+            ParseFailed: The parser refuses the file; the error names the node.
+            InputError: The settings cannot be used.
             CancelledError: ``on_step`` returned False.
-            BuildFailed: the build failed.
+            BuildFailed: The build failed.
         """
 
     def load_engine(self, data: bytes) -> EngineRunner:
-        """Loads an engine.
+        """Loads a built engine from its bytes for execution.
 
         Raises:
-            InputError: it was made by another version or for another GPU.
-            BackendUnavailableError: engines cannot run here.
+            InputError: The engine was built by another version or for another GPU.
+            BackendUnavailableError: Engines cannot be executed on this machine.
         """

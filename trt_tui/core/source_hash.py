@@ -1,7 +1,7 @@
-"""Hash of the program's own source code, which stored results depend on.
+"""The hash of the program's own source files, which is part of every cache key.
 
-A changed rule of fusion or lowering gives the same config other figures. A hand-written version is easily forgotten, so
-the source itself is part of every key.
+A changed rule of fusion or lowering gives other results for the same config. A version number maintained by hand is
+easily forgotten, so the hash covers the source itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 _EXCLUDED_PACKAGES = frozenset({"cli", "demo", "session", "tui"})
-"""Packages that show, store and ask, and compute no figure."""
+"""Packages that compute no measured value: they show or store values, or send requests."""
 
 
 @functools.cache
 def source_sha256() -> str:
-    """Returns the hash of the source that this process runs, as it is installed: in folders, or in a zip file."""
+    """Returns the hash of the source files that this process runs, whether they are installed as folders or in a zip
+    file."""
     return hash_source(files("trt_tui"))
 
 
 def hash_source(package: Traversable) -> str:
-    """Returns the SHA-256 of all modules that decide a figure, with their paths.
+    """Returns the SHA-256 of the paths and contents of all modules that influence a measured value.
 
     Args:
         package: The folder of the package `trt_tui`.
@@ -41,7 +42,10 @@ def hash_source(package: Traversable) -> str:
 
 def _iterate_modules(folder: Traversable, prefix: str, skipped_names: frozenset[str] = frozenset({"__pycache__"}),
                      ) -> Iterator[tuple[str, Traversable]]:
-    """Yields each module below a folder with its path; a package without sources has its compiled modules there."""
+    """Yields each module below a folder with its path.
+
+    A package that is installed without sources has compiled modules at these paths.
+    """
     for entry in folder.iterdir():
         if entry.name in skipped_names or entry.name == "__pycache__":
             continue

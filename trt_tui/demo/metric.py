@@ -1,4 +1,4 @@
-"""Per-pixel F1 of the bundled network: a metric as ``--metric FILE.py:FUNCTION`` takes it."""
+"""The metric of the bundled network: per-pixel F1, as a function for ``--metric FILE.py:FUNCTION``."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,14 @@ CLASS_NAMES = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "background")
 
 
 def f1(outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """F1 of the pixels, pooled over all samples, in percent.
+    """Computes the F1 of the pixels over all samples together, in percent.
 
     Args:
-        outputs: ``logits``, float (N, 11, H, W); the class of a pixel is the one with the highest logit.
+        outputs: ``logits``, float (N, 11, H, W). The class of a pixel is the class with the highest logit.
         labels: ``labels``, integer (N, H, W), the true class of each pixel.
 
     Returns:
-        ``f1``, the mean over the classes that the labels or the outputs hold, then ``f1/<class>`` for each of these:
-        2 TP / (2 TP + FP + FN).
+        ``f1/<class>`` for each class in the labels or outputs, 2 TP / (2 TP + FP + FN), and first their mean as ``f1``.
     """
     truth = np.asarray(labels["labels"]).astype(np.int64)
     predicted = np.asarray(outputs["logits"]).argmax(axis=1)

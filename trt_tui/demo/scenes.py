@@ -1,11 +1,12 @@
-"""Scenes of handwritten digits as a small 12-bit camera sees them, with one class per pixel.
+"""The scenes of the bundled network: handwritten digits as a small 12-bit camera records them, with a class for each
+pixel.
 
 The digits are real: scikit-learn's ``load_digits``, which is the test set of "Optical Recognition of Handwritten
-Digits" by E. Alpaydin and C. Kaynak (UCI Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49),
-licensed CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/). They are changed here: scaled, rotated, sheared,
-dimmed and pasted on a background with noise.
+Digits" by E. Alpaydin and C. Kaynak (UCI Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49), licensed
+CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/). The digits are scaled, rotated, sheared, dimmed and pasted on
+a background with noise.
 
-Half of the scenes have hot pixels: single pixels of the sensor that read up to full scale whatever is before them.
+Half of the scenes have hot pixels: pixels of the sensor that record up to full scale, whatever the scene.
 """
 
 from typing import NamedTuple
@@ -18,28 +19,34 @@ SCENE_SIZE = 96
 """Height and width of a scene, in pixels."""
 
 CLASS_COUNT = 11
-"""Classes of a pixel: 0 to 9 are the digits, 10 is the background."""
+"""The number of classes of a pixel: 0 to 9 are the digits, 10 is the background."""
 
 BACKGROUND_CLASS = 10
 COUNTS_PER_UNIT = 128
 """Sensor counts per unit of brightness: paper white is 128 counts."""
 
 MAX_SENSOR_COUNT = 4095
-"""The highest count that the sensor gives."""
+"""The highest count of the sensor."""
 
 SPLIT_INDICES = (1150, 1350)
-"""After shuffling, digits up to the first number train, those up to the second calibrate, the rest are held out."""
+"""The bounds of the three parts of the shuffled digits: training, calibration, and held-out samples."""
 
 
 class DigitImages(NamedTuple):
-    """Handwritten digits: ``images`` float32 (N, 8, 8) in 0 to 1, ``classes`` uint8 (N,)."""
+    """Images of handwritten digits with their classes.
+
+    Attributes:
+        images: float32 (N, 8, 8) in 0 to 1.
+        classes: uint8 (N,).
+    """
 
     images: np.ndarray
     classes: np.ndarray
 
 
 def split_digits(seed: int) -> tuple[DigitImages, DigitImages, DigitImages]:
-    """Shuffle scikit-learn's digits and part them into those that train, that calibrate and that are held out."""
+    """Shuffles scikit-learn's digits and splits them into digits for training, for calibration, and for held-out
+    samples."""
     bunch = load_digits()
     order = np.random.default_rng(seed).permutation(len(bunch.target))
     images = (bunch.images[order] / 16).astype(np.float32)
@@ -49,7 +56,7 @@ def split_digits(seed: int) -> tuple[DigitImages, DigitImages, DigitImages]:
 
 
 def _draw_distorted_digit(image: np.ndarray, height: int, rng: np.random.Generator) -> np.ndarray:
-    """One digit, ``height`` pixels high, rotated and sheared a little: float32 (height, height) in 0 to 1."""
+    """Returns a slightly rotated and sheared digit, ``height`` pixels high: float32 (height, height) in 0 to 1."""
     angle, shear, stretch = rng.normal(0, 0.12), rng.normal(0, 0.1), rng.uniform(0.85, 1.15)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     matrix = turn @ np.array([[1, 0], [shear, stretch]]) * (9 / height)
@@ -59,7 +66,8 @@ def _draw_distorted_digit(image: np.ndarray, height: int, rng: np.random.Generat
 
 
 def _find_empty_square(labels: np.ndarray, height: int, rng: np.random.Generator) -> tuple[int, int] | None:
-    """The upper left corner of an empty square of ``height`` pixels, or None where twelve throws found none."""
+    """Returns the upper left corner of an empty square of ``height`` pixels; None if twelve random attempts find
+    none."""
     for top, left in rng.integers(0, SCENE_SIZE - height + 1, (12, 2)):
         if (labels[top : top + height, left : left + height] == BACKGROUND_CLASS).all():
             return int(top), int(left)
@@ -67,16 +75,16 @@ def _find_empty_square(labels: np.ndarray, height: int, rng: np.random.Generator
 
 
 def compose_scene(digits: DigitImages, rng: np.random.Generator, hot_pixels: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Compose one scene of up to eight digits.
+    """Composes one scene of up to eight digits.
 
     Args:
-        digits: The digits to take from.
-        rng: Every choice comes from it.
-        hot_pixels: Whether the sensor has hot pixels.
+        digits: The digits to choose from.
+        rng: The source of all random choices.
+        hot_pixels: True if the sensor has hot pixels.
 
     Returns:
-        The image, float32 (SIZE, SIZE), in units of paper white, a multiple of 1 / COUNTS_PER_UNIT; and the class
-        of each pixel, uint8 (SIZE, SIZE).
+        The image, float32 (SCENE_SIZE, SCENE_SIZE), in units of paper white, a multiple of 1 / COUNTS_PER_UNIT. And the
+            class of each pixel, uint8 (SCENE_SIZE, SCENE_SIZE).
     """
     rows, columns = np.mgrid[0:SCENE_SIZE, 0:SCENE_SIZE].astype(np.float32) / SCENE_SIZE - 0.5
     slope = rng.uniform(-0.12, 0.12, 2)
@@ -101,10 +109,11 @@ def compose_scene(digits: DigitImages, rng: np.random.Generator, hot_pixels: boo
 
 
 def compose_scenes(digits: DigitImages, rng: np.random.Generator, scene_count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compose ``scene_count`` scenes, every second one with hot pixels.
+    """Composes ``scene_count`` scenes; every second scene has hot pixels.
 
     Returns:
-        Images, float32 (number, 1, SIZE, SIZE), and classes, uint8 (number, SIZE, SIZE).
+        Images, float32 (scene_count, 1, SCENE_SIZE, SCENE_SIZE), and classes, uint8 (scene_count, SCENE_SIZE,
+            SCENE_SIZE).
     """
     scenes = [compose_scene(digits, rng, hot_pixels=index % 2 == 1) for index in range(scene_count)]
     images, labels = zip(*scenes, strict=True)

@@ -1,11 +1,12 @@
 """Make the bundled network and its samples: ``python -m trt_tui.demo.train --out DIR``.
 
-Trains a small attention U-Net on the scenes of ``trt_tui.demo.scenes`` and writes ``scenes.onnx`` (opset 17),
-``samples.npz`` (held-out scenes with labels) and ``calibration.npz`` (other scenes, no labels). No digit is in two
-of training, calibration and samples. Needs the ``train_network`` extra; takes about five minutes on two cores.
+The script trains a small attention U-Net on the scenes of ``trt_tui.demo.scenes``. It writes ``scenes.onnx`` (opset
+17), ``samples.npz`` (held-out scenes with labels) and ``calibration.npz`` (other scenes, no labels). No digit occurs in
+two of training, calibration and samples. The script needs the ``train`` extra and takes about five minutes on
+two cores.
 
-The same seed, versions and machine give the same files, byte for byte. The bundled ones were made with torch
-2.13.0, scikit-learn 1.9.1, scipy 1.17.1 and numpy 2.4.6.
+The same seed, versions and machine give the same files, byte for byte. The bundled files were made with torch 2.13.0,
+scikit-learn 1.9.1, scipy 1.17.1 and numpy 2.4.6.
 """
 
 import argparse
@@ -28,7 +29,7 @@ THREAD_COUNT = 2
 
 
 class ConvBlock(nn.Module):
-    """Convolution, batch normalization, ReLU."""
+    """A block of convolution, batch normalisation and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> None:
         super().__init__()
@@ -37,12 +38,12 @@ class ConvBlock(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to (N, outputs, H, W)."""
+        """Maps (N, inputs, H, W) to (N, outputs, H, W)."""
         return self.act(self.norm(self.conv(x)))
 
 
 class ResidualBlock(nn.Module):
-    """A depthwise and a pointwise convolution, added to their input."""
+    """A block of a depthwise and a pointwise convolution, whose result is added to its input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -52,12 +53,12 @@ class ResidualBlock(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, channels, H, W) to the same shape."""
+        """Maps (N, channels, H, W) to the same shape."""
         return self.act(x + self.norm(self.pointwise(self.depthwise(x))))
 
 
 class EncoderBlock(nn.Module):
-    """One level on the way down: a convolution and a residual block."""
+    """One level of the U-Net's encoder: a convolution and a residual block."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -65,12 +66,13 @@ class EncoderBlock(nn.Module):
         self.residual = ResidualBlock(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to (N, outputs, H, W)."""
+        """Maps (N, inputs, H, W) to (N, outputs, H, W)."""
         return self.residual(self.widen(x))
 
 
 class AttentionGate(nn.Module):
-    """Weighs each pixel of a skip connection by a sigmoid (Oktay et al. 2018, https://arxiv.org/abs/1804.03999)."""
+    """An attention gate, which weights each pixel of a skip connection by a sigmoid (Oktay et al. 2018,
+    https://arxiv.org/abs/1804.03999)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -80,12 +82,13 @@ class AttentionGate(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, skip: Tensor, below: Tensor) -> Tensor:
-        """The skip connection (N, channels, H, W), weighed by what comes from below in the same shape."""
+        """Returns the skip connection (N, channels, H, W), weighted by the tensor of the level below, which has the
+        same shape."""
         return skip * torch.sigmoid(self.score(self.act(self.query(below) + self.key(skip))))
 
 
 class DecoderBlock(nn.Module):
-    """One level on the way up: upsampling, the gated skip connection, a convolution."""
+    """One level of the U-Net's decoder: upsampling, the gated skip connection, a convolution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -94,13 +97,15 @@ class DecoderBlock(nn.Module):
         self.merge = ConvBlock(2 * outputs, outputs)
 
     def forward(self, below: Tensor, skip: Tensor) -> Tensor:
-        """(N, inputs, H, W) from below and (N, outputs, 2H, 2W) from the skip connection to the shape of the latter."""
+        """Maps (N, inputs, H, W) of the level below and the skip connection (N, outputs, 2H, 2W) to the latter's
+        shape."""
         below = self.up(below)
         return self.merge(torch.cat([below, self.gate(skip, below)], dim=1))
 
 
 class SceneUNet(nn.Module):
-    """Images, float32 (N, 1, SIZE, SIZE), to the logits of each pixel's class, float32 (N, CLASSES, SIZE, SIZE)."""
+    """The attention U-Net: images, float32 (N, 1, SCENE_SIZE, SCENE_SIZE), to the class logits of each pixel, float32
+    (N, CLASS_COUNT, SCENE_SIZE, SCENE_SIZE)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +120,7 @@ class SceneUNet(nn.Module):
         self.head = nn.Conv2d(12, CLASS_COUNT, 1)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Images to the logits of each pixel's class."""
+        """Maps images to the class logits of each pixel."""
         skip1 = self.enc1(image)
         skip2 = self.enc2(self.pool1(skip1))
         skip3 = self.enc3(self.pool2(skip2))
@@ -127,7 +132,7 @@ class SceneUNet(nn.Module):
 
 
 def train_network(digits: DigitImages, seed: int, steps: int = TRAINING_STEPS) -> SceneUNet:
-    """Train on scenes made on the fly, for ``steps`` batches; print the loss on the way."""
+    """Trains the network on generated scenes for ``steps`` batches, and prints the loss every 50 batches."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     model = SceneUNet()
@@ -153,7 +158,7 @@ def train_network(digits: DigitImages, seed: int, steps: int = TRAINING_STEPS) -
 
 
 def export_onnx(model: SceneUNet, path: Path) -> None:
-    """Write the network with torch's scoped node names (``/enc1/widen/conv/Conv``) and a batch of any size."""
+    """Writes the network with torch's scoped node names (``/enc1/widen/conv/Conv``) and a dynamic batch size."""
     torch.onnx.export(
         model,
         (torch.zeros(1, 1, SCENE_SIZE, SCENE_SIZE),),
@@ -168,7 +173,8 @@ def export_onnx(model: SceneUNet, path: Path) -> None:
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
-    """``numpy.savez_compressed`` with fixed times in the archive, so that the same arrays give the same bytes."""
+    """Writes arrays like ``numpy.savez_compressed``, but with fixed times in the archive: equal arrays give equal
+    bytes."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
@@ -178,7 +184,7 @@ def save_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Writes the network, the samples and the calibration scenes to a folder."""
     parser = argparse.ArgumentParser(prog="python -m trt_tui.demo.train", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the three files to")
     parser.add_argument("--seed", type=int, default=0)

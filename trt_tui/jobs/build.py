@@ -27,6 +27,7 @@ from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
 from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.layer_files import write_layer_files
 from trt_tui.jobs.repeated_builds import (
     BuildOutput,
     WorstBuildReducer,
@@ -268,7 +269,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
 
 def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.WriteEngine) -> Steps[None]:
-    """Builds the engine of a config and writes it to a file, without measuring it."""
+    """Builds the engine of a config and writes it to a file with its layers, without measuring its accuracy."""
     builder, plan, network = _require_builder(workspace), workspace.plan, workspace.network
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
                                                      request.config_calibration)
@@ -294,6 +295,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                         "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
                     deviation = "" if step.attempts[-1].has_requested_precisions else step.attempts[-1].description
                     info_lines = (*info_lines, *_quick_build_warning_lines(request.quick),
+                                  *write_layer_files(workspace, builder, step.data, Path(request.path)),
                                   *_trtexec_command_lines(workspace, request, ranges))
                     reporter.send(
                         ev.EngineWritten(reporter.job, request.path, len(step.data), info_lines, deviation,

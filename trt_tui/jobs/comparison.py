@@ -122,7 +122,8 @@ def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, ru
 def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                       runs: Mapping[str, PrecisionConfig], urgency: Urgency) -> Steps[None]:
     """Measures and sends the errors at the groups of each run."""
-    start_time, feed_indices = time.monotonic(), workspace.feeds
+    start_time, feed_indices = time.monotonic(), workspace.group_error_feeds
+    sample_count = sum(workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices)
     configs: dict[str, PrecisionConfig] = {}
     for name, config in runs.items():
         cached = store.load_result(workspace, "layers", config, dict[str, GroupErrors])
@@ -131,13 +132,14 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
             continue  # a failed run has no values at the groups
         if cached is not None:
             reporter.send(
-                ev.GroupErrorsMeasured(reporter.job, name, config, cached, workspace.judged_sample_count, True))
+                ev.GroupErrorsMeasured(reporter.job, name, config, cached, sample_count, True))
         else:
             configs[name] = config
     if not configs:
         return
     names = list(configs)
     _report_padding_in_group_errors(workspace, reporter)
+    _report_filled_batch_in_group_errors(workspace, reporter, sample_count)
     executor, last_done = get_executor(workspace, reporter), 0
     reporter.send(
         ev.JobProgress(reporter.job, f"per-layer errors{executor.location_text}", 0,
@@ -162,6 +164,19 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
         reporter.send_progress(f"per-layer errors{executor.location_text}", partial.done_count, partial.total_count,
                                start_time)
         yield choose_next_job_step(executor, urgency)
+
+
+def _report_filled_batch_in_group_errors(workspace: Workspace, reporter: JobReporter, sample_count: int) -> None:
+    """Reports the samples of the errors at the groups if the last batch of the network is filled up with copies."""
+    samples = workspace.data_sets.judged_samples
+    if not any(map(samples.is_padded, workspace.feeds)):
+        return
+    copies = sum(map(samples.count_rows_of_full_feed, workspace.group_error_feeds)) - sample_count
+    text = (f"count the last sample {copies + 1} times" if copies else
+            f"are those of {counted_noun_text(sample_count, 'sample')}, without the last batch, which is filled up")
+    reporter.send(
+        ev.LogMessage(reporter.job, f"Errors at the layers {text}. Errors at the outputs are those of all samples.",
+                      "note"))
 
 
 def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:

@@ -10,14 +10,14 @@ from trt_tui.core.data.polygraphy_json import RunResultsWriter
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.dump_comparison import (
     TensorDifference,
-    compare_tensor_of_dumps,
     comparison_advice_lines,
     find_common_tensors,
     find_min_mask_magnitude,
+    measure_tensor_difference,
     sort_in_network_order,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.reference import no_common_tensors_error
+from trt_tui.core.measure.reference import DumpIterations, no_common_tensors_error
 from trt_tui.files.writing import open_atomic_writer
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -38,9 +38,10 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
     """
     reporter.send(ev.JobProgress(reporter.job, "reading the dumps", 0, 0))
     yield Urgency.OPENING
-    first, second = open_dump(request.first), open_dump(request.second)
+    first, second = open_dump(request.reference.file_path), open_dump(request.run.file_path)
     yield Urgency.OPENING
-    common_names, only_first, only_second = find_common_tensors(first, second)
+    common_names, only_in_reference, only_in_run = find_common_tensors(first, second)
+    feed_indices = range(len(first.iterations))
     network = slot.workspace.network if slot.workspace is not None else None
     inputs = [info.name for info in network.inputs] if network is not None else []
     if network is not None and not any(network.has_tensor(name) for name in common_names):
@@ -48,15 +49,17 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
                                       [layer_output for layer in network.layers for layer_output in layer.outputs])
     mask, start_time, tensor_errors = find_min_mask_magnitude(network), time.monotonic(), list[TensorDifference]()
     for index, name in enumerate(common_names):
-        for result in compare_tensor_of_dumps(first, second, name, request.threshold, mask):
+        reference, source = (DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first),
+                                                                               (request.run, second)))
+        for result in measure_tensor_difference(reference, source, feed_indices, name, request.threshold, mask):
             if result is not None:
                 tensor_errors.append(result)
             reporter.send_progress(request.phase, index, len(common_names), start_time)
             yield Urgency.BUILD
     ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
     advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)
-    reporter.send(ev.DumpsCompared(reporter.job, first.source, second.source, len(first.iterations), tuple(ordered),
-                                   only_first, only_second, tuple(advice_texts),
+    reporter.send(ev.DumpsCompared(reporter.job, reference.run, source.run, len(feed_indices), tuple(ordered),
+                                   only_in_reference, only_in_run, tuple(advice_texts),
                                    store.network_sha256(network) if network is not None else ""))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +18,8 @@ from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_cavea
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.runs import IndexedRunSource
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
@@ -32,6 +34,9 @@ from trt_tui.jobs.timing import time_engine
 from trt_tui.workspace import BuildPlan, can_run_engines, find_shape_profile
 
 PROFILING_RUNS = 10
+
+ENGINE_RUN = Run("the engine", RunKind.BUILT_ENGINE)
+"""The run of an engine of the config at hand."""
 
 TYPED_NETWORK_RUNS = "runs of the typed network"
 """The name of the executions of a typed network. They have no fallback to the host, which computes in other types."""
@@ -99,13 +104,13 @@ def build_and_judge_engine(
                                                                             range(len(shape_analysis.samples)), phase)
             except TrtTuiError as error:  # the verdict so far is kept
                 missing_parts.append(f"not measured at the {name} shape: {error.title}")
-        feed = samples.read_feed(feed_indices[0])
-        timing = yield from time_engine(runner, feed, samples.count_samples_of_feed(feed_indices[0]))
+        feed, batch = samples.read_full_feed(feed_indices[0]), samples.count_rows_of_full_feed(feed_indices[0])
+        timing = yield from time_engine(runner, feed, batch)
         yield BuildProgress("timing the layers")
         engine_report, missing = time_engine_layers(runner, network, feed)
         missing_parts += timing.missing_parts
         note = "; ".join(
-            filter(None, (f"batch {samples.count_samples_of_feed(feed_indices[0])}", result.measurement_note,
+            filter(None, (f"batch {batch}", result.measurement_note,
                           *missing_parts, missing)))
         implementations = find_group_implementations(engine_report, network) if engine_report is not None else {}
         result = replace(
@@ -185,11 +190,12 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
         model = extract_subgraph_of_outputs(model, [*list_tensor_outputs(network), *analysis.extra_outputs])
     with load_adaptive_runner(analysis.backend, model, analysis.samples, TYPED_NETWORK_RUNS, allow_host=False,
                               optimize=False) as runner:
-        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "measuring the export"))
+        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "measuring the export",
+                                                   Run("the export", RunKind.TYPED_NETWORK)))
 
 
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
-                            phase: str = "measuring the engine",
+                            phase: str = "measuring the engine", run: Run = ENGINE_RUN,
                             against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
     """Executes an engine on some feeds, yields the progress, and returns the accuracy at the judged outputs.
 
@@ -199,7 +205,7 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
     Raises:
         InputError: The engine lacks an output, whose error could not be measured.
     """
-    source = EngineRun(runner, analysis)
+    source = EngineRun(run, runner, analysis)
     if missing := [name for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
                    if name not in source.available_tensors]:
         raise InputError(f"the built engine lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
@@ -222,23 +228,23 @@ class EngineRun(IndexedRunSource):
         InputError: The engine has an input that the network lacks, or none of the network's outputs.
     """
 
-    def __init__(self, runner: Runner, analysis: Analysis, name: str = "the engine") -> None:
-        network = analysis.network
+    def __init__(self, run: Run, runner: Runner, analysis: Analysis) -> None:
+        network, name = analysis.network, Path(run.file_path).name or run.name
         network_inputs = {info.name: info for info in network.inputs}
         if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
             raise InputError(f"{name} has an input that {network.name} lacks: {unknown[0]}",
                              f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
                              f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
         names = (*list_tensor_outputs(network), *analysis.extra_outputs)
-        super().__init__({info.name for info in runner.outputs}.intersection(names))
+        super().__init__(run, {info.name for info in runner.outputs}.intersection(names))
         if not self.available_tensors:
             raise no_common_tensors_error(name, [info.name for info in runner.outputs], network.name, names)
         self._input_types = {info.name: info.dtype for info in runner.inputs}
         self.runner, self._analysis = runner, analysis
 
     def make_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns a feed in the input types of the engine."""
-        feed = self._analysis.samples.read_feed(feed_index)
+        """Returns a feed in the input types of the engine, filled up to a fixed batch."""
+        feed = self._analysis.samples.read_full_feed(feed_index)
         return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._input_types.items()}
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
@@ -247,7 +253,7 @@ class EngineRun(IndexedRunSource):
         except RunFailedError as error:
             return FailedRunOutputs(self._analysis.get_fp32_outputs(feed_index),
                                     run_failure_caveat(self._analysis.network, None, error))
-        return cast_to_declared_types(self._analysis, outputs)
+        return cast_to_declared_types(self._analysis, self._analysis.samples.remove_padding(outputs, feed_index))
 
     def close(self) -> None:
         self.runner.close()
@@ -258,7 +264,7 @@ def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index:
 
     The batch repeats one sample. Outputs at which FP32 of the network itself mixes the samples of a batch are left out.
     """
-    rows, feed = analysis.samples.count_samples_of_feed(feed_index), analysis.samples.read_feed(feed_index)
+    rows, feed = analysis.samples.count_rows_of_full_feed(feed_index), analysis.samples.read_full_feed(feed_index)
     if rows < 2 or not any(array.ndim and len(array) == rows for array in feed.values()):
         return ()
     repeated_feed = {name: np.repeat(array[:1], rows, axis=0) if array.ndim and len(array) == rows else array

@@ -118,7 +118,7 @@ def add_group_results_as_outputs(network: Network, config: PrecisionConfig) -> P
 def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter, error_source: str,
                                     read_group_results: ReadGroupResults,
                                     result_by_group: Mapping[str, str]) -> Steps[EngineErrors]:
-    start_time, feed_indices, errors = time.monotonic(), workspace.feeds, EngineErrors(error_source)
+    start_time, feed_indices, errors = time.monotonic(), workspace.group_error_feeds, EngineErrors(error_source)
     group_names = [group.name for group in workspace.network.groups]
     for done, groups in enumerate(
             measure_engine_errors(workspace.analysis, read_group_results, result_by_group, feed_indices), 1):

@@ -26,7 +26,9 @@ from trt_tui.core.measure.results import (
     ExportedResult,
     ExportedRun,
     GroupErrors,
+    RunResult,
 )
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
@@ -202,27 +204,13 @@ class ReferenceMetricMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class AccuracyMeasured(ResultEvent):
-    """The event with the accuracy of a run at the judged outputs.
-
-    Attributes:
-        final: True if the accuracy covers all samples of the measurement.
-    """
+    """The accuracy of a config in one kind of run; ``final`` once all samples that are to be measured are."""
 
     run: str
     config: PrecisionConfig
     accuracy: Accuracy
     final: bool
-
-
-@dataclass(frozen=True)
-class ExportAccuracyMeasured(ResultEvent):
-    """The event with the accuracy of a file's network as exported, on all judged samples.
-
-    The export leaves out the parts of the file that TensorRT refuses.
-    """
-
-    config: PrecisionConfig
-    accuracy: Accuracy
+    kind: RunKind = RunKind.SIMULATED_CONFIG
 
 
 @dataclass(frozen=True)
@@ -381,12 +369,10 @@ class ExportedFileExecuted(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class StoredResultsLoaded(ResultEvent, changes_rows=False):
-    """The event with the stored results of a config from an earlier program: simulation, engine and exported file."""
+    """Results of an earlier program for the runs of a config."""
 
     config: PrecisionConfig
-    accuracy: Accuracy | None
-    engine: EngineResult | None
-    exported_run: ExportedRun | None = None
+    runs: Mapping[RunKind, RunResult]
 
 
 @dataclass(frozen=True)
@@ -554,22 +540,23 @@ class StageMeasured(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class DumpsCompared(CommandAnswer):
-    """The event with the differences of two dumps.
+    """The differences of a dump to another one.
 
     Attributes:
-        first, second: The names of the dumps.
+        reference, run: The two dumps.
         tensors: The differences of common tensors, in network order if a network is open. Tensors that the network
-            lacks come last. only_first, only_second: The tensors that only one of the dumps has.
+            lacks come last.
+        only_in_reference, only_in_run: The tensors that only one of the dumps has.
         advice_lines: The conclusions and next steps, in sentences.
         sha256: The hash of the open network and its external data; "" if none is open.
     """
 
-    first: str
-    second: str
+    reference: Run
+    run: Run
     iterations: int
     tensors: tuple[TensorDifference, ...]
-    only_first: tuple[str, ...]
-    only_second: tuple[str, ...]
+    only_in_reference: tuple[str, ...]
+    only_in_run: tuple[str, ...]
     advice_lines: tuple[str, ...]
     sha256: str = ""
 

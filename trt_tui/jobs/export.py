@@ -133,8 +133,9 @@ def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, con
         runs = zip(analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
                    analysis.execute_config(config, ranges, feed_indices), strict=True)
         for index, (reference, simulated) in zip(feed_indices, runs, strict=True):
-            iteration = SampleRun(samples.read_feed(index), {name: reference[name] for name in names},
-                                  {name: simulated[name] for name in names})
+            iteration = SampleRun(samples.read_full_feed(index),
+                                  *({name: samples.pad_rows(outputs[name], index) for name in names}
+                                    for outputs in (reference, simulated)))
             if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
                 break
             iterations.append(iteration)
@@ -203,7 +204,7 @@ def _collect_subgraph_sample_runs(workspace: Workspace, typed_model: ir.Model, s
     with load_adaptive_runner(workspace.backend, extended_model,
                               samples) as fp32, workspace.backend.load(piece_model) as lowered:
         for index in range(min(MAX_FEEDS, len(samples))):
-            feed: Mapping[str, np.ndarray] = samples.read_feed(index)
+            feed: Mapping[str, np.ndarray] = samples.read_full_feed(index)
             values = {**feed, **fp32.run(feed, read_names)}
             inputs = {name: values[name] for name in start_tensors}
             reference = {name: values[name] for name in stop_tensors}

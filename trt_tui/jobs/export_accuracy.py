@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.naming import value_name
@@ -25,7 +26,7 @@ def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: 
                             runs: Mapping[str, PrecisionConfig], urgency: Urgency = Urgency.ACCURACY) -> Steps[None]:
     """Measures the accuracy of the exported network for each run in file precision, if TensorRT refuses a part of the
     file."""
-    for config in runs.values():
+    for run, config in runs.items():
         if any(
                 config.precision_of(group) is Precision.FILE and group.file_precision is not None
                 and group.file_precision.refused_nodes for group in workspace.network.groups):
@@ -34,7 +35,7 @@ def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: 
             if accuracy is None:
                 accuracy = yield from _measure_typed_network_accuracy(workspace, config, urgency)
                 store.save_result(workspace, "amended", config, accuracy)
-            reporter.send(ev.ExportAccuracyMeasured(reporter.job, config, accuracy))
+            reporter.send(ev.AccuracyMeasured(reporter.job, run, config, accuracy, True, RunKind.TYPED_NETWORK))
 
 
 def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfig, urgency: Urgency) -> Steps[Accuracy]:

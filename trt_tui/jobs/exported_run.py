@@ -24,7 +24,8 @@ from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedRun
-from trt_tui.core.measure.runs import RunSource
+from trt_tui.core.measure.run_sources import RunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.randomness import is_random
 from trt_tui.errors import CancelledError, TrtTuiError
@@ -67,7 +68,7 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
     if cached is not None:
         return cached
     backend = workspace.backend
-    exported_run = ExportedRun(f"ONNX Runtime {backend.version} {backend.provider.upper()}", backend.provider)
+    exported_run = ExportedRun(None, f"ONNX Runtime {backend.version} {backend.provider.upper()}", backend.provider)
     reporter.send_progress("exporting the network", 0, 0, time.monotonic())
     yield urgency
     try:
@@ -140,7 +141,7 @@ class _ExportedFileRun(RunSource):
 
     def __init__(self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str],
                  urgency: Urgency) -> None:
-        super().__init__(output_names)
+        super().__init__(Run("exported network", RunKind.EXPORTED_FILE), output_names)
         self._analysis, self._process = analysis, process
         self._answer_wait = Wait(process.has_answer, frozenset(item for item in Urgency if item > urgency))
 
@@ -148,10 +149,11 @@ class _ExportedFileRun(RunSource):
         yield self._answer_wait
         self._process.take_answer()
         for index in feed_indices:
-            self._process.send_feed(self._analysis.samples.read_feed(index))
+            samples = self._analysis.samples
+            self._process.send_feed(samples.read_full_feed(index))
             yield self._answer_wait
-            reducer.add_feed_outputs(index,
-                                     cast_to_declared_types(self._analysis, self._process.take_answer() or {}))
+            outputs = samples.remove_padding(self._process.take_answer() or {}, index)
+            reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
             yield None
 
 

@@ -6,13 +6,25 @@ from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_cache_header
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.guards.guard import CACHE_SOURCE, MEASURED_SOURCE, GuardFacts, LabelClassFacts, RangeFacts
+from trt_tui.core.guards.byte_images import find_scaled_inputs
+from trt_tui.core.guards.guard import (
+    CACHE_SOURCE,
+    MEASURED_SOURCE,
+    GuardFacts,
+    LabelClassFacts,
+    RangeFacts,
+    UnfitLabels,
+)
 from trt_tui.core.guards.input_stats import (
+    MAX_CLASSES,
     count_samples_by_label_class,
     count_samples_if_all_equal,
+    count_samples_with_byte_images,
+    find_unfit_labels,
     measure_input_stats,
 )
 from trt_tui.core.guards.range_checks import find_mismatched_ranges
+from trt_tui.core.measure.judged_outputs import FLOAT_KIND, find_class_score_output
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.scheduler import JobReporter
@@ -33,6 +45,8 @@ def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
                  measure_input_stats(data.judged_samples)) if not is_same_data else ({}, {})
         classes, reason = _measure_label_class_facts(workspace)
         equal = count_samples_if_all_equal(data.judged_samples)
+        byte_images = count_samples_with_byte_images(data.judged_samples)
+        unfit_labels = _find_unfit_labels(workspace)
     except InputError:
         return GuardFacts()
     return GuardFacts(
@@ -40,8 +54,27 @@ def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
             name: (calibration_stats, stats[1][name])
             for name, calibration_stats in stats[0].items()
             if name in stats[1]
-        }, judges_calibration_samples=is_same_data, equal_sample_count=equal, class_facts=classes,
-        no_classes_reason=reason)
+        }, judges_calibration_samples=is_same_data, equal_sample_count=equal,
+        byte_inputs={name: count for name, count in byte_images.items()
+                     if name not in find_scaled_inputs(workspace.network)},
+        unfit_labels=unfit_labels, class_facts=classes, no_classes_reason=reason)
+
+
+def _find_unfit_labels(workspace: Workspace) -> tuple[UnfitLabels, ...] | None:
+    """Returns the labels that do not fit the classes of the output; None if no output has classes or no labels exist.
+    """
+    network, outputs = workspace.network, workspace.judged_outputs
+    samples, scores = workspace.data_sets.judged_samples, find_class_score_output(network, outputs)
+    float_outputs = [output for output in outputs if output.kind == FLOAT_KIND and not output.slices]
+    output = scores or (float_outputs[0] if len(float_outputs) == 1 else None)
+    shape = (network.shape(output.tensor) or ()) if output is not None else ()
+    if output is None or not samples.label_names or len(shape) < 2 or scores is None and len(shape) != 4:
+        return None
+    class_count = shape[1]
+    if not isinstance(class_count, int) or not 2 <= class_count <= MAX_CLASSES:
+        return None
+    return find_unfit_labels(samples, output.tensor, class_count, per_pixel=scores is None,
+                             mask_names={item.mask for item in outputs if item.mask})
 
 
 def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFacts, ...], str]:

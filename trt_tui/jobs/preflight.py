@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.guards.batch_checks import MAX_COMPARED_SAMPLES, measure_batch_dependence
 from trt_tui.core.guards.guard import CalibrationConvergencePoint, ClippedShare, GuardFacts
 from trt_tui.core.guards.range_checks import measure_clipped_shares
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
@@ -29,6 +30,10 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
                       request: rq.RunPreflight) -> Steps[None]:
     """Measures the guard facts that need extra executions of the network, and sends each when it is measured."""
     config = request.config
+    if workspace.samples.is_random:
+        reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_batch_reason="random inputs")))
+    else:
+        reporter.send(ev.GuardFactsMeasured(reporter.job, (yield from _measure_batch_dependence(workspace, reporter))))
     if not quantizes_activations(workspace.network, config):
         reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_convergence_reason="no layer needs a range")))
         return
@@ -39,6 +44,21 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     reporter.send(
         ev.GuardFactsMeasured(
             reporter.job, GuardFacts(clipped=(yield from _measure_values_beyond_ranges(workspace, reporter, config)))))
+
+
+def _measure_batch_dependence(workspace: Workspace, reporter: JobReporter) -> Steps[GuardFacts]:
+    """Returns the SQNR of FP32 outputs of single samples against the same samples in the batch in use."""
+    start_time, done = time.monotonic(), 0
+    steps = measure_batch_dependence(workspace.analysis, workspace.feeds)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            guard_facts: GuardFacts = stop.value
+            return guard_facts
+        done += 1
+        reporter.send_progress("single samples against their batch", done, MAX_COMPARED_SAMPLES + 1, start_time)
+        yield Urgency.ACCURACY
 
 
 def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -35,7 +35,7 @@ class JobKind:
             request.
         is_automatic: True if the job follows the cursor or a change, without a key press of the user.
         is_waited_for: True if the app counts as busy until the job ends.
-        answers_when_stopped: True if a stopped job sends its results so far, as an event of `END_EVENTS`.
+        answers_when_stopped: True if a stopped job sends its results so far before it ends.
         measures_current_config: True if the job changes the values of the current config.
     """
 
@@ -448,15 +448,15 @@ class CompareDumps(Request):
     """A request to compare two dumps. The answer is the event `DumpsCompared`. No network needs to be open.
 
     Attributes:
-        first, second: The dumps, as ``FILE`` or ``FILE:RUNNER``.
+        reference, run: The two dumps; errors are those of the second.
         threshold: The relative error from which a tensor counts as different.
         scaled_tensors: The tensors of the network whose channels a config scales.
     """
 
     job_kind = JobKind("trt_tui.jobs.dumps.run_dump_comparison_job", "comparing dumps",
                        phase="comparing tensors", is_replaceable=False, needs_network=False)
-    first: str
-    second: str
+    reference: Run
+    run: Run
     threshold: float
     scaled_tensors: tuple[str, ...] = ()
 

@@ -113,8 +113,8 @@ class SearchBuilds:
             return f"{text}: that engine is no confirmation"
         value_texts = ", ".join(target.measured_value_text(engine.accuracy) for target in targets)
         result_text = "meets" if result.passes else "does not meet"
-        return f"{text}: that engine, which has not the config of the result, {result_text} it" + (f" ({value_texts})"
-                                                                                             if value_texts else "")
+        values = f" ({value_texts})" if value_texts else ""
+        return f"{text}: that engine, which does not have the config of the result, {result_text} it{values}"
 
     def engine_result_texts(self, tried_configs: Sequence[PrecisionConfig]) -> dict[int, str]:
         """Returns the results of the built engines as texts, by the index of their config in ``tried_configs``."""

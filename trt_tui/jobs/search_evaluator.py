@@ -13,7 +13,7 @@ from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
-from trt_tui.core.measure.json_record import accuracy_record
+from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import parse_target

@@ -402,7 +402,7 @@ class SearchJob:
         if not self.targets:
             return False
         if engine.accuracy is None or any(target.is_met_by(engine.accuracy) is None for target in self.targets):
-            self.remarks.append("its engine was built but cannot be measured by this tolerance")
+            self.remarks.append("its engine was built, but the tolerance cannot be measured on it")
             return False
         target_outcome = judge_accuracy(self.targets, engine.accuracy)
         assert target_outcome is not None, "all values that the targets need were measured"

@@ -1,7 +1,7 @@
 """The job that executes the stages on the way to production, and compares each with FP32 and with the previous stage.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from trt_tui.core.engines.group_implementations import find_group_implementation
 from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
-from trt_tui.core.measure.reference import DumpedOutputs, no_common_tensors_error, open_external_outputs
-from trt_tui.core.measure.results import Accuracy, EngineResult, failed_build_result
-from trt_tui.core.measure.runs import ExternalRun, IterableRunSource, RecordedRun, Run, RunKind
+from trt_tui.core.measure.reference import DumpRun, no_common_tensors_error, open_file_run
+from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult, failed_build_result
+from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
@@ -53,43 +54,41 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     inputs = _compare_production_inputs(workspace, request)
     ensure_ranges(workspace, store, reporter, list(request.configs.values()))
     yield from send_reference_metric(workspace, store, reporter)
-    recorded_runs: dict[str, RecordedRun] = {}
-    previous: RecordedRun | None = None
+    recorded_runs: list[RecordedRun] = []
     for run in request.runs:
         stage, source = StageResult(run, _stage_effect_text(run)), sources.get(run.name)
         if source is None:
-            source, failure_reason = yield from _build_engine_run(workspace, store, reporter, run.config)
+            source, failure_reason = yield from _build_engine_run(workspace, store, reporter, run)
             if source is None:
                 run = replace(run, unavailable_reason=failure_reason)
                 reporter.send(ev.StageMeasured(reporter.job, replace(stage, run=run)))
                 continue
         try:
-            recorded = yield from _record_run(workspace, reporter, run.name, source)
+            recorded = yield from _record_run(workspace, reporter, source)
             if run.config is None:
                 accuracy = yield from _compare_runs(workspace, recorded, None)
-                stage = replace(stage, accuracy=accuracy)
-                if isinstance(source, EngineRun):
-                    engine = yield from _measure_engine_file(workspace, reporter, source, accuracy, run.file_path)
-                    stage = replace(stage, engine_result=engine)
+                result = (yield from _measure_engine_file(workspace, reporter, source, accuracy)) if isinstance(
+                    source, EngineRun) else RunResult(accuracy)
+                stage = replace(stage, result=result)
         finally:
             source.close()
         if run.kind is RunKind.SIMULATED_CONFIG:
             yield from _send_simulated_accuracy(workspace, store, reporter, run.config_name, run.config)
-        if previous is not None and _list_common_outputs(workspace, recorded, previous):
-            stage = replace(stage, accuracy_to_previous=(yield from _compare_runs(workspace, recorded, previous)))
-        recorded_runs[run.name] = previous = recorded
+        if recorded_runs and _list_common_outputs(workspace, recorded, recorded_runs[-1]):
+            stage = replace(stage, accuracy_to_previous=(yield from _compare_runs(workspace, recorded,
+                                                                                  recorded_runs[-1])))
+        recorded_runs.append(recorded)
         if run.name == PRODUCTION_STAGE:
             comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
         reporter.send(ev.StageMeasured(reporter.job, stage))
 
 
-def _record_run(workspace: Workspace, reporter: JobReporter, name: str,
-                source: IterableRunSource) -> Steps[RecordedRun]:
+def _record_run(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:
     """Executes a run on the judged samples. Returns its outputs."""
     recorded = RecordedRun(source, workspace.analysis.fetched_tensors)
     for done, _ in enumerate(recorded.record(workspace.feeds), 1):
-        reporter.send(ev.JobProgress(reporter.job, f"stage {name}", done, len(workspace.feeds)))
+        reporter.send(ev.JobProgress(reporter.job, f"stage {source.run.name}", done, len(workspace.feeds)))
         yield Urgency.ACCURACY
     return recorded
 
@@ -147,17 +146,18 @@ def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None
     network, analysis = workspace.network, workspace.analysis
     if run.kind is RunKind.SIMULATED_CONFIG:
         assert run.config is not None, "a simulated run has a config"
-        return SimulatedConfig(analysis, run.config, workspace.ranges)
+        return SimulatedConfig(analysis, run.config, workspace.ranges, run.name)
     if run.kind is RunKind.ENGINE_FILE:
-        return EngineRun(_load_engine_file(workspace, run.file_path), analysis, Path(run.file_path).name)
+        return EngineRun(run, _load_engine_file(workspace, run.file_path), analysis)
     if run.kind is RunKind.BUILT_ENGINE:
         return None
-    outputs = open_external_outputs(run.file_path, network, lambda: workspace.samples, lambda: workspace.backend,
-                                    workspace.judged_outputs)
-    if not any(output.tensor in outputs.available_tensors for output in workspace.judged_outputs):
-        raise no_common_tensors_error(outputs.name, sorted(outputs.available_tensors), network.name,
-                                      [output.tensor for output in workspace.judged_outputs])
-    return ExternalRun(outputs, analysis.samples)
+    source = open_file_run(run, network, workspace.samples, analysis.samples, workspace.backend,
+                           workspace.judged_outputs)
+    if not any(output.tensor in source.available_tensors for output in workspace.judged_outputs):
+        raise no_common_tensors_error(
+            Path(run.file_path).name, sorted(source.available_tensors), network.name,
+            [output.tensor for output in workspace.judged_outputs])
+    return source
 
 
 def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
@@ -171,9 +171,10 @@ def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
         raise InputError(f"{Path(file_path).name}: {error.title}", error.cause, error.next_step) from None
 
 
-def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig | None
-                      ) -> Steps[tuple[EngineRun | None, str]]:
+def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                      run: Run) -> Steps[tuple[EngineRun | None, str]]:
     """Builds and loads the engine of a config. Returns its run, or None and the reason why there is no engine."""
+    config = run.config
     assert config is not None, "a built run has a config"
     builder, analysis = workspace.builder, workspace.analysis
     if builder is None:
@@ -200,16 +201,16 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
         elif isinstance(step, Wait):
             yield step
     assert engine is not None, "a build ends with an engine"
-    return EngineRun(builder.load_engine(engine.data), analysis, CONFIG_BUILT), ""
+    return EngineRun(run, builder.load_engine(engine.data), analysis), ""
 
 
-def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun, accuracy: Accuracy,
-                         file_path: str) -> Steps[EngineResult]:
+def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun,
+                         accuracy: Accuracy) -> Steps[EngineResult]:
     """Returns the result of an engine file: its accuracy, latency and layers."""
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
     feed = source.make_feed(workspace.feeds[0])
-    steps = time_engine(runner, feed, workspace.data_sets.judged_samples.count_samples_of_feed(workspace.feeds[0]))
+    steps = time_engine(runner, feed, workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0]))
     timing: EngineTiming | None = None
     while timing is None:
         try:
@@ -222,7 +223,7 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: En
     engine_report, missing = time_engine_layers(runner, workspace.network, feed)
     return EngineResult(
         accuracy, builder_title(builder.name, builder.version), timing.latency_ms,
-        Path(file_path).stat().st_size,
+        Path(source.run.file_path).stat().st_size,
         measurement_note="; ".join(filter(None, (*timing.missing_parts, missing))), cuda_graph_ms=timing.graph_ms,
         profile_latencies=timing.profiles, device_name=builder.device, device_memory_bytes=runner.device_memory,
         engine_report=engine_report, implementations=find_group_implementations(engine_report, workspace.network)
@@ -234,29 +235,27 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: En
 
 def _compare_production_outputs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                 request: rq.MeasureStages,
-                                recorded_runs: Mapping[str, RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
-    """Returns the accuracies of the production outputs against the simulated config, and against engines.
-
-    The engines are those named by the user; without such engines, the engine of the config is built.
-    """
-    production, config = recorded_runs[PRODUCTION_STAGE], request.configs["config"]
-    references = {run.name: recorded_runs[run.name] for run in request.runs
-                  if run.kind is RunKind.ENGINE_FILE and run.name in recorded_runs}
-    sources: dict[str, IterableRunSource] = {
-        CONFIG_SIMULATED: SimulatedConfig(workspace.analysis, config, workspace.ranges)}
+                                recorded_runs: Sequence[RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
+    """Returns the accuracy of production, the last run, against the simulation of the config, engines that were named,
+    and its own."""
+    production, config = recorded_runs[-1], request.configs["config"]
+    references = [recorded for recorded in recorded_runs if recorded.run.kind is RunKind.ENGINE_FILE]
+    sources: list[IterableRunSource] = [
+        SimulatedConfig(workspace.analysis, config, workspace.ranges, CONFIG_SIMULATED)]
     if workspace.builder is not None and can_run_engines(workspace.builder, workspace.plan.settings) and not references:
-        engine_run, _ = yield from _build_engine_run(workspace, store, reporter, config)
-        sources |= {CONFIG_BUILT: engine_run} if engine_run is not None else {}
-    for name, source in sources.items():
+        engine_run, _ = yield from _build_engine_run(workspace, store, reporter,
+                                                     Run(CONFIG_BUILT, RunKind.BUILT_ENGINE, config=config))
+        sources += [engine_run] if engine_run is not None else []
+    for source in sources:
         try:
-            references[name] = yield from _record_run(workspace, reporter, name, source)
+            references.append((yield from _record_run(workspace, reporter, source)))
         finally:
             source.close()
-        if name == CONFIG_SIMULATED:
+        if source.run.kind is RunKind.SIMULATED_CONFIG:
             yield from _send_simulated_accuracy(workspace, store, reporter, "config", config)
     comparisons = []
-    for name, reference in references.items():
-        comparisons.append((name, (yield from _compare_runs(workspace, production, reference))))
+    for reference in references:
+        comparisons.append((reference.run.name, (yield from _compare_runs(workspace, production, reference))))
     return tuple(comparisons)
 
 
@@ -280,12 +279,13 @@ def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) 
             return ()
         raise no_common_tensors_error(dump.source, dump.tensor_names, workspace.network.name, names, "takes",
                                       "Name the arrays after the network's inputs, or name another file.")
-    dumped_inputs = DumpedOutputs(dump, workspace.network, workspace.samples, uses_inputs=True)
+    samples = workspace.samples
+    dumped_inputs = DumpRun(Run("", RunKind.DUMP, file_path=spec), dump, workspace.network, samples, samples,
+                            uses_inputs=True)
 
     def iterate_input_pairs(input_name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        samples = workspace.samples
         for index in range(len(samples)):
-            yield samples.read_feed(index)[input_name], dumped_inputs.get_outputs(samples, index)[input_name]
+            yield samples.read_feed(index)[input_name], dumped_inputs.get_outputs(index)[input_name]
 
     return tuple(compare_input_over_feeds(name, iterate_input_pairs(name)) for name in dumped_names)
 

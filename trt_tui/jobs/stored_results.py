@@ -1,6 +1,7 @@
 """The job that sends the stored results of configs from an earlier program. Nothing is executed."""
 
-from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.results import Accuracy, RunResult
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
@@ -17,9 +18,10 @@ def run_stored_results_job(workspace: Workspace, store: ResultStore, reporter: J
     yield Urgency.TENSOR_STATS  # the first accuracy comes before
     ensure_ranges(workspace, store, reporter, request.configs)
     for config in request.configs:
-        accuracy, engine = store.load_result(workspace, "verdict", config,
-                                             Accuracy), store.load_engine_result(workspace, config)
-        exported_run = find_stored_exported_run(workspace, store, config)
-        if accuracy is not None or engine is not None or exported_run is not None:
-            reporter.send(ev.StoredResultsLoaded(reporter.job, config, accuracy, engine, exported_run))
+        accuracy = store.load_result(workspace, "verdict", config, Accuracy)
+        stored = {RunKind.SIMULATED_CONFIG: RunResult(accuracy) if accuracy is not None else None,
+                  RunKind.EXPORTED_FILE: find_stored_exported_run(workspace, store, config),
+                  RunKind.BUILT_ENGINE: store.load_engine_result(workspace, config)}
+        if runs := {kind: result for kind, result in stored.items() if result is not None}:
+            reporter.send(ev.StoredResultsLoaded(reporter.job, config, runs))
         yield Urgency.TENSOR_STATS

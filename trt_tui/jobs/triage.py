@@ -82,11 +82,11 @@ class EngineTriage:
 
     def run_triage(self) -> Steps[TriageResult]:
         if self._count_remaining_builds() <= 0:
-            return TriageResult(("--max-builds leaves none to find where",))
+            return TriageResult(("--max-builds leaves no build to find the place",))
         engine_errors = yield from self._probe.measure_engine_errors(self._config)
         if engine_errors is None or engine_errors.missing_reason:
-            return TriageResult((f"where is not known: {engine_errors.missing_reason}"
-                                 if engine_errors is not None else "where is not known", ))
+            return TriageResult((f"the place is unknown: {engine_errors.missing_reason}"
+                                 if engine_errors is not None else "the place is unknown", ))
         simulated = yield from self._probe.measure_group_errors(self._config)
         parting_point = find_engine_divergence(self._network, simulated, engine_errors)
         remarks = [f"the difference begins at {parting_point.group_name}: {parting_point.divergence_description}"
@@ -105,7 +105,7 @@ class EngineTriage:
             tensors = self._list_results_around_group(parting_point.group_name) if parting_point is not None else []
             barrier_tensors = tensors if tensors and (yield from self._is_fixed_by_barriers(tensors)) else []
         if self._ran_out:
-            return TriageResult((*remarks, "--max-builds leaves too few to find which fusion"))
+            return TriageResult((*remarks, "--max-builds leaves too few builds to find the fusion"))
         if not barrier_tensors:
             reason = ("no fusion barrier was found that mends it"
                       if tensors else "the group at which the difference begins is unknown")
@@ -113,8 +113,8 @@ class EngineTriage:
         return (TriageResult((
             *remarks,
             f"{counted_noun_text(len(barrier_tensors), 'fusion barrier')} at "
-            f"{name_list_text(barrier_tensors)}: the engine does what "
-            "was simulated"), {tensor: BarrierMove(TRIAGE_REASON)
+            f"{name_list_text(barrier_tensors)}: the engine agrees with "
+            "the simulation"), {tensor: BarrierMove(TRIAGE_REASON)
                                for tensor in barrier_tensors}))
 
     def _list_results_usable_as_outputs(self, groups: Sequence[FusionGroup]) -> list[str]:

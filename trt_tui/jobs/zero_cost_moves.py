@@ -20,7 +20,7 @@ SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant to try, the usual exponent first."""
 
 
-LEAVES_FILE_SUFFIX = ", no longer as in the file"
+LEAVES_FILE_SUFFIX = ", no longer in file precision"
 """The suffix in the label of a proposal that replaces the file precision of groups by another precision."""
 
 

@@ -1,1 +1,2 @@
-"""What the app and the commands share: the state, configs with undo, results, saving, and the requests under way."""
+"""The session that the app and the commands share: state, configs with undo, results, saved sessions, and pending
+requests."""

@@ -1,4 +1,4 @@
-"""The changes of a session's config: precisions, ranges, whole configs, with undo."""
+"""The part of a session that changes its config: precisions, ranges and whole configs, with undo."""
 
 import time
 from abc import abstractmethod
@@ -20,34 +20,37 @@ from trt_tui.session.reporting_session import ReportingSession
 
 
 class EditableSession(ReportingSession):
-    """See the module's docstring; what it changes is measured by who asks for it."""
+    """A session whose config can be changed, with undo. Subclasses send the requests that measure a changed config."""
 
     @abstractmethod
     def send_request(self, request: rq.Request) -> None:
-        """Sends a request to the child process."""
+        """Sends a request to the background process."""
 
     @abstractmethod
     def request_group_details(self, group: FusionGroup) -> None:
-        """Asks for the statistics and the ways out of a group."""
+        """Requests the tensor statistics and the remedies of a fusion group."""
 
     @abstractmethod
     def request_preview(self) -> None:
-        """Asks what the builder would make of the config."""
+        """Requests a preview of the engine that the builder would make from the config."""
 
     @abstractmethod
     def request_toggles(self) -> None:
-        """Asks what the figures become when a row is flipped."""
+        """Requests the simulated accuracy with each row toggled."""
 
     def toggle_fp32(self, groups: Iterable[FusionGroup]) -> None:
-        """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
+        """Toggles fusion groups between FP32 and their default precisions.
+
+        If all groups run in FP32, they return to their defaults. If not, all are raised to FP32.
+        """
         groups = list(groups)
         self._apply_config_change(self.config.with_toggled_fp32(groups), groups)
 
     def toggle_barrier(self, group: FusionGroup) -> None:
-        """A fusion barrier behind a group on and off.
+        """Adds or removes a fusion barrier behind a fusion group.
 
         Raises:
-            InputError: its result cannot be an output beside the network's own.
+            InputError: The result of the group cannot be an additional network output.
         """
         config = self.config
         if group.final_tensor in config.get_moves(BarrierMove):
@@ -60,7 +63,7 @@ class EditableSession(ReportingSession):
         self._apply_config_change(config, [group])
 
     def step_precisions(self, groups: Iterable[FusionGroup], upwards: bool) -> None:
-        """One step up or down the ladder of the config: INT8, FP16, FP32, or what it uses in their places."""
+        """Moves fusion groups one step up or down in the precisions of the config, by default INT8, FP16 and FP32."""
         config, groups = self.config, list(groups)
         ladder = config.precision_steps
         for group in groups:
@@ -70,16 +73,18 @@ class EditableSession(ReportingSession):
         self._apply_config_change(config, groups)
 
     def set_precision(self, groups: Iterable[FusionGroup], precision: Precision) -> None:
-        """Gives groups a precision; those that cannot run in it keep what they have."""
+        """Gives fusion groups a precision. Groups that cannot run in the precision are left unchanged."""
         groups = list(groups)
         self._apply_config_change(self.config.with_group_precision(groups, precision), groups)
 
     def apply_next_range_method(self, group: FusionGroup) -> str:
-        """The next range method for a group's inputs, once its statistics are known; returns the method's name.
+        """Applies the next range method to the inputs of a fusion group and returns the name of the method.
+
+        If the statistics of the inputs are unknown, they are requested first.
 
         Raises:
-            InputError: the group is not quantized.
-            NotYetError: its statistics are still being measured.
+            InputError: The group is not quantized.
+            NotReadyError: The statistics of the group are not measured yet.
         """
         precision = self.config.precision_of(group)
         tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
@@ -110,23 +115,25 @@ class EditableSession(ReportingSession):
         return next_method
 
     def set_ranges(self, tensors: Iterable[str], range_text: str) -> None:
-        """Gives tensors a range: an amax, a method, ``p99.9`` or ``top5-mean``; one change, once it is measured.
+        """Requests a range for tensors: an amax, a range method, ``p99.9`` or ``top5-mean``.
+
+        The config changes once, when the ranges are measured.
 
         Raises:
-            InputError: the text is no range.
+            InputError: The text is not a valid range.
         """
         parse_amax(range_text)
         self.send_request(rq.SetRanges(self.config, tuple((tensor, range_text) for tensor in dict.fromkeys(tensors))))
 
     def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
-        """Gives tensors ranges, as one change."""
+        """Applies ranges to tensors as one change of the config."""
         outline = self.outline or self.preliminary_outline
         self._apply_config_change(self.config.with_moves(range_moves), [
             group for group in (outline.groups if outline is not None else ())
             if any(site.tensor in range_moves for site in group.activation_qdq_sites())])
 
     def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
-        """Asks what the config yields with the ranges of each calibration method."""
+        """Requests the accuracy of the config with the ranges of each range method."""
         self.method_comparison = None
         self.send_request(
             rq.CompareRangeMethods(remove_network_range_method(self.config, self.opened_network.outline),
@@ -134,14 +141,15 @@ class EditableSession(ReportingSession):
 
     @property
     def has_method_comparison(self) -> bool:
-        """Whether the calibration methods were compared for the config."""
+        """True if the range methods have been compared for the current config."""
         return (self.method_comparison is not None and not self.pending_requests.has_request(rq.CompareRangeMethods) and
                 self.method_comparison.config == remove_network_range_method(self.config, self.opened_network.outline))
 
     def use_range_method(self, method: str) -> None:
-        """Gives all tensors the ranges of a calibration method, as one change; those that were set by hand stay.
+        """Applies the ranges of a range method to all tensors, as one change; ranges set by hand stay.
 
-        It is made at once if it takes ranges back, else once they are measured.
+        If the method is that of the calibration, the change is made at once. If not, it is made when the ranges are
+        measured.
         """
         outline = self.opened_network.outline
         config = remove_network_range_method(self.config, outline)
@@ -152,15 +160,19 @@ class EditableSession(ReportingSession):
         self.send_request(rq.CalibrateRanges(method, tensors, config))
 
     def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
-        """Makes a config current; ``groups`` are those it changes, as far as rows say when."""
+        """Makes a config the current config.
+
+        Args:
+            groups: The fusion groups that change, whose rows show the time of the change.
+        """
         self._apply_config_change(config, groups)
 
     def undo(self) -> bool:
-        """Undoes the last change; returns whether there was one."""
+        """Undoes the last change of the config. Returns True if there was a change."""
         return self.history.undo() and self._save_and_measure_config()
 
     def redo(self) -> bool:
-        """Redoes the change that was undone last; returns whether there was one."""
+        """Redoes the last undone change of the config. Returns True if there was one."""
         return self.history.redo() and self._save_and_measure_config()
 
     def _apply_config_change(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What each event of the child process does to a session."""
+"""The effect of each event of the background process on the state of a session."""
 
 import time
 from collections.abc import Mapping
@@ -16,31 +16,32 @@ from trt_tui.session.state import SessionState
 
 
 class SessionActions(Protocol):
-    """What an event can trigger."""
+    """The actions of a session that events of the background process can trigger."""
 
     def request_comparison(self, with_group_errors: bool = True) -> None:
-        """Measures the runs of the verdict."""
+        """Requests the accuracy of all runs of the session."""
 
     def request_preview(self, *, after_opening: bool = False) -> None:
-        """Asks what the builder makes of the config."""
+        """Requests a preview of the engine for the config."""
 
     def request_stored_results(self) -> None:
-        """Asks what was measured of the other configs before."""
+        """Requests the stored results of earlier measurements of the other configs."""
 
     def adopt_search_result(self) -> bool:
-        """Makes what a search found the config; False where there is none, or it is already."""
+        """Makes the result of a search the current config. Returns False if there is no result, or it is the config
+        already."""
 
     def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
-        """Gives tensors ranges, as one change."""
+        """Applies ranges to tensors as one change of the config."""
 
 
 class EventReducer:
-    """Applies events to the state of a session, by their type.
+    """The reducer that applies events of the background process to the state of a session, by event type.
 
     Args:
-        state: What they change.
-        opening: Applies what was opened.
-        actions: What follows by itself when something has ended.
+        state: The state to change.
+        opening: The object that applies an opened network.
+        actions: The actions that the end of a job can trigger.
     """
 
     def __init__(self, state: SessionState, opening: SessionOpener, actions: SessionActions) -> None:
@@ -50,15 +51,15 @@ class EventReducer:
 
     @singledispatchmethod
     def apply(self, event: ev.Event) -> None:
-        """Applies an event.
+        """Applies an event of the background process to the state of the session.
 
         Raises:
-            TypeError: its type is unknown.
-            TrtTuiError: what it triggers cannot be done.
+            TypeError: The type of the event is unknown.
+            TrtTuiError: An action that the event triggers is not possible.
         """
         raise TypeError(f"a session takes no {type(event).__name__}")
 
-    # -- what was opened ----------------------------------------------------------------------------------------
+    # -- the opened network ---------------------------------------------------------------------------------------
 
     @apply.register
     def _apply_layer_list(self, event: ev.LayersListed) -> None:
@@ -82,14 +83,14 @@ class EventReducer:
 
     @apply.register
     def _reopen_replaced_files(self, event: ev.FilesReplaced) -> None:
-        """Opens files anew that were replaced; a command ends instead."""
+        """Reopens input files that were replaced on disk. A command ends with an error instead."""
         self._end_job(event, FAILED)
         if self._state.automatic:
             self._opening.reopen_replaced_files(event.files)
         else:
             self._state.show_error(event)
 
-    # -- what was measured --------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     @apply.register
     def _apply_calibration(self, event: ev.CalibrationReady) -> None:
@@ -157,7 +158,7 @@ class EventReducer:
     def _store_command_answer(self, event: ev.CommandAnswer) -> None:
         self._state.last_answer = event
 
-    # -- searching ----------------------------------------------------------------------------------------------
+    # -- search ---------------------------------------------------------------------------------------------------
 
     @apply.register
     def _apply_search_progress(self, event: ev.SearchProgress) -> None:
@@ -179,7 +180,8 @@ class EventReducer:
             return
         state.config_names.get_config_name(result.config)
         if not event.has_other_samples:
-            state.results.get_or_create_results(result.config).accuracy = result.best_evaluation.target_result.accuracy
+            state.results.get_or_create_results(result.config).store_accuracy(
+                result.best_evaluation.target_result.accuracy)
         if not search_status.request.sample and not event.has_other_samples:
             for index, config in event.pareto_configs.items():
                 if (accuracy := event.evaluations[index].target_result.accuracy) is not None:
@@ -195,7 +197,7 @@ class EventReducer:
                 if name in chosen
             }
 
-    # -- how jobs go and end ------------------------------------------------------------------------------------
+    # -- progress and end of jobs ---------------------------------------------------------------------------------
 
     @apply.register
     def _apply_job_progress(self, event: ev.JobProgress) -> None:
@@ -249,7 +251,7 @@ class EventReducer:
     def _apply_job_failure(self, event: ev.JobFailed) -> None:
         request = self._end_job(event, FAILED)
         self._state.show_error(event)
-        # Whether a config can be read turns out after the network is open, which is compared in any case.
+        # The config file is read after the network is open. If that fails, the network is compared nevertheless.
         if isinstance(request,
                       rq.OpenNetwork) and request.config and self._state.automatic and self._state.source is not None:
             self._actions.request_comparison()
@@ -264,7 +266,7 @@ class EventReducer:
         state.log.extend(event.log.splitlines())
 
     def _end_job(self, end_event: ev.Event, outcome: str) -> rq.Request | None:
-        """Counts a job as ended, and puts into the log how long it took; returns what was asked."""
+        """Marks a job as ended and logs its duration. Returns the request of the job."""
         state = self._state
         job = state.pending_requests.end_request(end_event.job, outcome)
         if job is not None and job.begin_time is not None and not job.is_automatic:

@@ -1,4 +1,4 @@
-"""Configs with undo and redo, and what they are called."""
+"""The configs of a session with undo and redo, and the names of the configs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from trt_tui.errors import InputError
 
 
 class ConfigHistory:
-    """Configs with undo and redo. ``current`` is never lost by an undo, only by a new change after one."""
+    """The configs of a session with undo and redo.
+
+    An undo never loses ``current``; only a new change after an undo does.
+    """
 
     def __init__(self, initial_config: PrecisionConfig) -> None:
         self._past: list[PrecisionConfig] = []
@@ -18,9 +21,9 @@ class ConfigHistory:
         self.current = initial_config
 
     def push_config(self, config: PrecisionConfig) -> bool:
-        """Makes a config current; returns whether it decides anything differently from the last one.
+        """Makes a config the current config. Returns True if its decisions differ from those of the last config.
 
-        If it does not, there is no step to undo: only the reasons are replaced.
+        If they do not differ, no undo step is added, and only the reasons are replaced.
         """
         if config == self.current:
             self.current = config
@@ -31,7 +34,7 @@ class ConfigHistory:
         return True
 
     def undo(self) -> bool:
-        """Goes back to the config before; returns whether there was one."""
+        """Restores the previous config. Returns True if there was a previous config."""
         if not self._past:
             return False
         self._future.append(self.current)
@@ -39,7 +42,7 @@ class ConfigHistory:
         return True
 
     def redo(self) -> bool:
-        """Restores what was undone last; returns whether there was anything."""
+        """Restores the config that was undone last. Returns True if there was an undone config."""
         if not self._future:
             return False
         self._past.append(self.current)
@@ -47,51 +50,54 @@ class ConfigHistory:
         return True
 
     def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
-        """Changes every config in place, without a step that could be undone."""
+        """Changes every config of the history in place, without an undo step."""
         self._past, self._future = [change_config(config)
                                     for config in self._past], [change_config(config) for config in self._future]
         self.current = change_config(self.current)
 
     def snapshot(self) -> tuple[list[PrecisionConfig], PrecisionConfig, list[PrecisionConfig]]:
-        """Past (oldest first), current, and future (the next redo last)."""
+        """Returns the past configs (oldest first), the current config, and the undone configs (the next redo last)."""
         return list(self._past), self.current, list(self._future)
 
     @classmethod
     def from_snapshot(cls, past: list[PrecisionConfig], current: PrecisionConfig,
                       future: list[PrecisionConfig]) -> ConfigHistory:
-        """A history from what `snapshot` returned."""
+        """Builds a history from the result of `snapshot`."""
         history = cls(current)
         history._past, history._future = list(past), list(future)
         return history
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a config before."""
         return bool(self._past)
 
     @property
     def can_redo(self) -> bool:
-        """Whether anything was undone."""
         return bool(self._future)
 
 
 @dataclass(frozen=True)
 class ConfigNote:
-    """What a user has said of a config: a comment, and whether it is pinned to the top of the list and kept."""
+    """The user's note about a config.
+
+    Attributes:
+        comment: The user's comment.
+        pinned: True if the config is pinned to the top of the list. A pinned config is always saved.
+    """
 
     comment: str = ""
     pinned: bool = False
 
 
 MAX_NAME_LENGTH = 24
-"""Characters of a config's name at most."""
+"""The maximum number of characters in the name of a config."""
 
 
 class ConfigNames(dict[PrecisionConfig, str]):
-    """What configs are called, in the order they were first seen: c0, c1, ..., or as the user has named them.
+    """The names of the configs in the order of their first use: c0, c1, ..., or the user's names.
 
     Attributes:
-        notes: What the user has said of some of them.
+        notes: The user's notes about configs.
     """
 
     def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
@@ -100,39 +106,39 @@ class ConfigNames(dict[PrecisionConfig, str]):
         self.notes = dict(notes or {})
 
     def rename_config(self, config: PrecisionConfig, name: str) -> None:
-        """Gives a config a name of its own.
+        """Gives a config a name that the user has chosen.
 
         Raises:
-            InputError: it is empty, too long, or another one's.
+            InputError: The name is empty, too long, or the name of another config.
         """
         if not name or len(name) > MAX_NAME_LENGTH or "\n" in name:
-            raise InputError(f"{name!r} is no name of a config",
+            raise InputError(f"{name!r} is not a valid name of a config",
                              f"a name has 1 to {MAX_NAME_LENGTH} characters in one line", "Type a shorter name.")
         if any(other_name == name and other_config != config for other_config, other_name in self.items()):
             raise InputError(f"another config is called {name}", "names are unique", "Type another name.")
         self[config] = name
 
     def set_config_comment(self, config: PrecisionConfig, comment: str) -> None:
-        """Comments on a config; "" takes the comment back."""
+        """Sets the comment of a config; "" removes it."""
         self.notes[config] = replace(self.notes.get(config, ConfigNote()), comment=comment)
 
     def toggle_config_pin(self, config: PrecisionConfig) -> bool:
-        """Pins a config, or no longer; returns whether it is pinned now."""
+        """Pins a config to the top of the list, or removes the pin. Returns True if the config is pinned afterwards."""
         note = self.notes.get(config, ConfigNote())
         self.notes[config] = replace(note, pinned=not note.pinned)
         return not note.pinned
 
     def list_configs_newest_first(self) -> list[tuple[PrecisionConfig, str]]:
-        """The pinned ones, then the others, each with its name."""
+        """Returns the configs with their names: first the pinned configs, then the others, each from newest to
+        oldest."""
         newest = list(reversed(self.items()))
         return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
 
     def copy(self) -> ConfigNames:
-        """A copy that goes its own way."""
         return ConfigNames(self.items(), self.notes)
 
     def get_config_name(self, config: PrecisionConfig) -> str:
-        """The name of a config; one that has none gets the next that is free."""
+        """Returns the name of a config. A config without a name gets the next free name."""
         if config not in self:
             number, used_names = len(self), set(self.values())
             while f"c{number}" in used_names:

@@ -1,4 +1,4 @@
-"""Jobs of the child process as the user sees them, and the requests that it has not answered yet."""
+"""The jobs of the background process as the user interface shows them, and the requests without an answer yet."""
 
 import time
 from collections import deque
@@ -10,26 +10,25 @@ from trt_tui.jobs import requests as rq
 
 DONE, STOPPED, FAILED, REPLACED = "done", "stopped", "failed", "replaced by a newer one"
 
-END_EVENTS = (ev.SearchEnded, ev.JobDone, ev.JobCancelled, ev.JobFailed, ev.ChildProcessDied)
-"""Events that are taken in even of a stopped job."""
-
 MAX_JOBS = 300
-"""Jobs that are remembered."""
+"""The number of last jobs that a session remembers."""
 
 
 @dataclass
 class Job:
-    """A request from when it was sent; times are seconds of the monotonic clock, None while they are to come.
+    """One request to the background process, from the time when it is sent, with its progress and outcome.
+
+    Times are seconds of the monotonic clock, and None if they are in the future.
 
     Attributes:
-        title: What it is called.
-        sent_unix_time: Unix time when it was sent.
-        begin_time: When the child process began with it.
-        outcome: How it ended; "" until then.
-        phase: What it does, "" where that is not told.
-        phase_start_time: When that phase began.
-        progress: How far the phase is; None where that is unknown, or it is over and the next is not told.
-        is_stopping: Whether it was told to stop.
+        title: The name of the job for users.
+        sent_unix_time: Unix time when the request was sent.
+        begin_time: The time when the background process began the job.
+        outcome: The outcome of the job; "" until it ends.
+        phase: The current phase of the job; "" if unknown.
+        phase_start_time: The time when the phase began.
+        progress: The progress of the phase. None if it is unknown, or the phase is over and the next is not known yet.
+        is_stopping: True if the job has been asked to stop.
     """
 
     number: int
@@ -46,12 +45,11 @@ class Job:
     is_stopping: bool = False
 
     def begin(self) -> None:
-        """The child process works on it."""
+        """Records that the background process has begun the job."""
         if self.begin_time is None:
             self.begin_time = self.phase_start_time = time.monotonic()
 
     def update_progress(self, progress: ev.JobProgress) -> None:
-        """Takes in how far it is."""
         self.begin()
         if progress.phase != self.phase:
             self.phase, self.phase_start_time = progress.phase, time.monotonic()
@@ -65,26 +63,26 @@ class Job:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether it follows the cursor or a change: nobody asked for it by a key."""
+        """True if the job follows the cursor or a change of the config, without a key press that requests it."""
         return self.request.job_kind.is_automatic
 
     @property
     def duration_s(self) -> float:
-        """How long it has run or ran; before it began, how long it waits."""
+        """The run time of the job in seconds; before the job begins, the waiting time."""
         start = self.begin_time if self.begin_time is not None else self.sent_time
         return (self.end_time if self.end_time is not None else time.monotonic()) - start
 
     @property
     def phase_duration_s(self) -> float:
-        """How long its phase has run; before it began, how long it waits."""
+        """The run time of the job's current phase in seconds; before the job begins, the waiting time."""
         return time.monotonic() - (self.phase_start_time if self.begin_time is not None else self.sent_time)
 
 
 class PendingRequests(Mapping[int, rq.Request]):
-    """The requests under way, by the number of their job.
+    """The requests without a final answer from the background process, by job number.
 
     Attributes:
-        jobs: The last jobs, in the order in which they were asked for, with those under way.
+        jobs: The last jobs in the order of their requests, including the pending jobs.
     """
 
     def __init__(self) -> None:
@@ -102,21 +100,19 @@ class PendingRequests(Mapping[int, rq.Request]):
         return len(self._pending_jobs)
 
     def add_request(self, job_number: int, request: rq.Request, title: str) -> None:
-        """Counts a request as under way; ``title`` are what its job is called."""
+        """Adds a request as pending, with the title of its job."""
         self._pending_jobs[job_number] = Job(job_number, request, title)
         self.jobs.append(self._pending_jobs[job_number])
 
     def find_job(self, job_number: int) -> Job | None:
-        """A job that is under way."""
         return self._pending_jobs.get(job_number)
 
     def update_progress(self, progress: ev.JobProgress) -> None:
-        """Takes in how far a job is."""
         if (job := self._pending_jobs.get(progress.job)) is not None:
             job.update_progress(progress)
 
     def end_request(self, job_number: int, outcome: str) -> Job | None:
-        """Counts a request as answered; returns its job, or None if it was not under way."""
+        """Removes a request that has ended. Returns its job, or None if the request was not pending."""
         job = self._pending_jobs.pop(job_number, None)
         self._stopped_numbers.discard(job_number)
         if job is not None:
@@ -124,33 +120,36 @@ class PendingRequests(Mapping[int, rq.Request]):
         return job
 
     def mark_jobs_stopped(self, job_numbers: Iterable[int]) -> None:
-        """Counts requests as stopped: of their events only those that end them are taken in."""
+        """Marks jobs as stopped. Of the later events of these jobs, only the events that end them are applied."""
         for number in self._pending_jobs.keys() & set(job_numbers):
             self._stopped_numbers.add(number)
             self._pending_jobs[number].is_stopping = True
 
     def is_job_stopping(self, job_number: int) -> bool:
-        """Whether a job was stopped and has not ended yet."""
+        """Returns True if a job was stopped and has not ended yet."""
         return job_number in self._stopped_numbers
 
     def accepts_event(self, event: ev.Event) -> bool:
-        """Whether an event is to be taken in: all of jobs that were not stopped, the end of those that were."""
-        return event.job not in self._stopped_numbers or isinstance(event, END_EVENTS)
+        """Returns True if an event is applied: any event of a job that was not stopped, else what ends the job."""
+        return event.job not in self._stopped_numbers or isinstance(
+            event, ev.SearchEnded | ev.JobDone | ev.JobCancelled | ev.JobFailed | ev.ChildProcessDied)
 
     @property
     def running_jobs(self) -> list[Job]:
-        """The jobs that the child process has begun with, first what somebody waits for, what told last first."""
+        """The jobs that the background process has begun.
+
+        Jobs that the user requested come first. Of each kind, the job that reported a new phase last comes first.
+        """
         begun_jobs = [job for job in self._pending_jobs.values() if job.begin_time is not None]
         return sorted(begun_jobs, key=lambda job: (job.is_automatic, -job.phase_start_time))
 
     @property
     def waiting_jobs(self) -> list[Job]:
-        """The jobs that the child process has not begun with."""
         return [job for job in self._pending_jobs.values() if job.begin_time is None]
 
     @property
     def last_ended_job(self) -> Job | None:
-        """The job that ended last, of those that somebody asked for and that were begun."""
+        """The job that ended last, of the jobs that the user requested and that were begun; None if there is none."""
         ended_jobs = [
             job for job in reversed(self.jobs) if job.end_time is not None and job.begin_time is not None
             and not job.is_automatic
@@ -159,13 +158,11 @@ class PendingRequests(Mapping[int, rq.Request]):
 
     @property
     def has_foreground_request(self) -> bool:
-        """Whether any are under way that somebody waits for."""
+        """True if the user waits for one of the pending requests."""
         return any(request.job_kind.is_waited_for for request in self.values())
 
     def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
-        """The numbers of the requests of a kind that are under way."""
         return [number for number, job in self._pending_jobs.items() if isinstance(job.request, request_type)]
 
     def has_request(self, *kinds: type[rq.Request]) -> bool:
-        """Whether a request of some kinds is under way."""
         return any(isinstance(job.request, kinds) for job in self._pending_jobs.values())

@@ -1,4 +1,4 @@
-"""Opening a network, resuming its session, and opening it anew if its files were replaced."""
+"""The opening of a network in a session: a saved session is resumed, and replaced files are opened again."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,12 +23,12 @@ from trt_tui.session.state import SessionState
 
 
 class SessionOpener:
-    """Takes what was opened into the state of a session.
+    """The part of a session that applies the answers of the background process to an opened network.
 
     Args:
-        state: What it changes.
-        send_request: Sends a request to the child process.
-        resume: Resume the saved session of the same network, if there is one.
+        state: The state to change.
+        send_request: Sends a request to the background process.
+        resume: True resumes the saved session of the same network, if there is one.
     """
 
     def __init__(self, state: SessionState, send_request: Callable[[rq.Request], None], *, resume: bool) -> None:
@@ -41,7 +41,11 @@ class SessionOpener:
         self._saved_target: str | None = None
 
     def apply_opened_network(self, event: ev.NetworkOpened) -> None:
-        """Takes a network: the first time with what was saved of it, later with what was chosen so far."""
+        """Applies an opened network to the session.
+
+        For the first network, the saved session is resumed. If the network is opened again, the config of the session
+        stays and stale results are dropped.
+        """
         state, is_first = self._state, self._state.outline is None
         state.opened_network = event
         state.warnings = list(event.data.warnings)
@@ -64,17 +68,17 @@ class SessionOpener:
         self._resumed_snapshot = state.history.snapshot()
 
     def _apply_command_line_options(self, config: PrecisionConfig) -> PrecisionConfig:
-        """A config with TF32 and with the layers kept that the command line asks for.
+        """Returns a config with TF32 and with the keep rules of the command line.
 
         Raises:
-            InputError: see `trt_tui.core.moves.keep_rules.apply_keep_rules`.
+            InputError: The errors of `trt_tui.core.moves.keep_rules.apply_keep_rules`.
         """
         options, network = self._state.options, self._state.outline or self._state.preliminary_outline
         assert network is not None, "an opened network has been announced"
         return apply_keep_rules(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
 
     def _resume_saved_session(self, outline: NetworkOutline) -> bool:
-        """Resumes the saved session of the same network; returns False if there is none."""
+        """Resumes the saved session of the same network. Returns False if there is none."""
         state = self._state
         saved = state.session_folder.load_session(outline.structure_sha256, str(outline.path), outline)
         state.warnings.extend(state.session_folder.load_failures)
@@ -89,7 +93,7 @@ class SessionOpener:
         return True
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
-        """Goes on with the configs of a session."""
+        """Replaces the configs of the session by the configs of a saved session."""
         state = self._state
         state.history, state.config_names, state.saved_sha256 = saved_session.to_config_history(
         ), saved_session.to_config_names(), saved_session.sha256
@@ -98,7 +102,7 @@ class SessionOpener:
                         f"{count} {'change' if count == 1 else 'changes'}.")
 
     def apply_fingerprint(self, fingerprint: Fingerprint) -> None:
-        """Takes the hashes of what figures are of, and drops ranges that were measured on something else."""
+        """Applies the hashes of network and data, and drops ranges that were measured on other weights or data."""
         state, previous = self._state, self._state.source
         state.source = fingerprint
         if previous is not None:
@@ -109,8 +113,12 @@ class SessionOpener:
             self._drop_measured_moves("other weights, in the session resumed,")
 
     def _adopt_session_of_same_content(self, fingerprint: Fingerprint) -> None:
-        """One network under two paths is one network: its own session takes the place of that of another network of
-        the same structure, unless somebody has changed that one meanwhile."""
+        """Replaces a session of another network with the same structure by the session of a network with the same
+        content.
+
+        A network may have been saved under another path; equal content means the same network. If the user has changed
+        the resumed session meanwhile, it stays.
+        """
         state = self._state
         if self._resume_note is None or (
                 state.saved_sha256 != fingerprint.sha256 and state.history.snapshot() != self._resumed_snapshot):
@@ -130,7 +138,7 @@ class SessionOpener:
             state.set_initial_target()
 
     def apply_loaded_config(self, loaded_config: LoadedConfig) -> None:
-        """Starts from a config file; undo brings back the resumed config."""
+        """Makes the config of a file the current config. Undo restores the resumed config."""
         state = self._state
         state.history.push_config(self._apply_command_line_options(loaded_config.config))
         state.config_names.get_config_name(state.config)
@@ -141,17 +149,17 @@ class SessionOpener:
                 return
             self._send_request(rq.UseRanges(state.config_calibration, True, Path(state.config_path or "").name))
             if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
-                state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}: what "
-                                      "--calib-data and --calib-method give is looked at beside them only.")
+                state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}; "
+                                      "ranges by --calib-data and --calib-method are only compared with them.")
         if not state.network_only and not state.target_text and loaded_config.tolerance:
             state.target_text = loaded_config.tolerance
             state.set_initial_target()
         state.save_session()
 
-    # -- files that were replaced -------------------------------------------------------------------------------
+    # -- replaced files -------------------------------------------------------------------------------------------
 
     def reopen_replaced_files(self, files: tuple[str, ...]) -> None:
-        """Opens anew what has been replaced."""
+        """Requests that input files that were replaced on disk are opened again."""
         state = self._state
         if not state.pending_requests.has_request(rq.OpenNetwork):
             self._replaced_files = files
@@ -159,7 +167,7 @@ class SessionOpener:
                 rq.OpenNetwork(state.options, structure_hash=state.opened_network.outline.structure_sha256))
 
     def _drop_stale_results(self) -> None:
-        """Drops all that was measured on files that have been replaced; the user's changes stay."""
+        """Drops all results that were measured on files that have been replaced. The user's changes stay."""
         state = self._state
         state.warnings.append(
             f"{', '.join(self._replaced_files) or 'What was opened'}: replaced, so everything is measured again.")
@@ -174,7 +182,7 @@ class SessionOpener:
         state.update_target_baseline()
 
     def _keep_valid_ranges(self, previous_fingerprint: Fingerprint, current_fingerprint: Fingerprint) -> None:
-        """Keeps of the ranges that were chosen what still holds after something was replaced."""
+        """Keeps the chosen ranges that are still valid after a file was replaced, and drops the others."""
         state = self._state
         changed = current_fingerprint.files.find_files_changed_since(previous_fingerprint.files)
         is_same = (current_fingerprint.sha256, current_fingerprint.data_sha256) == (previous_fingerprint.sha256,
@@ -186,7 +194,7 @@ class SessionOpener:
             self._send_request(rq.UseRanges(state.config_calibration, True, Path(state.config_path or "").name))
 
     def _drop_measured_moves(self, origin_text: str) -> None:
-        """Returns what was measured on something else to the calibrated ranges, in every config of the history."""
+        """Removes moves with values measured on other files from every config of the history, and adds a warning."""
         state = self._state
         dropped = [move for move in state.config.moves.values() if move.has_measured_values]
         other_count = sum(move.kind != RangeMove.kind for move in dropped)
@@ -199,7 +207,7 @@ class SessionOpener:
         if dropped:
             count_texts = [
                 counted_noun_text(count, word)
-                for count, word in ((len(dropped) - other_count, "range"), (other_count, "free move"))
+                for count, word in ((len(dropped) - other_count, "range"), (other_count, "zero-cost change"))
                 if count
             ]
             state.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} were undone: choose again.")

@@ -1,4 +1,5 @@
-"""What a session hands out: the comparison as a record, the text of precision.json, what to look at in engines."""
+"""The part of a session that reports results: the JSON record, the text of precision.json, and the checks of
+engines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,16 +8,6 @@ from trt_tui import __version__
 from trt_tui.core.exporters.precision_json import weights_source_name
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
-from trt_tui.core.measure.json_record import (
-    accuracy_record,
-    comparison_record,
-    engine_result_record,
-    error_metrics_record,
-    exported_run_record,
-    preview_record,
-    stage_record,
-    target_outcome_record,
-)
 from trt_tui.core.measure.results import Accuracy, ConfigResults
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import (
@@ -27,24 +18,31 @@ from trt_tui.core.measure.stages import (
 )
 from trt_tui.core.moves import config_file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.report.json_record import (
+    accuracy_record,
+    comparison_record,
+    error_metrics_record,
+    list_run_record_keys,
+    preview_record,
+    run_result_record,
+    stage_record,
+    target_outcome_record,
+)
 from trt_tui.errors import InputError
-from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, executed_run_key
+from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
 from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
 
 class ReportingSession(SessionState):
-    """See the module's docstring."""
+    """A session that reports its results as JSON records and texts."""
 
     def comparison_record(self) -> dict[str, Any]:
-        """What was measured, as `compare --json` writes it."""
+        """Builds the record of all measured results that `compare --json` writes."""
         opened = self.opened_network
-        runs = {run: self.get_run_results(run) for run in RUN_NAMES}
-        if self.fp32_accuracy is not None:
-            runs = {"fp32": ConfigResults(self.fp32_accuracy), **runs}
+        runs = self._collect_results_by_run_name()
         record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
-                                   self.results.reference_metric, self.results.fp32_engine,
-                                   opened.reference)
+                                   self.results.reference_metric, opened.reference)
         if self.targets:
             record["target"] = self.targets_text
         for run, config in self.list_run_configs().items():
@@ -75,19 +73,24 @@ class ReportingSession(SessionState):
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
 
+    def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:
+        """Returns the results of FP32 and of each run of `RUN_NAMES`."""
+        fp32_results = ConfigResults()
+        fp32_results.store_accuracy(self.fp32_accuracy)
+        if self.results.fp32_engine is not None:
+            fp32_results.runs[RunKind.BUILT_ENGINE] = self.results.fp32_engine
+        return {"fp32": fp32_results, **{run: self.get_run_results(run) for run in RUN_NAMES}}
+
     def result_record_keys(self, run: str) -> dict[RunKind, str]:
-        """The names of a run's results in the record, by the keys of `config_target_outcomes`."""
-        first = next(
-            (run_name for run_name in RUN_NAMES if self.get_run_results(run_name).exported_accuracy is not None), run)
-        return {RunKind.SIMULATED_CONFIG: run, RunKind.EXPORTED_FILE: executed_run_key(run),
-                RunKind.BUILT_ENGINE: f"{run}-engine",
-                RunKind.TYPED_NETWORK: EXPORTED if run == first else f"{run}-{EXPORTED}"}
+        """Returns the keys of a run's results in the JSON record, by the kinds of run in `config_target_outcomes`."""
+        keys = list_run_record_keys(self._collect_results_by_run_name())
+        return {kind: key for (name, kind), key in keys.items() if name == run}
 
     def unmeasured_precision_json_text(self, config: PrecisionConfig, sha256: str) -> str:
-        """The text of precision.json for a network that is open and of which nothing was measured.
+        """Returns the text of precision.json for an open network without measured results.
 
         Args:
-            sha256: Of the network and its external data.
+            sha256: The hash of the network and its external data.
         """
         outline = self.preliminary_outline
         if outline is None:
@@ -97,7 +100,7 @@ class ReportingSession(SessionState):
                                        weights_of=weights_source_name(outline, self.options.reference))
 
     def precision_json_text(self) -> str:
-        """The text of precision.json: the config with ranges, tolerance and evidence."""
+        """Returns the text of precision.json: the config with ranges, tolerance and evidence."""
         evidence = self._evidence_record()
         tolerance = self.targets_text
         search_status = self.search_status
@@ -111,19 +114,16 @@ class ReportingSession(SessionState):
                                            self.opened_network.outline, self.options.reference))
 
     def _evidence_record(self) -> dict[str, Any]:
-        """Judged outputs of the simulation and of the engine, kept apart."""
+        """Builds the record of the measured accuracies of the config, separately for simulation, engine and exported
+        network."""
         results = self.results.get_results_or_empty(self.config)
-        evidence = {}
-        if results.accuracy is not None:
-            evidence["simulated"] = accuracy_record(results.accuracy)
-        if results.engine_result is not None:
-            evidence["engine"] = engine_result_record(results.engine_result)
-        if results.exported_run is not None:
-            evidence["exported_network"] = exported_run_record(results.exported_run)
-        return evidence
+        evidence = {"simulated": accuracy_record(results.accuracy)} if results.accuracy is not None else {}
+        keys = {RunKind.BUILT_ENGINE: "engine", RunKind.EXPORTED_FILE: "exported_network"}
+        return evidence | {key: run_result_record(results.runs[kind]) for kind, key in keys.items()
+                           if kind in results.runs}
 
     def list_component_versions(self) -> Mapping[str, str]:
-        """The versions of what measured, by name."""
+        """Returns the versions of the program, the backends and the GPU behind the measurements, by name."""
         versions = {"trt_tui": __version__}
         if self.backend_summary is not None:
             versions["onnxruntime"] = self.backend_summary.version
@@ -134,22 +134,21 @@ class ReportingSession(SessionState):
         return versions
 
     def unbuilt_engine_lines(self) -> list[str]:
-        """Returns a sentence for each engine of a comparison that was not built, and each export not executed."""
-        run_results = {run: self.get_run_results(run) for run in RUN_NAMES}
-        engines = {
-            "fp32": self.results.fp32_engine, **{run: result.engine_result
-                                                 for run, result in run_results.items()}
-        }
+        """Returns a sentence for each engine of a comparison that was not built, and for each exported network not
+        executed."""
+        run_results = self._collect_results_by_run_name()
         return [
-            *(f"Engine of {run} not built: {result.failure_reason}" for run, result in engines.items()
-              if result and result.failure_reason),
-            *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {result.exported_run.missing_reason}"
-              for run, result in run_results.items()
-              if result.exported_run and result.exported_run.missing_reason)
+            *(f"Engine of {run} not built: {results.engine_result.failure_reason}"
+              for run, results in run_results.items()
+              if results.engine_result and results.engine_result.failure_reason),
+            *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {results.exported_run.missing_reason}"
+              for run, results in run_results.items()
+              if results.exported_run and results.exported_run.missing_reason)
         ]
 
     def find_engine_divergence(self, run: str) -> EngineDivergence | None:
-        """Where the engine of a run first does something that is not simulated."""
+        """Returns the first point at which the engine of a run differs from the simulation; None if there is none or it
+        is unknown."""
         results = self.get_run_results(run)
         if (results.engine_result is None or not results.engine_result.is_built_as_requested
                 or not results.has_all_group_errors):
@@ -158,7 +157,7 @@ class ReportingSession(SessionState):
                                       results.engine_result.engine_errors)
 
     def list_engine_checks(self) -> dict[str, list[str]]:
-        """What to look at, by run, if an engine is worse than simulated."""
+        """Returns the suggested checks, by run, if an engine is less accurate than the simulation."""
         checks = {}
         for run, config in self.list_run_configs().items():
             results = self.results.get_results_or_empty(config)
@@ -169,11 +168,15 @@ class ReportingSession(SessionState):
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
-        """The stages that were measured, in their order, each with its verdict against the reference."""
-        return [(stage, self.results.stage_accuracy(stage)) for stage in self.results.stages.values()]
+        """The stages that were measured, in their order, each with its accuracy against the reference."""
+        return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
+                for stage in self.results.stages.values()]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
-        """Why stages from files miss a target that somebody has stated, by name; those of configs are rows of runs."""
+        """Returns the reasons why stages from files miss an explicit target, by stage name.
+
+        Stages of configs are not included, because they are reported as runs.
+        """
         miss_reasons = {}
         for stage, accuracy in self.list_stage_accuracies() if self.has_explicit_target else ():
             result = self.target_outcome(accuracy)
@@ -182,7 +185,8 @@ class ReportingSession(SessionState):
         return miss_reasons
 
     def stage_summary_lines(self) -> list[str]:
-        """Where the stages first go wrong, and whether production is what was tested, a line each."""
+        """Returns a line about the first stage that diverges, and lines about the agreement of production with the
+        tested run."""
         rows = self.list_stage_accuracies()
         lines = [first_divergence_text([row for row in rows if row[0].run.name != PRODUCTION_STAGE], self.targets,
                                        self.pending_requests.has_request(rq.MeasureStages))]
@@ -190,7 +194,7 @@ class ReportingSession(SessionState):
 
     @property
     def production_agreement(self) -> tuple[bool, str] | None:
-        """Whether production is what was tested, with a sentence; None where that is not known."""
+        """The agreement of production with the tested run as a bool and a sentence; None if it is unknown."""
         rows = self.list_stage_accuracies()
         for stage, accuracy in rows:
             if stage.run.name == PRODUCTION_STAGE and stage.other_accuracies:

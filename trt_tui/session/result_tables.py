@@ -1,4 +1,4 @@
-"""Tables of results: range methods side by side, and the parts of the user's metric."""
+"""Tables of results: a comparison of range methods, and the parts of the user's metric."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_tui import formatting
-from trt_tui.core.measure.json_record import target_outcome_record
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.report.json_record import target_outcome_record
 from trt_tui.errors import InputError
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, engine_title, metric_text, run_title
 from trt_tui.jobs import events as ev
@@ -23,13 +23,13 @@ def _require_method_comparison(session: SessionState) -> ev.RangeMethodsCompared
 
 @dataclass(frozen=True)
 class _RankingColumn:
-    """The column by which methods are ranked.
+    """The table column by which range methods are ranked.
 
     Attributes:
-        title: Its heading.
-        format_value: Its cell for an accuracy.
-        score: Higher is better; None if it was not measured.
-        is_always_shown: The table has the column in any case.
+        title: The heading of the column.
+        format_value: Function that formats the cell for an accuracy.
+        score: Function from an accuracy to a score, higher is better; None if not measured.
+        is_always_shown: True if the table always has the column.
     """
 
     title: str
@@ -39,7 +39,7 @@ class _RankingColumn:
 
 
 def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
-    """Returns the SQNR of the worst output in dB: infinite if it is exact, negative infinity for NaN and Inf."""
+    """Returns the SQNR of the worst judged output in dB; infinite if exact, and negative infinity for NaN and Inf."""
     return accuracy.worst_errors.comparable_sqnr_db if accuracy.worst_errors is not None else None
 
 
@@ -52,7 +52,10 @@ _SQNR_COLUMN = _RankingColumn("SQNR", _worst_sqnr_text, _worst_sqnr_score, is_al
 
 
 def _choose_ranking_column(session: SessionState) -> _RankingColumn:
-    """Returns the column of the target's value; that of the SQNR without a target, or if the value is not measured."""
+    """Returns the column by which range methods are ranked: that of the target's value.
+
+    The SQNR column is returned if there is no target or its value is not measured.
+    """
     target, rows = session.target, _require_method_comparison(session).rows
     if target is None or any(target.margin_score(row.accuracy) is None for row in rows):
         return _SQNR_COLUMN
@@ -70,15 +73,16 @@ def _choose_ranking_column(session: SessionState) -> _RankingColumn:
 
 
 def _metric_heading(metric_name: str) -> str:
-    """Returns the function of a metric that is named as ``FILE.py:FUNCTION``."""
+    """Returns the function name of a metric that is given as ``FILE.py:FUNCTION``."""
     return metric_name.rpartition(":")[2]
 
 
 def method_comparison_table(session: SessionState) -> list[list[str]]:
-    """A row for each method, with a header: SQNR of the worst output, its worst sample, metric, target, seconds.
+    """Builds the table that compares range methods, with a header and a row for each method.
 
-    What the methods are ranked by has a column in any case. Figures are simulated; seconds are those of calibrating,
-    and absent where the ranges were known from before.
+    The columns are: SQNR of the worst output, its worst sample, metric, target and calibration seconds. The table
+    always has the column by which the methods are ranked. The values are simulated. The seconds are absent if the
+    ranges were already known.
     """
     target, comparison, ranking = session.target, _require_method_comparison(session), _choose_ranking_column(session)
     names = list(dict.fromkeys(name for row in comparison.rows for name in list(row.accuracy.metric)[:1]))
@@ -107,7 +111,8 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
 
 
 def find_best_range_method(session: SessionState) -> str:
-    """The method with the best value in the column of `ranking_column_title`; of equal ones that with the best SQNR."""
+    """Returns the range method with the best value in the column of `ranking_column_title`. Ties are decided by the
+    SQNR."""
     ranking = _choose_ranking_column(session)
 
     def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
@@ -119,12 +124,15 @@ def find_best_range_method(session: SessionState) -> str:
 
 
 def ranking_column_title(session: SessionState) -> str:
-    """The heading of the column by which methods are ranked."""
+    """Returns the heading of the column by which range methods are ranked."""
     return _choose_ranking_column(session).title
 
 
 def method_missed_target_reason(session: SessionState) -> str:
-    """Why the best method misses the target that somebody has stated; "" if one meets it, or nobody can say."""
+    """Returns the reason why the best range method misses an explicit target.
+
+    "" if any method meets the target, or the outcome is unknown.
+    """
     rows = _require_method_comparison(session).rows
     results = [session.target_outcome(row.accuracy) for row in rows]
     if not session.has_explicit_target or any(result is None or result.passes for result in results):
@@ -135,7 +143,7 @@ def method_missed_target_reason(session: SessionState) -> str:
 
 
 def method_comparison_record(session: SessionState) -> dict[str, Any]:
-    """The comparison as plain data for JSON; figures that are not finite are null."""
+    """Builds the comparison of range methods as a JSON record."""
     rows = []
     for row in _require_method_comparison(session).rows:
         errors = row.accuracy.worst_errors
@@ -150,8 +158,10 @@ def method_comparison_record(session: SessionState) -> dict[str, Any]:
 
 
 def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
-    """Title, mark and verdict of each run that has parts of a metric, and of its engine; a config that is another run
-    is left out."""
+    """Returns the title, mark and accuracy of each run and engine with a metric, as columns of a table.
+
+    A config that equals another run is omitted.
+    """
     configs = state.list_run_configs()
     all_columns: list[tuple[str, str, Accuracy | None]] = []
     for run, config in configs.items():
@@ -170,8 +180,10 @@ def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
 
 
 def metric_part_table(state: SessionState) -> list[list[str]]:
-    """A row for each part, that with the worst drop first, below the headline's and a header; none of a metric without
-    parts."""
+    """Builds the table of the parts of the user's metric: the headline, then the parts by decreasing drop.
+
+    Empty if the metric has no parts.
+    """
     reference, runs = state.results.reference_metric, list_metric_columns(state)
     if len(reference) < 2 or not runs:
         return []

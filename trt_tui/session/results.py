@@ -1,11 +1,11 @@
-"""All that was measured, of configs by what each decides and of the network itself."""
+"""All measured results of a session: the results of each config, and the results of the network itself."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
-from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
+from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
@@ -20,7 +20,7 @@ RESULT_SUFFIXES = {
     RunKind.EXPORTED_FILE: f", {EXPORTED_NETWORK}",
     RunKind.BUILT_ENGINE: " engine"
 }
-"""How the results of one config are told apart."""
+"""The text behind a config's name that identifies the kind of its result."""
 
 RECORD_KEYS = {
     RunKind.SIMULATED_CONFIG: "simulated",
@@ -28,23 +28,24 @@ RECORD_KEYS = {
     RunKind.EXPORTED_FILE: "executed",
     RunKind.BUILT_ENGINE: "engine"
 }
-"""How the results of one config are told apart in records."""
+"""The key in records that identifies the kind of a config's result."""
 
 
 class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
-    """What was measured of each config; configs that only differ in their reasons are the same.
+    """The measured results of each config, and of the network. Configs that differ only in the origins of their moves
+    are equal.
 
     Attributes:
-        reference_metric: The FP32 network's own metric and its parts, the headline first; empty without one.
-        has_full_reference: Whether that is of all judged samples.
-        stages: What stands on the way to production, by name in its order; one of a config points to its figures here.
-        fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
-        statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
-        sample_errors: Errors sample by sample, by config; ``single_samples`` samples that were judged alone, by config
-            and
-        number.
-        weight_ranges: The ranges of the channels of a group's weights, by the group's name and the tensor's.
-        remedies: The ways out for a group, by its name and the config that they were tried in.
+        reference_metric: The metric of the reference and its parts, the headline first; empty without a metric.
+        has_full_reference: True if `reference_metric` covers all judged samples.
+        stages: The stages on the way to production, by name in their order. The results of a stage that is a config are
+            stored with the config.
+        fp32_engine: The FP32 engine, compared with FP32 on the simulating backend.
+        statistics: Tensor statistics of the inputs and the output of a group in FP32, by group name and tensor name.
+        sample_errors: The error of each sample, by config.
+        single_samples: The results on single samples, by config and sample number.
+        weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
+        remedies: The remedies for a group, by group name and the config in which they were measured.
     """
 
     def __init__(self) -> None:
@@ -69,19 +70,20 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         return len(self._configs)
 
     def get_results_or_empty(self, config: PrecisionConfig) -> ConfigResults:
-        """What is known of a config: nothing where nothing was measured."""
+        """Returns the results of a config; an empty `ConfigResults` if nothing was measured."""
         return self._configs.get(config) or ConfigResults()
 
     def get_or_create_results(self, config: PrecisionConfig) -> ConfigResults:
-        """The place of a config in the store, to be filled."""
+        """Returns the stored results of a config, which the caller may change. An empty entry is created if there is
+        none."""
         return self._configs.setdefault(config, ConfigResults())
 
     @singledispatchmethod
     def apply(self, event: ev.Event) -> None:
-        """Keeps what an event says was measured.
+        """Stores the results that an event contains.
 
         Raises:
-            TypeError: the event holds no measurement.
+            TypeError: The event contains no results.
         """
         raise TypeError(f"{type(event).__name__} measures nothing")
 
@@ -91,14 +93,11 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_accuracy(self, event: ev.AccuracyMeasured) -> None:
-        """Of two verdicts that are not final the one on more samples stands."""
+        """Keeps an accuracy; of two that are not final the one on more samples stands."""
         measured = self.get_or_create_results(event.config)
-        if measured.accuracy is None or event.final or event.accuracy.samples >= measured.accuracy.samples:
-            measured.accuracy = event.accuracy
-
-    @apply.register
-    def _apply_export_accuracy(self, event: ev.ExportAccuracyMeasured) -> None:
-        self.get_or_create_results(event.config).exported_accuracy = event.accuracy
+        known = measured.get_accuracy(event.kind)
+        if known is None or event.final or event.accuracy.samples >= known.samples:
+            measured.store_accuracy(event.accuracy, event.kind)
 
     @apply.register
     def _apply_group_errors(self, event: ev.GroupErrorsMeasured) -> None:
@@ -121,37 +120,30 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
             self.store_missing_accuracy(option.config, option.accuracy)
 
     def store_missing_accuracy(self, config: PrecisionConfig, accuracy: Accuracy) -> None:
-        """Keeps a verdict of a config unless a better one is known."""
+        """Stores an accuracy of a config, unless the config has an accuracy already."""
         measured = self.get_or_create_results(config)
         if measured.accuracy is None:
-            measured.accuracy = accuracy
+            measured.store_accuracy(accuracy)
 
     @apply.register
     def _apply_stored_results(self, event: ev.StoredResultsLoaded) -> None:
-        """What was measured since stands."""
-        if event.accuracy is not None:
-            self.store_missing_accuracy(event.config, event.accuracy)
-        if event.engine is not None and self.get_results_or_empty(event.config).engine_result is None:
-            self.store_engine_result(event.config, event.engine)
-        if event.exported_run is not None and self.get_results_or_empty(event.config).exported_run is None:
-            self.get_or_create_results(event.config).exported_run = event.exported_run
+        """Keeps stored results; what was measured since stands."""
+        measured = self.get_or_create_results(event.config)
+        measured.runs = {**event.runs, **measured.runs}
 
     @apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
-        self.get_or_create_results(event.config).exported_run = event.result
+        self.get_or_create_results(event.config).runs[RunKind.EXPORTED_FILE] = event.result
 
     @apply.register
     def _apply_stage(self, event: ev.StageMeasured) -> None:
         self.stages[event.stage.run.name] = event.stage
 
-    def stage_accuracy(self, stage: StageResult) -> Accuracy | None:
-        """A stage against what errors are taken against: of one of a config what stands here under it."""
+    def find_stage_result(self, stage: StageResult) -> RunResult | None:
+        """Returns the result of a stage; that of a config is kept under the config."""
         if stage.run.config is None or stage.run.unavailable_reason:
-            return stage.accuracy
-        measured = self.get_results_or_empty(stage.run.config)
-        if stage.run.kind is RunKind.SIMULATED_CONFIG:
-            return measured.accuracy
-        return measured.engine_result.accuracy if measured.engine_result is not None else None
+            return stage.result
+        return self.get_results_or_empty(stage.run.config).runs.get(stage.run.kind)
 
     @apply.register
     def _apply_tensor_stats(self, event: ev.TensorStatsMeasured) -> None:
@@ -174,38 +166,32 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     def _apply_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         if measured.engine_result is not None:
-            measured.engine_result = replace(measured.engine_result, engine_errors=event.errors)
+            measured.runs[RunKind.BUILT_ENGINE] = replace(measured.engine_result, engine_errors=event.errors)
 
     @apply.register
     def _apply_preview(self, event: ev.EnginePreviewed) -> None:
         self.get_or_create_results(event.config).preview = event.preview
 
     def store_engine_result(self, config: PrecisionConfig, result: EngineResult) -> bool:
-        """Keeps the engine of a config; False where it is a quick build of one that was built in full before."""
+        """Stores the engine of a config. Returns False if a quick build would replace a full build, which stays."""
         measured = self.get_or_create_results(config)
         if result.is_quick_build and measured.engine_result is not None and not measured.engine_result.is_quick_build:
             return False
-        measured.engine_result = result
+        measured.runs[RunKind.BUILT_ENGINE] = result
         return True
 
 
 def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:
-    """Returns the accuracies of a config that are known, by run. An engine that was not built as requested has none."""
-    exported_run, engine_result = results.exported_run, results.engine_result
-    accuracies = {
-        RunKind.SIMULATED_CONFIG: results.accuracy,
-        RunKind.TYPED_NETWORK: results.exported_accuracy,
-        RunKind.EXPORTED_FILE: exported_run.accuracy if exported_run is not None else None,
-        RunKind.BUILT_ENGINE: engine_result.accuracy if engine_result is not None
-        and engine_result.is_built_as_requested else None
-    }
-    return {kind: accuracy for kind, accuracy in accuracies.items() if accuracy is not None}
+    """Returns the known accuracies of a config by kind of run. An engine that was not built as requested has none."""
+    is_requested_engine = results.engine_result is not None and results.engine_result.is_built_as_requested
+    return {kind: accuracy for kind in RunKind if (accuracy := results.get_accuracy(kind)) is not None
+            and (kind is not RunKind.BUILT_ENGINE or is_requested_engine)}
 
 
 def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOutcome | None:
-    """Returns the result that counts: of the engine, else of an exported network that fails, else as simulated.
+    """Returns the target result that counts: of the engine, of an exported network that fails, or of the simulation.
 
-    An exported network that passes confirms nothing, since ONNX Runtime builds no engine.
+    An exported network that passes confirms nothing, because ONNX Runtime builds no engine.
     """
     executed = outcomes.get(RunKind.EXPORTED_FILE)
     failed_export = executed if executed is not None and not executed.passes else None
@@ -213,9 +199,9 @@ def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOu
 
 
 def outcome_texts(outcomes: Mapping[RunKind, TargetOutcome]) -> tuple[str, ...]:
-    """The outcome of a config by `find_decisive_outcome`, then what says otherwise.
+    """Returns the target result of `find_decisive_outcome` as text, followed by the other results that differ.
 
-    For example ``("FAIL", "~PASS")``; empty if nothing is known.
+    For example ``("FAIL", "~PASS")``; empty if there are no results.
     """
     shown_outcome = find_decisive_outcome(outcomes)
     if shown_outcome is None:

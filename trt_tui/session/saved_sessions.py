@@ -1,4 +1,4 @@
-"""Sessions on disk, by network, and the thread that writes them."""
+"""The saved sessions in the user's state folder, by network, and the thread that writes them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from trt_tui.session.history import ConfigHistory, ConfigNames, ConfigNote
 FORMAT = "trt-tui/session"
 VERSION = 2
 MAX_SESSIONS = 100
-"""Sessions of one structure that are saved apart."""
+"""The maximum number of separate saved sessions for one network structure."""
 
 MAX_STORED_CONFIGS = 100
-"""Undo steps, redo steps and named configs that are kept, each."""
+"""The maximum number of stored undo steps, redo steps and named configs, each."""
 
 
 class StoredConfig(msgspec.Struct, omit_defaults=True):
-    """One precision config as the session file holds it.
+    """One precision config in the file of a saved session.
 
-    A session is one JSON file in the user's state folder, named after the network's structure. The program that writes
-    it holds a lock on it. Another one that opens the same network meanwhile starts from a copy and writes a file of its
-    own.
+    A session is one JSON file in the user's state folder, named after the structure of the network. The program that
+    writes the file holds a lock on it. If another program opens the same network meanwhile, it starts from a copy and
+    writes a separate file.
 
     Attributes:
-        groups: Where version 1 has the precisions, by target; empty since, as `moves` has them.
-        ranges: The same of ranges.
+        groups: Precisions by group in version 1; empty in later versions, which use `moves`.
+        ranges: Ranges by tensor in version 1; empty in later versions.
     """
 
     quantized: Precision
@@ -60,17 +60,17 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     @classmethod
     def from_precision_config(cls, config: PrecisionConfig, name: str = "",
                               note: ConfigNote | None = None) -> StoredConfig:
-        """A config to be stored; only configs that are listed have names and notes."""
+        """Builds the stored form of a config. Only listed configs have names and notes."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
         note = note or ConfigNote()
         return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned)
 
     def to_precision_config(self) -> PrecisionConfig:
-        """The config.
+        """Returns the config.
 
         Raises:
-            UnknownKindError: it has a move of a kind that is not known.
-            ValueError: a move is damaged.
+            UnknownMoveKindError: A move has an unknown kind.
+            ValueError: A move is damaged.
         """
         entries = [
             *({"target": subject, **entry, "kind": PrecisionMove.kind} for subject, entry in self.groups.items()),
@@ -83,14 +83,18 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
 
 class _SessionFileHeader(msgspec.Struct):
-    """What tells a session file from others."""
+    """The entries that identify a file as a saved session."""
 
     format: str
     version: int
 
 
 class SavedSession(msgspec.Struct):
-    """A saved session; ``sha256`` is of the weights that its ranges were measured on, "" where that is not known."""
+    """A saved session: the history of configs, their names and notes, and the target.
+
+    Attributes:
+        sha256: The hash of the weights behind the ranges; "" if unknown.
+    """
 
     format: str
     version: int
@@ -106,7 +110,8 @@ class SavedSession(msgspec.Struct):
     @classmethod
     def from_state(cls, outline: NetworkOutline, history: ConfigHistory, config_names: ConfigNames, target: str,
                    sha256: str = "") -> SavedSession:
-        """A session to be saved, no more of it than `MAX_STORED_CONFIGS` allows."""
+        """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind. Pinned configs are always
+        stored."""
         past, current, future = history.snapshot()
         return cls(FORMAT, VERSION, os.path.realpath(outline.path),
                    [StoredConfig.from_precision_config(config) for config in past[-MAX_STORED_CONFIGS:]],
@@ -119,13 +124,12 @@ class SavedSession(msgspec.Struct):
                    ], target, sha256=sha256)
 
     def to_config_history(self) -> ConfigHistory:
-        """The configs with undo and redo."""
         return ConfigHistory.from_snapshot([stored_config.to_precision_config() for stored_config in self.past],
                                            self.current.to_precision_config(),
                                            [stored_config.to_precision_config() for stored_config in self.future])
 
     def to_config_names(self) -> ConfigNames:
-        """The configs that have names, with their notes."""
+        """Returns the names and notes of the configs in the saved session."""
         stored = [(stored_config.to_precision_config(), stored_config) for stored_config in self.named_configs]
         return ConfigNames(
             ((config, stored_config.name) for config, stored_config in stored), {
@@ -135,11 +139,11 @@ class SavedSession(msgspec.Struct):
             })
 
     def list_configs(self) -> list[PrecisionConfig]:
-        """All of its configs.
+        """Returns all configs of the saved session.
 
         Raises:
-            UnknownKindError: one has a move of a kind that is not known.
-            ValueError: a move is damaged.
+            UnknownMoveKindError: A move has an unknown kind.
+            ValueError: A move is damaged.
         """
         return [
             stored_config.to_precision_config()
@@ -147,7 +151,7 @@ class SavedSession(msgspec.Struct):
         ]
 
     def network_mismatch_reason(self, network: NetworkOutline) -> str:
-        """Why its configs cannot be ones of a network, "" if they can."""
+        """Returns the reason why the configs of the saved session do not fit a network; "" if they do."""
         for config in self.list_configs():
             file = (Precision.FILE,) if network.has_file_precision else ()
             if config.quantized not in (*ASSIGNABLE, *file) or config.other not in (*FLOAT_PRECISIONS, *file):
@@ -165,12 +169,12 @@ class SessionFolder:
     """The folder of saved sessions.
 
     Args:
-        folder: Where; the user's state folder by default.
-        requested_name: The name of the session to resume; "" for the newest of the network.
+        folder: The folder; None for the user's state folder.
+        requested_name: The name of the session to resume; "" for the newest session of the network.
 
     Attributes:
-        name: The name of the session that this program writes or wrote last; "" if it wrote none.
-        load_failures: What could not be restored when a session was loaded, a sentence each.
+        name: The name of the session that this program wrote last; "" if it wrote none.
+        load_failures: The sessions that could not be loaded, with the reason, one sentence each.
     """
 
     def __init__(self, folder: Path | None = None, requested_name: str = "") -> None:
@@ -183,12 +187,13 @@ class SessionFolder:
 
     def load_session(self, structure_hash: str, network_path: str,
                      outline: NetworkOutline | None = None) -> SavedSession | None:
-        """The newest saved session of a structure, of the network file itself where there is one, whatever path leads
-        to it.
+        """Returns the newest saved session of a network structure; None if there is none.
 
-        Its file is then this program's to write, unless another program or another network file has it. A file of
-        another version, or one that does not fit ``outline``, stays as it is; a damaged one is kept under another
-        name. `load_failures` says so.
+        A session of the same network file is preferred, whatever path leads to the file. This program then writes the
+        session's file, unless another program has locked it or it belongs to another network file.
+
+        A file of another version, or a file that does not fit ``outline``, is left unchanged. A damaged file is kept
+        under another name. Both are listed in `load_failures`.
         """
         self.load_failures = []
         candidates: list[tuple[bool, int, Path, SavedSession]] = []
@@ -199,7 +204,7 @@ class SessionFolder:
             except (OSError, InputError) as error:
                 self._record_load_failure(path, getattr(error, "cause", "") or str(error))
                 continue
-            except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            except (ValueError, RecursionError) as error:  # the errors of msgspec are ValueErrors
                 self.load_failures.append(_set_aside_damaged_session(path, error))
                 continue
             if isinstance(saved, str):
@@ -221,14 +226,16 @@ class SessionFolder:
         return saved
 
     def load_session_by_content(self, network_sha256: str) -> SavedSession | None:
-        """Goes on in the newest session of a network of another path that has the same content, where `load_session`
-        found no session of this path.
+        """Continues the newest session of a network with the same content under another path.
+
+        Only used if `load_session` found no session of this path.
 
         Args:
-            network_sha256: Of the network with its weights.
+            network_sha256: The hash of the network with its weights.
 
         Returns:
-            That session; None where there is none, another program has it, or this one has begun one of its own.
+            The session. None if there is none, if another program has locked it, or if this program already writes
+                another.
         """
         matching = sorted(
             (session_entry for session_entry in self._other_sessions if session_entry[2].sha256 == network_sha256),
@@ -238,7 +245,7 @@ class SessionFolder:
         return next((saved for _, path, saved in matching if self._lock_session_file(path)), None)
 
     def save_session(self, structure_hash: str, saved_session: SavedSession) -> None:
-        """Writes the session; the work goes on even if the disk is full or read-only."""
+        """Writes the session to its file. A full or read-only disk is ignored, so that the work can go on."""
         if self._path is None:
             any(self._lock_session_file(path) for path in self._list_session_paths(structure_hash) if not path.exists())
         if self._path is not None:
@@ -249,7 +256,7 @@ class SessionFolder:
         self.load_failures.append(f"The session saved in {path} cannot be loaded and is left as it is: {cause}.")
 
     def release_session_lock(self) -> None:
-        """Lets other programs write the session."""
+        """Releases the lock, so that other programs can write the session."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -263,8 +270,9 @@ class SessionFolder:
         return [self.folder / f"{name}.json" for name in names]
 
     def _lock_session_file(self, path: Path) -> bool:
-        """Locks a session file for this program; False if another one has it, or none can be written here."""
-        # The lock is taken in one thread and let go in another.
+        """Locks a session file for this program. Returns False if another program has locked it, or the folder is not
+        writable."""
+        # The lock is acquired in one thread and released in another.
         lock = FileLock(path.with_suffix(".lock"), mode=0o600, thread_local=False)
         try:
             make_private_folder(self.folder)
@@ -277,26 +285,26 @@ class SessionFolder:
 
 
 def _is_same_file(first_path: str, second_path: str) -> bool:
-    """Whether two paths lead to one file."""
-    with contextlib.suppress(OSError, ValueError):  # a path with half a character is a ValueError
+    """Returns True if two paths lead to the same file."""
+    with contextlib.suppress(OSError, ValueError):  # a path with half a character raises ValueError
         return first_path == second_path or os.path.realpath(first_path) == os.path.realpath(
             second_path) or os.path.samefile(first_path, second_path)
     return False
 
 
 def _read_session_file(path: Path) -> SavedSession | str:
-    """The session in a file, or in words which other version it is of, or what it has that is not known.
+    """Returns the saved session in a file, or the reason why this version of the program cannot use it.
 
     Raises:
-        InputError: it cannot be read.
-        ValueError: it is damaged.
-        RecursionError: it is, with very deep nesting.
+        InputError: The file cannot be read.
+        ValueError: The file is damaged.
+        RecursionError: The file is nested too deeply.
     """
     data = read_bytes(path, MAX_TEXT_BYTES)
     try:
         record = msgspec.json.decode(data)
     except msgspec.DecodeError:
-        record = json.loads(data)  # takes lone surrogates, which names of broken UTF-8 hold, and msgspec does not
+        record = json.loads(data)  # accepts lone surrogates (of names in broken UTF-8), unlike msgspec
     head = msgspec.convert(record, _SessionFileHeader)
     if head.format != FORMAT or head.version not in (1, VERSION):
         return f"it is version {head.version} of {head.format}"
@@ -316,7 +324,7 @@ def _encode_session(saved_session: SavedSession) -> bytes:
 
 
 def _set_aside_damaged_session(path: Path, error: Exception) -> str:
-    """Renames a damaged session, so that it is neither read nor written again; says so."""
+    """Renames a damaged session file, so that it is neither read nor written again. Returns a message about it."""
     message = f"The session saved in {path} is damaged and cannot be loaded"
     kept_path = rename_damaged_file(path)
     return f"{message}; it is kept as {kept_path.name}: {error}." if kept_path is not None else f"{message}: {error}."
@@ -327,13 +335,14 @@ def _session_file_stem(structure_hash: str) -> str:
 
 
 class SessionWriter:
-    """Writes sessions in the order in which they were given; of several that wait only the newest.
+    """The thread that writes saved sessions in the order of their requests. Of several waiting sessions only the newest
+    is written.
 
-    Its thread lives while there is something to write, and Python does not end before it. Only a kill loses what was
-    given.
+    The thread lives while there is something to write, and Python does not exit before it has finished. Only a kill
+    loses a session that waits to be written.
 
     Args:
-        session_folder: Where sessions are saved.
+        session_folder: The folder of saved sessions.
     """
 
     def __init__(self, session_folder: SessionFolder) -> None:
@@ -344,11 +353,13 @@ class SessionWriter:
         self._defect: Exception | None = None
 
     def save_session(self, structure_hash: str, make_saved_session: Callable[[], SavedSession]) -> None:
-        """Has a session of a structure written; ``make_saved_session`` is called in the thread, and so may read no
-        state.
+        """Requests that a session is written by the thread.
+
+        Args:
+            make_saved_session: Builds the session. It is called in the thread, so it must not read shared state.
 
         Raises:
-            Exception: what the write before it raised.
+            Exception: The error of the previous write.
         """
         with self._lock:
             self._pending = (structure_hash, make_saved_session)
@@ -358,7 +369,7 @@ class SessionWriter:
         self._raise_write_error()
 
     def flush(self) -> None:
-        """Waits until everything that was given is on disk; raises as `save_session` does."""
+        """Waits until all requested sessions are on disk. Raises the errors of `save_session`."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -366,7 +377,7 @@ class SessionWriter:
         self._raise_write_error()
 
     def close(self) -> None:
-        """Flushes, and lets other programs write the session."""
+        """Writes all waiting sessions and releases the lock of the session file."""
         try:
             self.flush()
         finally:

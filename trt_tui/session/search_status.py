@@ -1,4 +1,4 @@
-"""A search, and what it has found so far."""
+"""The status of a search: its request, its progress and its result so far."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,11 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.check_rules import CheckRules
 
 MAX_NAMED_LAYERS = 2
-"""Layers that a row of the iterations names; of more it gives the number."""
+"""The maximum number of layers that a row of the evaluation table names; for more layers, the row shows their
+number."""
 
 MAX_BUILDS = 3
-"""Engines that a search builds by default, where engines can run."""
+"""The number of engines that a search builds by default, if engines can be built."""
 
 
 def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
@@ -31,12 +32,14 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                         check_command: str | None = None, check_rules: CheckRules | None = None,
                         artifact_folder: str = "", sample: str = "",
                         hold_out: bool = True) -> rq.FindMixedPrecisionConfig:
-    """Returns the request of a search, for the app and the commands alike; see
-    `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
+    """Builds the request of a search, for the app and the commands.
+
+    The arguments are those of `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
 
     Args:
-        try_ranges: Try other ranges; by default in searches that raise layers, not in those that lower them.
-        try_zero_cost: Try what costs nothing at run time; the same default.
+        try_ranges: True tries other ranges. None means True for methods that raise layers, and False for methods that
+            reduce them.
+        try_zero_cost: True tries zero-cost moves; None as for ``try_ranges``.
     """
     raises_precision = method not in TOP_DOWN_METHODS
     return rq.FindMixedPrecisionConfig(config, tuple(tolerances), method, higher_precision,
@@ -49,7 +52,7 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
 
 @dataclass
 class SearchStatus:
-    """A search, and what it has found so far."""
+    """A running or finished search with its best result so far."""
 
     request: rq.FindMixedPrecisionConfig
     progress: ev.SearchProgress | None = None
@@ -58,14 +61,14 @@ class SearchStatus:
 
     @property
     def best_evaluation(self) -> Evaluation | None:
-        """The evaluation of the best config so far; None while nothing is evaluated."""
+        """The evaluation of the best config so far; None if nothing is evaluated yet."""
         if self.end_event is not None:
             return self.end_event.result.best_evaluation
         return self.progress.best if self.progress is not None else None
 
     @property
     def best_config(self) -> PrecisionConfig | None:
-        """The best config so far; None while nothing is evaluated."""
+        """The best config of the search so far; None if nothing is evaluated yet."""
         if self.best_evaluation is None:
             return None
         if self.end_event is not None:
@@ -74,10 +77,10 @@ class SearchStatus:
 
     @property
     def is_target_met(self) -> bool:
-        """Whether the best config meets the tolerance.
+        """True if the best config of the search meets the tolerance.
 
-        It must do so as built if its engine was judged, as exported if that was executed, and on the held-out samples
-        if there are any.
+        If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too,
+        and so must the config on held-out samples if there are any.
         """
         if self.end_event is not None:
             confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
@@ -89,19 +92,20 @@ class SearchStatus:
 
     @property
     def move_reasons(self) -> dict[str, str]:
-        """Why each group is raised, and who set each range, by the name of the group or the tensor."""
+        """The reasons for the raised groups and the origins of the replaced ranges, by the name of the group or
+        tensor."""
         ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
         return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
 
     @property
     def is_finished(self) -> bool:
-        """Whether it came to its end by itself."""
+        """True if the search ended by itself, without a stop by the user."""
         return (self.end_event is not None and not self.end_event.was_stopped
                 and self.end_event.result.outcome is not SearchOutcome.SEARCHING)
 
     def make_search_record(self, outline: NetworkOutline) -> dict[str, Any]:
-        """How the config was found, as precision.json holds it; empty while the search goes on."""
+        """Builds the record of the search for precision.json; empty while the search is running."""
         if self.end_event is None:
             return {}
         result = self.end_event.result
@@ -112,9 +116,8 @@ class SearchStatus:
             "remarks": list(self.end_event.remarks)
         }
         if rows := reduction_table(result.reduction_steps, outline, self.request):
-            header, *table_rows = rows
-            record["lowered"] = [{**dict(zip(header, row, strict=True)), "layer": layer.layer_name}
-                                 for layer, row in zip(result.reduction_steps, table_rows, strict=True)]
+            record["lowered"] = [{**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
+                                 for layer, row in zip(result.reduction_steps, rows[1:], strict=True)]
         if (target_outcome := self.end_event.target_outcome) is not None:
             record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
         if self.end_event.confirmed is not None:
@@ -133,18 +136,28 @@ class SearchStatus:
         return record
 
 
+_REDUCTION_KEYS = ("index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks")
+"""The keys of ``evidence.search.lowered`` in precision.json, in the order of the columns of `reduction_table`."""
+
+
 def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOutline,
                     request: rq.FindMixedPrecisionConfig) -> list[list[str]]:
-    """What a strategy that goes downwards has tried, with a header; [] where it tried nothing.
+    """Builds the table of the trials of a top-down search, with a header; [] if there are no trials.
 
-    The columns are those of the published procedure: place, layer, shape of its result, similarity at the judged
-    outputs when it is lowered, the threshold, why it is chosen for the higher precision, and whether it sticks to it.
+    The columns are those of the published procedure:
+
+    - index and layer,
+    - shape of the layer's result,
+    - similarity at the judged outputs if the layer is reduced,
+    - threshold,
+    - reason for the higher precision,
+    - the higher precision if the layer keeps it.
     """
     if not reduction_steps:
         return []
     title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
     threshold, higher = " and ".join(request.tolerances) or "check", request.higher_precision.label
-    table = [["index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks"]]
+    table = [["index", "layer", "shape", "similarity", "threshold", "reason", "stays higher"]]
     for index, row in enumerate(reduction_steps):
         shape = outline.shape(outline.get_group(row.layer_name).final_tensor)
         sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
@@ -160,12 +173,14 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
 
 def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[int, str], outline: NetworkOutline,
                      request: rq.FindMixedPrecisionConfig, base: Mapping[str, float]) -> list[list[str]]:
-    """Every config that a search has tried, with a header: which step asked, about what, how it differs from the start,
-    each tolerance's figure, and what its engine yields.
+    """Builds the table of all configs that a search has evaluated, with a header.
+
+    The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
+    outcome, and engine.
 
     Args:
-        engine_texts: What engines yield, by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
-        base: The metric of the reference and its parts, {} without one.
+        engine_texts: The results of engines by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
+        base: The metric of the reference and its parts; {} without a metric.
     """
     targets = [target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
                for target in map(parse_target, request.tolerances)]
@@ -190,7 +205,8 @@ def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[in
 
 def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisionConfig,
                             title_by_name: Mapping[str, str]) -> str:
-    """How a config that was tried differs from the start: "o_proj in FP32, SmoothQuant, 2 ranges by entropy"."""
+    """Returns the difference of a config from the start config as text: "o_proj in FP32, SmoothQuant, 2 ranges by
+    entropy"."""
     if 0 < len(evaluation.raised_groups) <= MAX_NAMED_LAYERS:
         parts = [
             f"{title_by_name.get(name, name)} in {evaluation.precisions.get(name, request.higher_precision).label}"
@@ -207,7 +223,7 @@ def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisi
 
 
 def held_out_result_text(held_out: HeldOutResult) -> str:
-    """The result of a search on samples that it has not used, in words.
+    """Returns the result of a search on held-out samples, which the search has not used, as text.
 
     For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL?: the 95 % interval 19.2 to 20.6 dB spans the
     target".
@@ -221,7 +237,7 @@ def held_out_result_text(held_out: HeldOutResult) -> str:
 
 
 def best_evaluation_text(search_status: SearchStatus) -> str:
-    """The best of a search in words: "3 in FP32, 2 other ranges: meets the target (~20.4 dB)"."""
+    """Returns the best result of a search so far as text: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
     best = search_status.best_evaluation
     if best is None:
         return "nothing yet"

@@ -1,8 +1,8 @@
-"""The session that the app and the commands share: what they ask for, and the config they change.
+"""The session that the app and the commands share: the state of the user interface and the requests that it sends.
 
-A `Session` owns no thread and draws nothing. It sends requests to the child process and takes its events through
-`apply`, which whoever runs the event loop calls; after each change of the config it saves itself, and results are kept
-by the child process, so that a closed terminal loses nothing.
+A `Session` has no thread and draws nothing. It sends requests to the background process and receives events through
+`apply_event`, which the event loop calls. The session is saved after each change of the config, and the background
+process stores the results. A closed terminal therefore loses nothing.
 """
 
 import os
@@ -16,6 +16,7 @@ from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_i
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.measure.results import ExportedRun, failed_build_result
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import list_requested_stages
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -34,23 +35,23 @@ from trt_tui.session.search_status import SearchStatus
 
 
 class Session(EditableSession):
-    """What is known of a network, and all that can be asked and changed; see the module's docstring.
+    """The state of one opened network in the user interface, with all requests and changes that a user can make.
 
     Attributes:
-        requests_previews: Whether it asks by itself what the builder makes of configs; ``requests_toggles`` what the
-            figures become when a row is flipped.
+        requests_previews: True if the session requests previews of configs by itself.
+        requests_toggles: True if the session requests the accuracy with each row toggled by itself.
 
     Args:
-        options: What to open.
-        on_event: Called with each event of the child process, from another thread; it must hand the event to the
+        options: The network, the data and further options from the command line.
+        on_event: Called with each event of the background process, from another thread. It must hand the event to the
             event loop, which calls `apply_event`.
-        config_path: A precision.json to start from.
-        target: A target text, like "metric>=base-0.01" or "sqnr>=20"; a default is set when None.
-        force: Take a config file of another structure, as far as it fits.
-        session_folder: Where sessions are saved; the user's state folder by default.
-        resume: Resume the saved session of the same network, if there is one.
-        automatic: Measure by itself and save; False for commands that do one thing and end.
-        network_only: Open only the network, for commands that measure nothing.
+        config_path: A precision.json with the first config.
+        target: A target text, like "metric>=base-0.01" or "sqnr>=20"; None sets a default target.
+        force: True accepts a config file of another structure, as far as it fits.
+        session_folder: The folder of saved sessions; None for the user's state folder.
+        resume: True resumes the saved session of the same network, if there is one.
+        automatic: True measures and saves without a request. False for commands that do one thing and end.
+        network_only: True opens only the network, for commands that measure nothing.
     """
 
     requests_previews: ClassVar[bool] = True
@@ -75,14 +76,14 @@ class Session(EditableSession):
         self._event_reducer = EventReducer(self, SessionOpener(self, self.send_request, resume=resume), self)
         self._client = JobClient(on_event, self._list_reopen_requests)
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------------------------
 
     def start(self, *, written_paths: Iterable[str] = (), needs_builder: bool = False) -> None:
-        """Starts the child process and opens the network; comparisons start by themselves once it is open.
+        """Starts the background process and opens the network. Comparisons start automatically once it is open.
 
         Args:
-            written_paths: Files that will be written; refused if the network's weights lie there.
-            needs_builder: Refuse to open it if no TensorRT works.
+            written_paths: Files that will be written. The network is refused if its weights are in one of them.
+            needs_builder: True refuses to open the network if no TensorRT works.
         """
         self.send_request(
             rq.OpenNetwork(self.options, config=self.config_path, force=self._force, written_paths=tuple(written_paths),
@@ -91,7 +92,7 @@ class Session(EditableSession):
             self.send_request(rq.SetRanges(self.config, self.options.tensor_ranges))
 
     def close(self) -> None:
-        """Saves and ends the child process."""
+        """Saves the session and ends the background process."""
         try:
             self.save_session()
             self.session_writer.close()
@@ -99,13 +100,12 @@ class Session(EditableSession):
             self._client.close()
 
     def send_request(self, request: rq.Request) -> None:
-        """Sends a request to the child process."""
         config: Any = getattr(request, "config", None)
         title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
         self.pending_requests.add_request(self._client.send_request(request), request, title)
 
     def apply_event(self, event: ev.Event) -> None:
-        """Takes an event in. Events of jobs that were stopped are dropped."""
+        """Applies an event of the background process to the session. Events of stopped jobs are dropped."""
         if not self.pending_requests.accepts_event(event):
             return
         try:
@@ -114,22 +114,30 @@ class Session(EditableSession):
             self.show_error(ev.JobFailed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
 
     def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
-        """Stops jobs, by default all: asks, and kills the child process if one has not stopped within 2 s."""
+        """Stops jobs of the background process. If a job does not stop within 2 s, the process is killed.
+
+        Args:
+            jobs: The numbers of the jobs; None for all.
+        """
         self.pending_requests.mark_jobs_stopped(self.pending_requests if jobs is None else jobs)
         self._client.stop_jobs(jobs)
 
     def _list_reopen_requests(self) -> list[rq.Request]:
-        """The requests that bring a new child process to the state of the last one."""
+        """Returns the requests that bring a new background process to the state of the previous process."""
         if self.outline is None:
             return []
         opening = rq.OpenNetwork(self.options, self.source, self.outline.structure_sha256)
         return [opening, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
 
-    # -- asking for more ------------------------------------------------------------------------------------------
+    # -- measurements ---------------------------------------------------------------------------------------------
 
     def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True) -> None:
-        """Measures the runs of the verdict (again), with ``with_group_errors`` errors at their groups, and
-        ``with_shares``."""
+        """Requests the accuracy of all runs of the session.
+
+        Args:
+            with_group_errors: True also measures errors at the groups.
+            with_shares: True also measures error shares.
+        """
         runs: dict[str, PrecisionConfig] = {}
         for run, config in self.list_run_configs().items():
             if config not in runs.values():
@@ -144,12 +152,11 @@ class Session(EditableSession):
             self.request_toggles()
 
     def request_toggles(self) -> None:
-        """Asks what the figures become when a row is flipped, of the rows that matter."""
         if self.requests_toggles and self.data_summary is not None:
             self.send_request(rq.MeasureToggles(self.config))
 
     def request_stages(self) -> None:
-        """Runs the stages on the way to production, if any are asked for."""
+        """Requests the comparison of the stages on the way to production, if the command line names any."""
         options = self.options
         if runs := list_requested_stages(options.stages, options.engine, options.outputs):
             configs = self.list_run_configs()
@@ -158,16 +165,19 @@ class Session(EditableSession):
 
     @property
     def can_preview_engines(self) -> bool:
-        """Whether the builder can be asked what it makes of configs."""
+        """True if the builder can preview the engines of configs in this session."""
         return self.requests_previews and self.options.preview and self.preview_refusal is None
 
     def request_preview(self, config: PrecisionConfig | None = None, with_effects: bool = True,
                         after_opening: bool = False) -> None:
-        """Asks what the builder makes of a config, the current one by default, unless that is known or cannot be.
+        """Requests a preview of the engine for a config, unless the preview is known or impossible.
+
+        Implements `EditableSession.request_preview`.
 
         Args:
-            with_effects: Ask what its choices do to the engine too.
-            after_opening: See `rq.PreviewEngine`.
+            config: The config; None for the current config.
+            with_effects: True also requests the effects of the config's choices on the engine.
+            after_opening: The ``after_opening`` of `rq.PreviewEngine`.
         """
         config = config if config is not None else self.config
         preview = self.results.get_results_or_empty(config).preview
@@ -178,13 +188,16 @@ class Session(EditableSession):
                                  after_opening=after_opening))
 
     def request_stored_results(self) -> None:
-        """Asks what an earlier program measured of the configs that have names, so that their figures stand again."""
+        """Requests the stored results of all named configs, which an earlier program may have measured."""
         other_configs = tuple(config for config in self.config_names if config not in self.list_run_configs().values())
         if other_configs:
             self.send_request(rq.LoadStoredResults(other_configs))
 
     def request_group_details(self, group: FusionGroup) -> None:
-        """Asks for the statistics and the ways out of a group, unless they are known or asked for."""
+        """Requests the tensor statistics and the remedies of a fusion group, unless they are known or requested.
+
+        Implements `EditableSession.request_group_details`.
+        """
         if self.data_summary is None:
             return
         waiting = list(self.pending_requests.values())
@@ -196,26 +209,30 @@ class Session(EditableSession):
             self.send_request(request)
 
     def request_sample_errors(self) -> None:
-        """Asks for the error of each sample in the config, unless it is known or asked for."""
+        """Requests the error of each sample with the current config, unless it is known or requested."""
         request = rq.MeasureSampleErrors(self.config)
         if (self.data_summary is not None and self.config not in self.results.sample_errors
                 and request not in self.pending_requests.values()):
             self.send_request(request)
 
     def request_single_sample(self, sample_index: int) -> None:
-        """Asks for one sample alone, in all runs, and for what each group owns of its error."""
+        """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
         if (single_sample := self.results.single_samples.get(
             (self.config, sample_index))) is None or not single_sample.is_complete:
             self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample_index))
 
     def request_build(self, quick: bool = False, config: PrecisionConfig | None = None,
                       with_marked_engine: bool = False, later_configs: Iterable[PrecisionConfig] = ()) -> None:
-        """Builds a config, the current one by default; ``quick`` takes the lowest effort, ``with_marked_engine`` also
-        looks into a second engine that has the groups' results as outputs, ``later_configs`` are configs that will be
-        built next.
+        """Requests that the background process builds and measures an engine of a config.
+
+        Args:
+            quick: True builds with low effort.
+            config: The config; None for the current config.
+            with_marked_engine: True also builds the marked engine, which has the result of each group as an output.
+            later_configs: Configs that will be built next.
 
         Raises:
-            NotYetError: a build is going on.
+            NotReadyError: A build or a search is running.
         """
         if self.is_building:
             raise NotReadyError("a build is going on", "", "Stop it, or wait.")
@@ -226,7 +243,8 @@ class Session(EditableSession):
                            tuple(later_configs)))
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Keeps the reason in place of an engine or an executed export, for a comparison that goes on without it."""
+        """Stores the reason why an engine or an executed export is missing, for a comparison that continues without
+        it."""
         self.error = None
         if self.builder is not None:
             self.results.store_engine_result(
@@ -234,16 +252,16 @@ class Session(EditableSession):
             return
         backend = self.opened_network.backend
         reason = ": ".join(filter(None, (error.title, error.cause)))
-        self.results.get_or_create_results(config).exported_run = ExportedRun(
-            f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), missing_reason=reason)
+        self.results.get_or_create_results(config).runs[RunKind.EXPORTED_FILE] = ExportedRun(
+            None, f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), reason)
 
-    # -- searching ------------------------------------------------------------------------------------------------
+    # -- search ---------------------------------------------------------------------------------------------------
 
     def start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
-        """Starts a search. In the app what it finds becomes the config, as one change.
+        """Starts a search. In the app its result becomes the config, as one change.
 
         Raises:
-            NotYetError: a build or a search is going on.
+            NotReadyError: A build or a search is running.
         """
         if self.is_building or self.is_searching:
             raise NotReadyError(f"a {'build' if self.is_building else 'search'} is going on", "", "Stop it, or wait.")
@@ -252,7 +270,10 @@ class Session(EditableSession):
         self.send_request(request)
 
     def adopt_search_result(self) -> bool:
-        """Makes the best config of the search current, as one change; False where there is none, or it is already."""
+        """Makes the best config of the search the current config, as one change.
+
+        Returns False if there is no best config, or it is the current config already.
+        """
         search_status = self.search_status
         if (search_status is None or search_status.best_config is None or search_status.best_evaluation is None
                 or search_status.best_config == self.config):
@@ -263,18 +284,18 @@ class Session(EditableSession):
         search_status.adopted_config = search_status.best_config
         self.choice_reasons |= search_status.move_reasons
         if search_status.end_event is not None and not search_status.end_event.has_other_samples:
-            self.results.get_or_create_results(
-                search_status.best_config).accuracy = search_status.best_evaluation.target_result.accuracy
+            self.results.get_or_create_results(search_status.best_config).store_accuracy(
+                search_status.best_evaluation.target_result.accuracy)
         self._apply_config_change(search_status.best_config, changed)
         return True
 
     # -- files ----------------------------------------------------------------------------------------------------
 
     def export_config(self, format_name: str, path: Path, overwrite: bool = False) -> None:
-        """Has the child process write a format that is a file; `notice` says when it is there.
+        """Requests that the background process exports the config as a file. `notice` reports the written file.
 
         Raises:
-            InputError: there is no such format, the file exists and ``overwrite`` is False, or it is read from.
+            InputError: The format is unknown, the file exists and ``overwrite`` is False, or the file is an input.
         """
         path = Path(path).expanduser()
         file_formats = [name for name, export_format in EXPORT_FORMATS.items() if not export_format.is_folder]
@@ -282,7 +303,7 @@ class Session(EditableSession):
             raise InputError(f"unknown format {format_name}", f"available: {', '.join(file_formats)}", "")
         companion_paths = find_companion_files(format_name, path).values()
         for existing_path in () if overwrite else (path, *companion_paths):
-            if os.path.exists(existing_path):  # also of a name that is too long, which Path.exists() raises for
+            if os.path.exists(existing_path):  # works for too long names too, for which Path.exists() raises
                 reason = "" if existing_path == path else "it is written beside the other"
                 raise InputError(f"{existing_path} exists", reason, "Choose another name, or overwrite it.")
         self._refuse_overwriting_inputs([path, *companion_paths],
@@ -298,25 +319,27 @@ class Session(EditableSession):
 
     def export_bundle(self, path: Path, release: str, with_samples: bool,
                       config_calibration: Calibration | None = None) -> None:
-        """Has the child process write a folder that carries the config into production.
+        """Requests that the background process writes a folder with all files that production needs for the config.
 
         Args:
             release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
-            with_samples: Whether samples and their outputs go in.
-            config_calibration: See `trt_tui.jobs.requests.ExportConfig`.
+            with_samples: True includes samples and their outputs.
+            config_calibration: The ranges of the config file; see `trt_tui.jobs.requests.ExportConfig`.
         """
         self.send_request(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, self.precision_json_text(),
                                          self.comparison_record(), with_samples, config_calibration))
 
     def export_group(self, path: Path, group: FusionGroup) -> None:
-        """Has the child process write a group as a folder that shows its fault by itself."""
+        """Requests that the background process writes a fusion group as a folder that reproduces the group's error by
+        itself."""
         self.send_request(rq.WriteSubgraph(str(Path(path).expanduser()), self.config, group=group.name))
 
     def save_outputs(self, path: str, run_names: Sequence[str] = ()) -> None:
-        """Has the child process write the outputs of runs on all samples.
+        """Requests that the background process writes the outputs of runs on all samples.
 
         Args:
-            run_names: Of `SAVED_RUN_NAMES`; by default FP32 and each run, of several with one config the first.
+            run_names: Names in `SAVED_RUN_NAMES`. Empty for FP32 and all runs; of several runs with one config, only
+                the first.
         """
         all_runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **self.list_run_configs()}
         runs = {name: all_runs[name] for name in run_names}

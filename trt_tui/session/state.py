@@ -1,4 +1,4 @@
-"""All that is known about what was opened: the network, its data, configs, results, the target, and its records."""
+"""The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
 from dataclasses import replace
 from functools import partial
@@ -37,48 +37,48 @@ from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionW
 from trt_tui.session.search_status import SearchStatus
 
 TOLERANCE_SEPARATOR = "; "
-"""What stands between several tolerances in a file; all of them are targets when it is read."""
+"""The text between several tolerances in a file. When the file is read, all of them are targets."""
 
 RUN_NAMES = ("fp16", "int8", "config")
-"""The runs of the verdict, in the order they are shown."""
+"""The runs that a session compares with FP32, in the order of display."""
 
 
 SAVED_RUN_NAMES = ("fp32", *RUN_NAMES)
-"""The runs whose outputs can be written."""
+"""The runs whose outputs can be written to a file."""
 
 
 class SessionState:
-    """What is known so far; None, "" or empty if it is not known yet. It sends no requests and draws nothing.
+    """The state of a session; unknown values are None, "" or empty. It sends no requests and draws nothing.
 
     Attributes:
         options: The options of the command line.
-        config_path: The precision.json that was named.
-        automatic: Whether it measures by itself and is saved.
-        network_only: Whether the network alone is opened; ``preliminary_outline`` is all of it then.
-        preliminary_outline: The layers of a big network, before the rest of it is known.
-        builder: What builds engines.
-        execution_mode: How the simulation runs on a device.
+        config_path: The precision.json of the command line.
+        automatic: True if the session measures without a request and is saved.
+        network_only: True if only the network is opened, which is then only in ``preliminary_outline``.
+        preliminary_outline: The layers of a big network, before the rest of the network is known.
+        builder: The backend that builds engines.
+        execution_mode: The way in which the simulation runs on a device.
         source: The hashes of network and data, and their files.
-        calibration: The ranges in use; ``config_calibration`` are those of the config file.
-        saved_sha256: Hash of the weights that the resumed session was measured on.
-        history: The configs; ``config_names`` what they are called, ``group_change_times`` when a group was last
-        changed (Unix time).
-        results: All that was measured.
+        calibration: The ranges in use; ``config_calibration`` are the ranges of the config file.
+        saved_sha256: Hash of the weights behind the resumed session.
+        history: The configs with undo; ``config_names`` their names, ``group_change_times`` the time of the last change
+            of a group (Unix time).
+        results: All measured results.
         last_built_config: The config that was built last.
         search_status: The search that runs or ran last.
         choice_reasons: The reason for each choice of the last search whose result became the config; see
-        `SearchStatus.move_reasons`.
-        target: What a run must reach; ``target_text`` as it was given, "" or None for the default.
-        further_targets: What it must reach too: the other tolerances of a config file.
-        facts: What guards look at, as far as the child process measures it.
-        pending_requests: The requests under way.
+            `SearchStatus.move_reasons`.
+        target: The first target of a run; ``target_text`` is its text as given, "" or None for the default.
+        further_targets: The further targets of a run: the other tolerances of a config file.
+        facts: The facts that guards check, as far as the background process measures them.
+        pending_requests: The requests without a final answer.
         error: The last error.
-        warnings: Messages that stay on screen; ``log`` holds all of them, ``notice`` is the last message to show.
+        warnings: Messages that stay on screen; ``log`` contains all messages, ``notice`` is the last message to show.
         last_answer: The answer to the last request that writes or reads a file.
-        preview_refusal: Why no config of this session has a preview, once that is known.
-        method_comparison: The calibration methods that were compared last.
-        was_interrupted: Whether a command was interrupted and shows what it had measured.
-        session_folder: Where it is saved; ``session_writer`` writes to it.
+        preview_refusal: The reason why no config of this session can have a preview, as soon as it is known.
+        method_comparison: The last comparison of range methods.
+        was_interrupted: True if a command was interrupted and shows the results so far.
+        session_folder: The folder of saved sessions; ``session_writer`` writes to it.
     """
 
     def __init__(self, options: Options, *, config_path: str | None = None, target: str | None = None,
@@ -121,14 +121,14 @@ class SessionState:
         self._float_work_cache: tuple[tuple[NetworkOutline, PrecisionConfig, EngineResult | None],
                                       FloatWorkShare | None] | None = None
 
-    # -- what was opened ----------------------------------------------------------------------------------------
+    # -- the opened network ---------------------------------------------------------------------------------------
 
     @property
     def opened_network(self) -> ev.NetworkOpened:
-        """What was opened.
+        """The event that reported the opened network.
 
         Raises:
-            NotYetError: nothing is open yet.
+            NotReadyError: No network is open yet.
         """
         if self._opened_network is None:
             raise NotReadyError("nothing is open yet", "", "Wait for the network.")
@@ -140,38 +140,35 @@ class SessionState:
 
     @property
     def outline(self) -> NetworkOutline | None:
-        """The network that is open."""
         return self._opened_network.outline if self._opened_network is not None else None
 
     @property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:
-        """The outputs that errors are taken at."""
         return self._opened_network.judged_outputs if self._opened_network is not None else ()
 
     @property
     def data_summary(self) -> DataSummary | None:
-        """The samples in use."""
+        """The summary of the samples in use; None if no network is open yet."""
         return self._opened_network.data if self._opened_network is not None else None
 
     @property
     def backend_summary(self) -> BackendSummary | None:
-        """What simulates."""
         return self._opened_network.backend if self._opened_network is not None else None
 
     @property
     def metric_name(self) -> str | None:
-        """The name of the user's metric."""
         return self._opened_network.metric if self._opened_network is not None else None
 
     @property
     def reference_name(self) -> str:
-        """What errors are taken against, in words: ``FP32_FILE``, or the file that was named."""
+        """The name of the reference that errors are computed against: "FP32", or the file of the reference."""
         named = self._opened_network.reference if self._opened_network is not None else None
         return named.name if named is not None else "FP32"
 
     @property
     def fp32_accuracy(self) -> Accuracy | None:
-        """FP32 of the network itself, where errors are taken against something else and it is measured."""
+        """The accuracy of the network in FP32 against another reference. None if FP32 is the reference, or it is not
+        measured."""
         if self._opened_network is None or self._opened_network.reference is None:
             return None
         return self.results.get_results_or_empty(PrecisionConfig.from_precision(Precision.FP32)).accuracy
@@ -183,7 +180,7 @@ class SessionState:
 
     @property
     def ranges_source_text(self) -> str:
-        """Where the ranges in use are from, in words; "" while none are needed."""
+        """The origin of the ranges in use as text; "" if no ranges are needed yet."""
         if self.calibration is None or self.data_summary is None:
             return ""
         if self.options.calib_cache is not None:
@@ -199,38 +196,36 @@ class SessionState:
             f"{self.data_summary.calibration_count}{f' by {method}' if method in RANGE_METHODS[1:] else ''}"
         )
 
-    # -- what is going on ---------------------------------------------------------------------------------------
+    # -- activity and errors --------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is under way; in the app, previews and flips aside."""
+        """True if the session has pending requests. In the app, previews and toggles do not count."""
         return bool(self.pending_requests) if not self.automatic else self.pending_requests.has_foreground_request
 
     @property
     def is_building(self) -> bool:
-        """Whether an engine is being built because the user asked for it."""
+        """True if the background process builds an engine that the user requested."""
         return self.pending_requests.has_request(rq.BuildEngine, rq.WriteEngine)
 
     @property
     def is_searching(self) -> bool:
-        """Whether a search is going on."""
         return self.pending_requests.has_request(rq.FindMixedPrecisionConfig)
 
     def show_error(self, failure: ev.JobFailed) -> None:
-        """Shows an error in the log and on the screen."""
+        """Shows an error on the screen and adds it to the log."""
         self.error = failure
         self.log.append(f"{failure.title}: {failure.cause}")
         self.log.extend(failure.detail.splitlines())
 
-    # -- configs and results ------------------------------------------------------------------------------------
+    # -- configs and results --------------------------------------------------------------------------------------
 
     @property
     def config(self) -> PrecisionConfig:
-        """The current config."""
         return self.history.current
 
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
-        """The config of every run of `RUN_NAMES`."""
+        """Returns the configs that the session compares with FP32: FP16, INT8 and the current config."""
         float_precision = self.config.other if self.config.other is not Precision.FILE else self.options.other
         tf32 = self.config.tf32
         return {
@@ -240,18 +235,17 @@ class SessionState:
         }
 
     def apply_default_keep_rules(self, config: PrecisionConfig) -> PrecisionConfig:
-        """Returns a config of uniform precisions with the rules that apply by default, less those turned off."""
+        """Returns a config of uniform precisions with the default keep rules that the user has not disabled."""
         network = self.outline or self.preliminary_outline
         return config if network is None else apply_default_keep_rules(network, config, self.options.no_keep)
 
     def get_run_results(self, run: str) -> ConfigResults:
-        """What is known of the config of a run."""
         return self.results.get_results_or_empty(self.list_run_configs()[run])
 
-    # -- what guards say ----------------------------------------------------------------------------------------
+    # -- guards ---------------------------------------------------------------------------------------------------
 
     def collect_guard_facts(self) -> GuardFacts:
-        """What guards look at: what the child process has measured of data and ranges, and what is known of runs."""
+        """Returns the facts that guards check: measurements of data and ranges, and the results of runs."""
         if self.outline is None:
             return self.facts
         config, fp32 = self.config, self.fp32_accuracy
@@ -269,7 +263,10 @@ class SessionState:
                        float_work=self._measure_float_work(self.outline))
 
     def _measure_float_work(self, outline: NetworkOutline) -> FloatWorkShare | None:
-        """How much of the config's work is done in floats: counted over all groups for each config, not at each key."""
+        """Returns the share of the config's work in floating point, counted over all groups.
+
+        The result is cached, because it is needed at every key press.
+        """
         inputs = outline, self.config, self.get_run_results("int8").engine_result
         if self._float_work_cache is None or any(
                 first is not second for first, second in zip(inputs, self._float_work_cache[0], strict=True)):
@@ -278,30 +275,31 @@ class SessionState:
 
     @property
     def guard_warnings(self) -> tuple[GuardWarning, ...]:
-        """What guards warn of, the gravest first."""
+        """The warnings of the guards, the most severe first."""
         return collect_guard_warnings(self.collect_guard_facts())
 
     @property
     def shown_warnings(self) -> list[tuple[str, str]]:
-        """All that stays on screen, in short and in full: what guards warn of, then the other warnings."""
+        """The warnings that stay on screen, each as a summary and in full: warnings of guards first, then all
+        others."""
         return [
             *((alarm.summary, alarm.warning_line) for alarm in self.guard_warnings),
             *((text, text) for text in self.warnings)
         ]
 
     def log_shown_warnings(self) -> None:
-        """Puts into the log what stays on screen and is not in it yet."""
+        """Adds to the log the warnings on screen that are not in the log yet."""
         logged = set(self.log)
         self.log.extend(f"warning: {line}" for _, line in self.shown_warnings
                         if not {line, f"warning: {line}"} & logged)
 
-    # -- the target ---------------------------------------------------------------------------------------------
+    # -- the target -----------------------------------------------------------------------------------------------
 
     def read_target(self, text: str) -> Target:
-        """Reads a target of this network.
+        """Reads a target from text and checks it against the network.
 
         Raises:
-            InputError: the text is no target, or bounds what is not measured here.
+            InputError: The text is not a valid target, or the bounded value is not measured for this network.
         """
         target = parse_target(text)
         if self.outline is not None:
@@ -311,14 +309,14 @@ class SessionState:
         return target
 
     def read_targets(self, text: str) -> list[Target]:
-        """Reads several targets, with `TOLERANCE_SEPARATOR` between them; raises as `read_target`."""
+        """Reads several targets, separated by `TOLERANCE_SEPARATOR`. Raises the errors of `read_target`."""
         return [self.read_target(target_text) for target_text in text.split(TOLERANCE_SEPARATOR)]
 
     def set_target(self, text: str) -> None:
-        """Changes the target, or several with `TOLERANCE_SEPARATOR` between them.
+        """Changes the accuracy target, or several targets separated by `TOLERANCE_SEPARATOR`.
 
         Raises:
-            InputError: the text is no target, or bounds what is not measured here.
+            InputError: The text is not a valid target, or the bounded value is not measured for this network.
         """
         self.target, *further = self.read_targets(text)
         self.further_targets, self.target_text = tuple(further), text
@@ -326,11 +324,11 @@ class SessionState:
         self.save_session()
 
     def set_initial_target(self) -> None:
-        """The target that was given with the network or in a file; the default if it cannot be used here."""
+        """Sets the target of the command line or of a file. If it cannot be used, the default target is set."""
         try:
             self.target, *further = self._read_initial_targets()
         except InputError as error:
-            # The text comes from a file: the command line's is checked before a session is made.
+            # The text comes from a file, because a text from the command line is checked before a session exists.
             self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
             self.target_text = None
             self.target, *further = self._read_initial_targets()
@@ -346,17 +344,17 @@ class SessionState:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """All that a run must reach."""
         return (self.target, *self.further_targets) if self.target is not None else ()
 
     def update_target_baseline(self, covers_all_samples: bool = True) -> None:
-        """Gives a target that bounds the metric what that is in FP32.
+        """Adds the FP32 value of the metric to targets that are relative to it.
 
         Args:
-            covers_all_samples: Whether that was measured on all samples.
+            covers_all_samples: True if the FP32 value was measured on all samples.
 
         Raises:
-            InputError: the metric has no part of the target's name; in the app the default takes its place.
+            InputError: The metric has no part with the name in the target. In the app, the default target is set
+                instead.
         """
         def add_baseline(target: Target) -> Target:
             return target.with_base_values(self.results.reference_metric,
@@ -376,22 +374,22 @@ class SessionState:
 
     @property
     def has_explicit_target(self) -> bool:
-        """Whether somebody has stated the target: the user, or who wrote the config. Nobody has stated the default."""
+        """True if the user or the author of the config has stated a target. False for the default target."""
         return bool(self.target_text)
 
     @property
     def targets_text(self) -> str:
-        """The targets as they are written in a file."""
+        """The accuracy targets of the session as text, as files contain them."""
         return TOLERANCE_SEPARATOR.join(target.text for target in self.targets)
 
     def target_outcome(self, accuracy: Accuracy | None) -> TargetOutcome | None:
-        """Whether an accuracy meets the targets, with reasons; None where nobody can say yet."""
+        """Returns the pass or fail of an accuracy against the targets, with reasons; None for an unknown accuracy."""
         return judge_accuracy(self.targets, accuracy) if accuracy is not None else None
 
     def missed_target_reasons(self, config: PrecisionConfig) -> dict[RunKind, str]:
-        """Why a config misses a target that somebody has stated, by run; empty if it does not.
+        """Returns the reasons why a config misses an explicit target, by kind of run; empty if it does not.
 
-        It is missed for FAIL and FAIL?, as simulated, as exported or as built.
+        The results FAIL and FAIL? both miss a target, whether simulated, exported or built.
         """
         if not self.has_explicit_target:
             return {}
@@ -400,7 +398,7 @@ class SessionState:
                 for kind, outcome in self.config_target_outcomes(config).items() if not outcome.passes}
 
     def missed_target_text(self, target_outcome: TargetOutcome, accuracy: Accuracy) -> str:
-        """Why a target is missed, in words."""
+        """Returns a text with the target, the measured value, and the reasons why the target is missed."""
         targets = " and ".join(target.description for target in self.targets)
         measured_text = " and ".join(target.measured_value_text(accuracy) for target in self.targets)
         reasons = "; ".join(reason for reason in target_outcome.reasons if reason not in measured_text)
@@ -408,9 +406,9 @@ class SessionState:
                                                            if reasons else "")
 
     def config_target_outcomes(self, config: PrecisionConfig) -> dict[RunKind, TargetOutcome]:
-        """The results of a config: as simulated, as it is exported, and as built where it was built as asked.
+        """Returns the target results of a config by kind of run: simulated, exported, and built as requested.
 
-        Empty for a config that lowers nothing, which proves nothing.
+        Empty for a config with all layers in FP32, which proves nothing.
         """
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
@@ -418,10 +416,10 @@ class SessionState:
         return {kind: outcome for kind, accuracy in accuracies.items()
                 if (outcome := self.target_outcome(accuracy)) is not None}
 
-    # -- saving -------------------------------------------------------------------------------------------------
+    # -- saving ---------------------------------------------------------------------------------------------------
 
     def save_session(self) -> None:
-        """Has history, names and target saved, unless nothing was opened or this session belongs to a command."""
+        """Saves history, names and target, unless no network is open or the session belongs to a command."""
         if self.outline is None or not self.automatic:
             return
         self.session_writer.save_session(

@@ -19,13 +19,15 @@ from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import keys, themes
 from trt_tui.tui.main_screen import MainScreen
+from trt_tui.tui.screens.explanation import ExplanationDialog
+from trt_tui.tui.state.explanations import explain_term, find_term_at
 from trt_tui.tui.terminal import TerminalDriver, call_on_termination_signal
 from trt_tui.tui.terminal_output import ControlCharacterFilter, TerminalCells, TerminalUpdate
 from trt_tui.tui.textual_internals import DrawingApp, is_screen_update
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.type_ahead import TypeAheadQueue
-from trt_tui.tui.widgets.lines import SPAN_COMPONENT_CLASSES
+from trt_tui.tui.widgets.lines import SPAN_COMPONENT_CLASSES, Lines
 
 _CONTROL_FILTER, _NO_COLOR_FILTER = ControlCharacterFilter(), NoColor()
 
@@ -127,6 +129,12 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     def _invalidate_terminal_cells(self) -> None:
         if self.terminal_cells is not None:
             self.terminal_cells.forget_cells()
+
+    @on(Lines.ExplanationRequested)
+    def _explain_clicked_word(self, message: Lines.ExplanationRequested) -> None:
+        """Explains a word that was clicked in a dialog or on a page."""
+        if (term := find_term_at(message.text, message.x)) is not None:
+            self.push_screen(ExplanationDialog(lambda: explain_term(term)))
 
     def on_mount(self) -> None:
         """Installs the signal handlers, and opens the session after the first screen is drawn."""

@@ -30,6 +30,7 @@ KEYS: KeyTable = {
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "ctrl+p"),
+    "explain": ("f3",),
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The default keys of the actions on the main screen. The first key of each action needs neither ctrl nor shift."""
 
@@ -47,6 +48,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "lists": (*_MOVE_ACTIONS, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
     "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
     "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
+    "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
     "the charts": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
@@ -143,7 +145,7 @@ def read_key_file(path: Path) -> tuple[KeyTable, list[str]]:
         return DEFAULT_KEYS, []
     if not isinstance(root, yaml.MappingNode):
         return DEFAULT_KEYS, [
-            f"{_file_location_text(path, root.start_mark.line + 1)}: it is to be an object: {{\"build\": \"f4\"}}"
+            f"{_file_location_text(path, root.start_mark.line + 1)}: a JSON object is needed: {{\"build\": \"f4\"}}"
         ]
     entries: dict[str, _KeyEntry] = {}
     errors: list[tuple[int, str]] = []

@@ -19,6 +19,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.view import ViewController
@@ -26,7 +27,7 @@ from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.jobs import JobsPage
-from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
+from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
@@ -196,6 +197,19 @@ class MainScreen(ReliableTimers, Screen[None]):
     @on(LayerTree.Opened)
     def _open_clicked_row(self) -> None:
         self.presenter.perform_action("open")
+
+    @on(LayerTree.ExplanationRequested)
+    def _explain_clicked_cell(self, event: LayerTree.ExplanationRequested) -> None:
+        self._get_controller(ExplanationController).explain_cell(event.column_id)
+
+    @on(BlockMap.ExplanationRequested)
+    def _explain_clicked_block(self) -> None:
+        self._get_controller(ExplanationController).explain_cell(SHARE_COLUMN.id)
+
+    @on(Lines.ExplanationRequested)
+    def _explain_clicked_text(self, event: Lines.ExplanationRequested) -> None:
+        event.stop()
+        self._get_controller(ExplanationController).explain_clicked_text(event)
 
     @on(Input.Changed, "#filter")
     def _apply_typed_filter(self, event: Input.Changed) -> None:

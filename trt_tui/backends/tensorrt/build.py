@@ -173,7 +173,7 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
         requested, offered = settings.compute_capability, capabilities.target_compute_capabilities
         if requested is None and not capabilities.can_execute:
             raise InputError("there is no GPU to build for", f"{name} builds for a named compute capability",
-                             f"Name --compute-capability, one of {capabilities_text(offered)}.")
+                             f"Use --compute-capability with one of {capabilities_text(offered)}.")
         if requested is not None and requested not in offered:
             raise InputError(
                 f"{name} {package.version} does not build for compute capability {capability_text(requested)}",

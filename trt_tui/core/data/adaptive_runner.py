@@ -1,4 +1,5 @@
-"""Execution that continues after memory ran out: first with fewer samples at a time, then in another execution mode.
+"""Execution of feeds that are filled up to a fixed batch, and that continues after memory ran out: first with fewer
+samples at a time, then in another execution mode.
 
 A feed whose first axis is dynamic is divided in halves, and again in halves, down to single samples. The result holds
 for all later executions of the same kind. Inference sessions are loaded anew after each step: a memory arena that has
@@ -135,12 +136,25 @@ class AdaptiveRunner:
         return self._loaded_runner.outputs
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Executes the network on a feed, in portions if memory requires it. Implements
+        """Executes the network on a feed, in portions if memory requires it, and filled up to a fixed batch. Implements
         `trt_tui.core.runner.Runner.run`.
 
         Raises:
             OutOfMemoryError: Memory does not suffice for a single sample, or for a feed that cannot be divided.
         """
+        padding = self._samples.padding
+        if padding is None:
+            return self._run_full_feed(feed, fetch)
+        full_feed, rows = padding.pad_feed(feed, self._divisible_inputs)
+        outputs = self._run_full_feed(full_feed, fetch)
+        if rows is None:
+            return outputs
+        # Sums and maxima of whole tensors include the copies.
+        return {name: array if name in self._joins else padding.remove_padding(array, rows)
+                for name, array in outputs.items()}
+
+    def _run_full_feed(self, feed: Mapping[str, np.ndarray],
+                       fetch: Sequence[str] | None) -> dict[str, np.ndarray]:
         while True:
             max_rows = self._state.max_rows
             try:
@@ -352,7 +366,7 @@ _PortionBounds = tuple[tuple[int, int], ...]
 
 
 def _memory_kind_name(backend: Backend) -> str:
-    return "the memory of the GPU" if backend.capabilities.has_device else "memory"
+    return "the GPU memory" if backend.capabilities.has_device else "memory"
 
 
 def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_uneven_portions: bool) -> _PortionBounds:

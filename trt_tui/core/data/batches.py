@@ -5,10 +5,11 @@ feeds of one batch by the same rule:
 
 - The *lead* input is the first one, in the network's order, whose first dimension is static and whose array holds
   several batches. Failing that, it is the first input that has a dimension.
-- The lead is divided into steps of the network's batch. If its first dimension is static, that is the batch, and a
-  remainder is an error. If it is dynamic, the requested batch size is used, and the last feed may be smaller.
+- The lead is divided into steps of the network's batch. If its first dimension is static, that is the batch, and the
+  last feed may be smaller if it can be filled up (`trt_tui.core.data.padding`); if not, a remainder is an error. If the
+  dimension is dynamic, the requested batch size is used, and the last feed may be smaller.
 - Another input with a static first dimension is divided into as many feeds as the lead. It is repeated if its array is
-  exactly one batch. Any other length is an error.
+  exactly one batch. Any other length is an error. With a remainder, both have the same batch and the same rows.
 - Another input with a dynamic first dimension is divided like the lead if it has as many rows. If it has one row and
   shares the dimension's name with the lead, the row is broadcast to the rows of each feed. If it has several rows and
   shares the name, it should have the rows of the lead, and another number is an error. In all other cases the whole
@@ -55,6 +56,11 @@ class BatchLayout:
     rows_per_feed_by_array: dict[str, int | None]
     broadcast_inputs: frozenset[str]
 
+    @property
+    def has_remainder(self) -> bool:
+        """True if the last feed has fewer rows than the fixed batch of the network."""
+        return self.rows_per_feed is not None and bool(self.lead_rows % self.rows_per_feed)
+
 
 @dataclass(frozen=True)
 class FeedRows:
@@ -78,8 +84,11 @@ def _row_count_text(row_count: int, batch_count: int | None) -> str:
         f" ({batch_count} batch{'es' * (batch_count > 1)} of {row_count // batch_count})" if batch_count else "")
 
 
-def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayout:
+def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo], *, allows_remainder: bool = False) -> BatchLayout:
     """Checks the arrays of a data part against the network's inputs and determines how they are divided into feeds.
+
+    Args:
+        allows_remainder: True if the last feed of a fixed batch may be smaller.
 
     Raises:
         InputError: The arrays do not fit the inputs or each other.
@@ -87,7 +96,8 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayo
     _check_input_arrays(part, inputs)
     arrays_by_name = part.arrays
     batched = [info for info in inputs if arrays_by_name[info.name].shape]
-    batches = {info.name: _count_static_batches(info, arrays_by_name[info.name], part.source) for info in batched}
+    batches = {info.name: _count_static_batches(info, arrays_by_name[info.name], part.source, allows_remainder)
+               for info in batched}
     filled = [info for info in batched if first_dimension(info) != 0]
     lead = next((info for info in filled if (batches[info.name] or 0) > 1), filled[0] if filled else None)
     if lead is None:
@@ -104,10 +114,12 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayo
             continue
         name, own_rows, count = info.name, arrays_by_name[info.name].shape[0], batches[info.name]
         if count is not None:
-            if count == 1:
-                continue
             own_size = first_dimension(info)
-            if count != batches[lead.name] or not isinstance(own_size, int):
+            assert isinstance(own_size, int), "else the batches are not counted"
+            has_remainder = bool(own_rows % own_size) or isinstance(lead_size, int) and bool(rows % lead_size)
+            if count == 1 and own_rows == own_size:
+                continue
+            if count != batches[lead.name] or has_remainder and (own_rows, own_size) != (rows, lead_size):
                 raise InputError(
                     f"{part.source}: inputs '{lead.name}' and '{name}' disagree about the number of samples",
                     f"'{lead.name}' has {_row_count_text(rows, batches[lead.name])}, "
@@ -130,20 +142,28 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayo
     return BatchLayout(rows, lead_size if isinstance(lead_size, int) else None, steps, frozenset(broadcast))
 
 
-def _count_static_batches(input_info: TensorInfo, stored_array: StoredArray, source_title: str) -> int | None:
+def remainder_error(input_info: TensorInfo, row_count: int, source_title: str) -> InputError:
+    """Returns the error for an input whose rows are not a multiple of the network's fixed batch."""
+    size = first_dimension(input_info)
+    assert isinstance(size, int), "the batch is fixed"
+    return InputError(
+        f"{source_title}: input '{input_info.name}' has {row_count} samples, not a multiple of the network's batch of "
+        f"{size}",
+        f"The network's batch is fixed: {shape_text(input_info.shape or ())}.",
+        f"Give {row_count - row_count % size or size} samples, or export the network with a dynamic batch.",
+    )
+
+
+def _count_static_batches(input_info: TensorInfo, stored_array: StoredArray, source_title: str,
+                          allows_remainder: bool) -> int | None:
     """Counts the batches in the array of an input with a static first dimension; None for any other input."""
     size = first_dimension(input_info)
     if not isinstance(size, int) or size == 0:
         return None
     rows = stored_array.shape[0]
-    if rows % size:
-        raise InputError(
-            f"{source_title}: input "
-            f"'{input_info.name}' has {rows} samples, not a multiple of the network's batch of {size}",
-            f"The network's batch is fixed: {shape_text(input_info.shape or ())}.",
-            f"Give {rows - rows % size or size} samples, or export the network with a dynamic batch.",
-        )
-    return rows // size
+    if rows % size and not allows_remainder:
+        raise remainder_error(input_info, rows, source_title)
+    return -(-rows // size)
 
 
 def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:

@@ -24,13 +24,16 @@ from trt_tui.core.data.batches import (
     choose_default_batch_size,
     find_batch_layout,
     iterate_feed_rows,
+    remainder_error,
 )
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
+from trt_tui.core.data.padding import BatchPadding
 from trt_tui.core.data.random_inputs import make_random_feeds
 from trt_tui.core.data.readers import read_data_parts
-from trt_tui.core.data.shapes import unknown_input_error
+from trt_tui.core.data.shapes import first_dimension, unknown_input_error
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text
 
 RANDOM_WARNING = "Random inputs say nothing about accuracy on real data: give --data D.npz"
 MAX_FEEDS = 1 << 22
@@ -84,6 +87,8 @@ class Samples:
         is_random: True if the inputs are random.
         label_names: Names of the labels, sorted.
         warnings: Warnings for the user that apply as long as these data are used.
+        padding: The padding of feeds with fewer samples than the fixed batch of the network; None if all feeds are
+            full, or may have any size.
         memory_fallbacks: The memory fallbacks of executions with these data, shared with selections and mixtures of
             them.
     """
@@ -98,6 +103,7 @@ class Samples:
         is_random: bool = False,
         label_names: Sequence[str] = (),
         warnings: Sequence[str] = (),
+        padding: BatchPadding | None = None,
         memory_fallbacks: MemoryFallbacks | None = None,
     ) -> None:
         self._feed_source = feed_source
@@ -108,6 +114,7 @@ class Samples:
         self.is_random = is_random
         self.label_names = tuple(label_names)
         self.warnings = tuple(warnings)
+        self.padding = padding
         self.memory_fallbacks = memory_fallbacks if memory_fallbacks is not None else MemoryFallbacks()
 
     def __len__(self) -> int:
@@ -150,6 +157,32 @@ class Samples:
         """
         return self._feed_source.read_feed(self._indices[feed_index])
 
+    def is_padded(self, feed_index: int) -> bool:
+        """Returns True if a feed has fewer samples than the fixed batch of the network."""
+        return self.padding is not None and self.count_samples_of_feed(feed_index) < self.padding.batch_size
+
+    def read_full_feed(self, feed_index: int) -> dict[str, np.ndarray]:
+        """Reads a feed as the network receives it: filled up to a fixed batch. Raises the errors of `read_feed`."""
+        feed = self.read_feed(feed_index)
+        return dict(self.padding.pad_feed(feed)[0]) if self.padding is not None else feed
+
+    def count_rows_of_full_feed(self, feed_index: int) -> int:
+        """Returns the number of samples in `read_full_feed`, including copies."""
+        count = self.count_samples_of_feed(feed_index)
+        return max(count, self.padding.batch_size) if self.padding is not None else count
+
+    def pad_rows(self, array: np.ndarray, feed_index: int) -> np.ndarray:
+        """Returns an array with the rows of a feed's samples, filled up as in `read_full_feed`."""
+        is_short = self.is_padded(feed_index) and array.ndim and len(array) == self.count_samples_of_feed(feed_index)
+        return self.padding.pad_rows(array) if self.padding is not None and is_short else array
+
+    def remove_padding(self, outputs: Mapping[str, np.ndarray], feed_index: int) -> dict[str, np.ndarray]:
+        """Returns the outputs of an execution of `read_full_feed` with the rows of the feed's samples only."""
+        if self.padding is None or not self.is_padded(feed_index):
+            return dict(outputs)
+        rows = self.count_samples_of_feed(feed_index)
+        return {name: self.padding.remove_padding(array, rows) for name, array in outputs.items()}
+
     def iterate_feeds(self, feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
         """Yields the feeds with the given numbers, all by default, one at a time. Raises the errors of `read_feed`."""
         return (self.read_feed(index) for index in (range(len(self)) if feed_indices is None else feed_indices))
@@ -169,6 +202,7 @@ class Samples:
             is_random=self.is_random,
             label_names=self.label_names,
             warnings=self.warnings,
+            padding=self.padding,
             memory_fallbacks=self.memory_fallbacks,
         )
 
@@ -201,6 +235,7 @@ def load_samples(
     spec: str | Path | None,
     inputs: Sequence[TensorInfo],
     *,
+    outputs: Sequence[TensorInfo] = (),
     batch: int | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -214,6 +249,8 @@ def load_samples(
             with ``load_data()``, or ``FILE.py:FUNCTION``; None for seeded random inputs. The function of a script
             returns or yields dictionaries of arrays, and may yield without end.
         inputs: The inputs of the network.
+        outputs: Its outputs. If each has one row per sample of a fixed batch, the last feed is filled up
+            (`trt_tui.core.data.padding`). Without outputs, a remainder is refused.
         batch: Batch size of a network with a dynamic batch. The default is that of ``shapes``. Without shapes, it is at
             most 8 and small enough for four feeds.
         limit: Maximum number of samples; rounded up to a whole batch if the batch of the network is static.
@@ -242,7 +279,7 @@ def load_samples(
         samples = Samples(random_source, range(len(random_source.feed_sizes)), source="seeded random inputs",
                           batch=size, is_random=True, warnings=[RANDOM_WARNING])
     else:
-        samples = _load_stored_samples(str(spec), inputs, batch, limit, shapes, reads_labels)
+        samples = _load_stored_samples(str(spec), inputs, outputs, batch, limit, shapes, reads_labels)
     samples.read_feed(0)
     return samples
 
@@ -250,6 +287,7 @@ def load_samples(
 def _load_stored_samples(
     spec: str,
     inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
     batch_size: int | None,
     sample_limit: int | None,
     shapes: Mapping[str, tuple[int, ...]],
@@ -260,8 +298,12 @@ def _load_stored_samples(
     warnings: list[str] = []
     total = 0
     input_names = {info.name for info in inputs}
+    fixed_batch = _find_common_batch(inputs, outputs)
     for part in read_data_parts(spec, sample_limit, warnings):
-        layout = find_batch_layout(part, inputs)
+        if layouts and layouts[-1].has_remainder:
+            lead = next(info for info in inputs if first_dimension(info) == layouts[-1].rows_per_feed)
+            raise remainder_error(lead, layouts[-1].lead_rows, parts[-1].source)
+        layout = find_batch_layout(part, inputs, allows_remainder=fixed_batch is not None)
         if parts and set(part.arrays) - input_names != set(parts[0].arrays) - input_names:
             differing = (set(part.arrays) ^ set(parts[0].arrays)) - input_names
             raise InputError(
@@ -287,14 +329,32 @@ def _load_stored_samples(
                          "Use fewer with --samples, or a larger --batch.")
     feed_rows = list(iterate_feed_rows(layouts, dynamic_batch, sample_limit))
     label_names = sorted(set(parts[0].arrays) - input_names)
+    stored_feeds = StoredFeeds(inputs, parts, layouts, feed_rows)
+    padding = None
+    if fixed_batch is not None and layouts[-1].has_remainder and feed_rows[-1].part_index == len(parts) - 1 and (
+            feed_rows[-1].stop == layouts[-1].lead_rows):
+        padding = BatchPadding(fixed_batch, stored_feeds.per_sample_array_names)
+        count = feed_rows[-1].first_sample + feed_rows[-1].stop - feed_rows[-1].start
+        warnings.append(
+            f"{counted_noun_text(count, 'sample')} are not a multiple of the network's fixed batch of {fixed_batch}: "
+            "the last batch is filled up with copies of its last sample, which no error and no metric counts")
     return Samples(
-        StoredFeeds(inputs, parts, layouts, feed_rows),
+        stored_feeds,
         range(len(feed_rows)),
         source=source,
         batch=layouts[0].rows_per_feed or dynamic_batch,
         label_names=label_names,
         warnings=warnings,
+        padding=padding,
     )
+
+
+def _find_common_batch(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int | None:
+    """Returns the fixed batch of a network if each output has one row per sample; None if not."""
+    sizes = {size for info in inputs if isinstance(size := first_dimension(info), int) and size > 0}
+    if not outputs or len(sizes) != 1 or any(first_dimension(info) not in sizes for info in outputs):
+        return None
+    return sizes.pop()
 
 
 def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collection[str], warnings: list[str],
@@ -440,4 +500,4 @@ def mix_samples_into_batches(samples: Samples, positions_by_batch: Sequence[Sequ
     """
     return Samples(_MixedFeeds(samples, positions_by_batch), range(len(positions_by_batch)), source=samples.source,
                    batch=samples.batch, is_random=samples.is_random, label_names=samples.label_names,
-                   warnings=samples.warnings, memory_fallbacks=samples.memory_fallbacks)
+                   warnings=samples.warnings, padding=samples.padding, memory_fallbacks=samples.memory_fallbacks)

@@ -215,7 +215,8 @@ def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
 
 def decode_kernel_result(debug_tensors: Mapping[str, DebugTensor], kernel_result: KernelResult,
                          shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Returns the candidate values of a kernel result as float32 arrays in the shape of the network's tensor.
+    """Decodes the result of a kernel into float32 arrays in the shape of the network's tensor. Several arrays are
+    returned if the memory order or the output is ambiguous.
 
     Each possible output is read in memory order. If the inspector reports other strides that fit, it is also read with
     these. An output of another size, or of quantized values without a scale, is left out.

@@ -64,7 +64,7 @@ class Kernel:
 
         Layers in the scope of the first layer are shown without that scope.
         """
-        sums = f", sums {'+'.join(dict.fromkeys(self.accumulators))}" if any(self.accumulators) else ""
+        sums = f", {'+'.join(dict.fromkeys(self.accumulators))} accumulator" if any(self.accumulators) else ""
         scope = self.network_layers[0].rpartition("/")[0] if self.network_layers else ""
         names = [
             *self.network_layers[:1],
@@ -228,7 +228,7 @@ def is_same_engine(first_preview: Preview, second_preview: Preview) -> bool:
 
 
 def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[Kernel]:
-    """Finds the kernels of a changed preview that the base preview lacks, in their order."""
+    """Returns the kernels that a preview has and the preview of another config lacks, in their order."""
     remaining = Counter(replace(kernel, generated_code="") for kernel in base_preview.kernels)
     added = []
     for kernel in (replace(kernel, generated_code="") for kernel in changed_preview.kernels):

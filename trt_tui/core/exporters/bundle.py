@@ -20,13 +20,19 @@ from trt_tui.core.calibration.cache import calibration_algorithm, write_calibrat
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.polygraphy_json import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.engines.trex import layer_file_paths
 from trt_tui.core.exporters.cpp_fragment import cpp_builder_fragment
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script
 from trt_tui.core.exporters.svg_charts import draw_all_charts
-from trt_tui.core.exporters.trtexec import TrtexecFiles, build_trtexec_command_lines, quote_command
+from trt_tui.core.exporters.trtexec import (
+    TrtexecFiles,
+    build_trtexec_command_lines,
+    layer_time_comments,
+    quote_command,
+)
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision
@@ -65,6 +71,32 @@ import tensorrt_rtx as trt
 
 def postprocess_config(builder, network, config):
     config.clear_flag(trt.BuilderFlag.TF32)
+'''
+LAYER_SCRIPT_FILE, LAYER_SCRIPT = "layers.py", '''\
+"""Writes the layers of an engine as JSON: python3 layers.py ENGINE OUT [PLUGINS...]"""
+
+import ctypes
+import sys
+
+import {module} as trt
+
+for library in sys.argv[3:]:
+    ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+logger = trt.Logger(trt.Logger.ERROR)
+{plugins}runtime = trt.Runtime(logger)
+with open(sys.argv[1], "rb") as stream:
+    engine = runtime.deserialize_cuda_engine(stream.read())
+if engine is None:
+    sys.exit(f"{{sys.argv[1]}} cannot be loaded here")
+inspector, context = engine.create_engine_inspector(), engine.create_execution_context()
+for index in range(engine.num_io_tensors):
+    name = engine.get_tensor_name(index)
+    if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT and -1 in tuple(engine.get_tensor_shape(name)):
+        context.set_input_shape(name, engine.get_tensor_profile_shape(name, 0)[1])
+inspector.execution_context = context  # types of dynamic networks are known only in a context with shapes
+text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+with open(sys.argv[2], "w", encoding="utf-8") as stream:
+    stream.write(text)
 '''
 NETWORK_FILE, ENGINE_FILE, TIMING_CACHE_FILE, PRECISION_SCRIPT_FILE = ("network.onnx", "model.engine", "timing.cache",
                                                                        "precisions.py")
@@ -190,6 +222,10 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
                                 implicit_omission_record(network, config, NETWORK_FILE, constraints, used_ranges))
     if release == "rtx" and not config.tf32:
         write_file_atomically(folder / TF32_SCRIPT_FILE, TF32_SCRIPT)
+    if release in ("8.6", "rtx"):
+        write_file_atomically(folder / LAYER_SCRIPT_FILE, LAYER_SCRIPT.format(
+            module="tensorrt_rtx" if release == "rtx" else "tensorrt",
+            plugins="" if release == "rtx" else "trt.init_libnvinfer_plugins(logger, \"\")\n"))
     write_file_atomically(folder / "build.sh", _build_script_text(bundle, constraints, profile, builder_options, title))
     write_file_atomically(
         folder / "build.cpp",
@@ -277,7 +313,8 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
                        shapes: Mapping[str, ShapeRange], builder_options: BuilderOptions, title: str) -> str:
     """Returns the text of `build.sh`, which builds the engine.
 
-    The script calls trtexec for TensorRT 10 and 11, and Polygraphy for TensorRT 8.6 and TensorRT-RTX.
+    The script calls trtexec for TensorRT 10 and 11, and Polygraphy for TensorRT 8.6 and TensorRT-RTX. It also writes
+    the layers of the engine.
     """
     release = bundle.release
     text = _SCRIPT_HEADER.format(title=escape_hidden_characters(title), release=RELEASE_TITLES[release],
@@ -288,6 +325,7 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
                                             builder_options=builder_options)
         command_line_10 = next(command_line for command_line in lines if command_line.name == release)
         comments = "".join(f"# {escape_hidden_characters(comment)}\n" for comment in command_line_10.comments)
+        comments += "".join(f"{line}\n" for line in layer_time_comments(command_line_10.argv))
         return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
                 + quote_command(command_line_10.argv[1:]) + ' "$@"\n')
     empty_constraints = ImplicitQuantizationConstraints({}, {}, {}, frozenset(), model=bundle.network.model,
@@ -299,18 +337,24 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
         TrtexecFiles(base=NETWORK_FILE,
                      engine=ENGINE_FILE), shapes=shapes, builder_options=replace(builder_options, timing_cache=""),
         more_profiles=parse_additional_profiles(builder_options.profiles, bundle.network.inputs, shapes))
+    argv = (*argv, "--profiling-verbosity", "detailed")
+    graph_file = layer_file_paths(Path(ENGINE_FILE))[0].name
+    layer_command = shlex.join([LAYER_SCRIPT_FILE, ENGINE_FILE, graph_file, *builder_options.plugins])
+    layers_text = ("# The layers of the engine, for trt-tui inspect --engine. PYTHON is the Python of Polygraphy.\n"
+                   f'"${{PYTHON:-python3}}" {layer_command} ||\n'
+                   f'    echo "{graph_file} is not written; the engine is" >&2\n')
     if release == "rtx":
         clear_options = () if bundle.config.tf32 else ("--trt-config-postprocess-script", TF32_SCRIPT_FILE)
         note = (f"# TF32 is on by default, and Polygraphy leaves it: {TF32_SCRIPT_FILE} clears it.\n"
                 if clear_options else "")
         return (f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
-                + quote_command((*argv[2:], *clear_options)) + ' "$@"\n')
+                + quote_command((*argv[2:], *clear_options)) + f' "$@"\n{layers_text}')
     text += "\n# Polygraphy clears TF32 unless it is given --tf32.\n"
     # Polygraphy refuses to load a timing cache that does not exist yet.
     return (
         f"{text}timings=\n[ ! -f "
         f"{TIMING_CACHE_FILE} ] || timings='--load-timing-cache {TIMING_CACHE_FILE}'\npolygraphy convert "
-        + quote_command((*argv[2:], "--save-timing-cache", TIMING_CACHE_FILE)) + ' $timings "$@"\n')
+        + quote_command((*argv[2:], "--save-timing-cache", TIMING_CACHE_FILE)) + f' $timings "$@"\n{layers_text}')
 
 
 def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str,
@@ -358,7 +402,7 @@ case "$mode" in
 {rtx}    check {ENGINE_FILE} --model-type engine --trt{plugins}
     ;;
 --onnxrt)
-    # Its optimizer would compute Q and DQ otherwise than TensorRT does.
+    # Its optimizer would compute Q and DQ differently from TensorRT.
     check {NETWORK_FILE} --onnxrt --graph-optimization-level ORT_DISABLE_ALL
     ;;
 """

@@ -55,15 +55,15 @@ std::unique_ptr<nvinfer1::IHostMemory> buildEngine(nvinfer1::ILogger& logger)
 """
 
 _CONSTRAINTS_CODE = """
-struct Told
+struct LayerConstraint
 {
     char const* layer;
     char const* precision; //!< "" is none
     char const* output;
 };
 
-// What each layer computes in, and what it writes; Q and DQ in the network say the rest.
-Told const kTOLD[] = {
+// Precision and output type of each layer; Q and DQ in the network set the others.
+LayerConstraint const kLayerConstraints[] = {
 %s};
 
 nvinfer1::DataType typeOf(std::string const& word)
@@ -87,27 +87,27 @@ std::string nodeOf(nvinfer1::ILayer const& layer)
     return metadata.substr(from + start.size(), to - from - start.size());
 }
 
-void tell(nvinfer1::INetworkDefinition& network)
+void applyConstraints(nvinfer1::INetworkDefinition& network)
 {
     using nvinfer1::DataType;
     using nvinfer1::LayerType;
-    std::map<std::string, Told> told;
-    for (auto const& one : kTOLD)
+    std::map<std::string, LayerConstraint> constraints;
+    for (auto const& constraint : kLayerConstraints)
     {
-        told[one.layer] = one;
+        constraints[constraint.layer] = constraint;
     }
     std::set<LayerType> const moves{LayerType::kSHUFFLE, LayerType::kIDENTITY, LayerType::kCAST, LayerType::kSLICE,
         LayerType::kCONCATENATION, LayerType::kGATHER, LayerType::kSCATTER, LayerType::kONE_HOT,
         LayerType::kREVERSE_SEQUENCE, LayerType::kFILL, LayerType::kNON_ZERO, LayerType::kNMS};
-    std::set<LayerType> const untold{LayerType::kCONSTANT, LayerType::kSHAPE, LayerType::kASSERTION,
+    std::set<LayerType> const unconstrained{LayerType::kCONSTANT, LayerType::kSHAPE, LayerType::kASSERTION,
         LayerType::kQUANTIZE, LayerType::kDEQUANTIZE, LayerType::kCONDITION, LayerType::kCONDITIONAL_INPUT,
         LayerType::kCONDITIONAL_OUTPUT, LayerType::kITERATOR, LayerType::kLOOP_OUTPUT, LayerType::kRECURRENCE,
         LayerType::kTRIP_LIMIT};
     for (int32_t i = 0; i < network.getNbLayers(); ++i)
     {
         auto& layer = *network.getLayer(i);
-        auto const found = told.find(nodeOf(layer));
-        if (found == told.end() || untold.count(layer.getType()))
+        auto const found = constraints.find(nodeOf(layer));
+        if (found == constraints.end() || unconstrained.count(layer.getType()))
         {
             continue;
         }
@@ -214,7 +214,7 @@ def cpp_builder_fragment(release: str, release_title: str, title: str, constrain
     )
     text += _PARSER_CODE % _cpp_string_literal(network_file)
     if constraints:
-        text += "    tell(*network);\n"
+        text += "    applyConstraints(*network);\n"
     text += "\n    std::unique_ptr<IBuilderConfig> config{builder->createBuilderConfig()};\n"
     text += "".join(f"    config->setFlag(BuilderFlag::{flag});\n" for flag in _list_builder_flags(constraints))
     text += ("    config->setFlag(BuilderFlag::kTF32); // as in the config\n" if tf32 else

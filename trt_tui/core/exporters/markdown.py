@@ -1,44 +1,39 @@
 """Reports of comparisons and searches in Markdown. The report of a comparison is a pure function of its JSON record."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
-from trt_tui.core.measure.error_metrics import list_error_columns
-from trt_tui.core.measure.json_record import read_error_metrics
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import profile_shapes_text
 from trt_tui.core.moves.config import PrecisionConfig, move_tables
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.json_record import read_error_metrics, read_run_row
+from trt_tui.core.report.run_columns import RunColumn, RunRow, list_error_run_columns, list_run_columns
 from trt_tui.core.search import SearchResult
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,
-    agreement_text,
     builder_device_text,
     byte_size_text,
     counted_noun_text,
-    decibels_text,
+    drop_empty_columns,
     duration_text,
     engine_title,
     escape_hidden_characters,
     executed_run_key,
     layer_share_text,
-    megabytes_text,
     metric_text,
-    mismatch_text,
     name_list_text,
     number_text,
-    output_variation_text,
     percent_text,
     percent_with_margin_text,
     run_name_in_sentence,
     run_title,
-    worst_sample_text,
 )
 
 MAX_WORST_ROWS = 15
@@ -77,7 +72,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
     lines += guard_warnings_markdown(comparison.get("guards", ()))
     if "target" in comparison:
         lines += [f"Target: {text_cell(comparison['target'])}.", ""]
-    lines += ["## Verdict", "", *_accuracy_table(runs), ""]
+    lines += ["## Accuracy", "", *_accuracy_table(runs), ""]
     if reasons := _result_reason_lines(runs):
         lines += [*reasons, ""]
     if parts := _metric_parts_table(reference.get("metric_parts", {}), runs):
@@ -151,34 +146,20 @@ def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
 
     The errors are given against the reference and against the stage before.
     """
+    columns, errors = list_run_columns("stage report"), list_error_run_columns("stage report")[:2]
     rows = []
     for stage in stages:
-        mark = SIMULATED_MARK if stage["kind"] == "simulated" else ""
-        engine = stage.get("engine", {})
+        run_row, engine = read_run_row(stage), stage.get("engine", {})
+        previous = replace(read_run_row(stage.get("before", {})), mark=run_row.mark)
         builder_text = f" ({builder_device_text(engine['backend'], engine.get('gpu', ''))})" if engine else ""
-        for name, entry, metric in ((text_cell(stage["name"] + builder_text), stage, stage.get("metric")),
-                                    *((f"against {text_cell(name)}", entry, None)
-                                      for name, entry in stage.get("beside", {}).items())):
-            rows.append((name, *_stage_error_cells(entry.get("outputs", {}), mark),
-                         metric_text(metric, mark) if metric is not None else "",
-                         *_stage_error_cells(entry.get("before", {}).get("outputs", {}), mark)[:2],
-                         entry.get("result", {}).get("outcome", ""),
-                         text_cell(stage.get("failed", "")) if entry is stage else ""))
-    header = ("stage", *(metric.column_heading for metric in list_error_columns("stages")), "metric",
-              "SQNR to the stage before", "cosine", "target", "")
+        rows.append((text_cell(stage["name"] + builder_text), *(column.text(run_row) for column in columns),
+                     *(column.text(previous) for column in errors), stage.get("result", {}).get("outcome", ""),
+                     text_cell(stage.get("failed", ""))))
+        for name, entry in stage.get("beside", {}).items():
+            other = replace(read_run_row({"outputs": entry.get("outputs", {})}), mark=run_row.mark)
+            rows.append((f"against {text_cell(name)}", *(column.text(other) for column in columns), "", "", "", ""))
+    header = ("stage", *(column.title for column in columns), "SQNR to the stage before", "cosine", "target", "")
     return markdown_table(header, rows)
-
-
-def _stage_error_cells(outputs: Mapping[str, Mapping[str, Any]], simulated_mark: str) -> list[str]:
-    """Returns the table cells with the error metrics of the worst output."""
-    def sqnr_sort_key(output_errors: Mapping[str, Any]) -> float:
-        db = output_errors.get("sqnr_db")
-        return db if db is not None else float("inf") if output_errors.get("cosine") == 1 else -float("inf")
-
-    float_outputs = [errors for errors in outputs.values() if "mismatch" not in errors]
-    if not float_outputs:
-        return [""] * len(list_error_columns("stages"))
-    return read_error_metrics(min(float_outputs, key=sqnr_sort_key)).cell_texts("stages", simulated_mark)
 
 
 def _run_title_text(runs: Mapping[str, Mapping[str, Any]], run_name: str,
@@ -195,19 +176,13 @@ def _engine_lines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, M
     precision_words = [
         word for word in ENGINE_PRECISION_TITLES if any(word in run.get("computed_in", {}) for run in engines.values())
     ]
+    columns = list_run_columns("engines")
     for name, run in engines.items():
-        memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
-        graph = run.get("cuda_graph_ms", {})
-        rows.append((_run_title_text(runs, name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
-                     "" if seconds is None else duration_text(seconds), text_cell(run.get("built_from", "")),
-                     "" if memory is None else byte_size_text(memory),
-                     number_text(graph["median"]) if "median" in graph else "",
-                     "quick" if run.get("quick") else "", text_cell(run.get("note", "")), _engine_state_text(run)))
+        rows.append((_run_title_text(runs, name), *_run_cells(columns, read_run_row(run)), _engine_state_text(run)))
         if run.get("computed_in"):
             shares.append((_run_title_text(runs, name), *(_precision_share_text(run["computed_in"].get(word))
                                                           for word in precision_words)))
-    header = ("engine", "builder", "GPU", "built in", "from", "device memory", "ms, CUDA graph", "effort", "note",
-              "as requested")
+    header = ("engine", *(column.title for column in columns), "as requested")
     lines = markdown_table(header, rows)
     if shares:
         lines += ["", "Layers, and their share of the time:", "",
@@ -262,10 +237,10 @@ def _build_attempt_lines(run: Mapping[str, Any]) -> list[str]:
                       for name, precision in run.get("made_otherwise", {}).items()]
     lines.append("Its values are not those of the requested config." + (
         "" if changed_layers else " TensorRT reports no layer in another precision."))
-    outputs = run.get("made_simulated", {}).get("outputs", {})
-    if (worst := _find_worst_output(outputs)) is not None:
-        figure = add_decibel_unit(_sqnr_cell(outputs[worst], SIMULATED_MARK))
-        lines += ["", f"Simulation of the built precisions: {figure} at {code_cell(worst)}."]
+    accuracy = read_run_row(run.get("made_simulated", {})).accuracy
+    if accuracy is not None and (worst := accuracy.worst_output) is not None and worst[1].errors.mismatch is None:
+        figure = add_decibel_unit(worst[1].errors.sqnr_text())
+        lines += ["", f"Simulation of the built precisions: {figure} at {code_cell(worst[0])}."]
     if changed_layers:
         lines += ["", *markdown_table(("runs in another precision", "in"), changed_layers)]
     return lines
@@ -277,37 +252,18 @@ def _precision_share_text(entry: Mapping[str, Any] | None) -> str:
     return layer_share_text(entry["layers"], entry.get("time"))
 
 
+def _run_cells(columns: Sequence[RunColumn], run_row: RunRow) -> list[str]:
+    """The cells of a run; a cell without a value is empty."""
+    cells = [(code_cell if column.title == "output" else text_cell)(column.text(run_row)) for column in columns]
+    return ["" if cell == NOT_MEASURED else cell for cell in cells]
+
+
 def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    rows = []
-    for name, run in runs.items():
-        mark = "~" if run.get("source") == "simulated" else ""
-        outputs = run.get("outputs", {})
-        worst = _find_worst_output(outputs)
-        errors = outputs.get(worst, {}) if worst is not None else {}
-        mismatches = {
-            output: output_errors["mismatch"]
-            for output, output_errors in outputs.items()
-            if output_errors.get("mismatch") is not None
-        }
-        latency, agreement = run.get("latency_ms", {}), run.get("agreement")
-        rows.append(
-            (", ".join(filter(None, (_run_title_text(runs, name), _engine_state_text(run)))), _value_source_text(run),
-             _sqnr_cell(errors, mark) if errors else "", code_cell(worst),
-             _worst_sample_cell(
-                 min((output_errors["worst_sample"]
-                      for output_errors in outputs.values()
-                      if "worst_sample" in output_errors), key=_sample_sqnr_sort_key, default=None),
-                 mark), mismatch_text(max(mismatches.values()), mark) if mismatches else "",
-             str(sum(output_errors.get("nan", 0) + output_errors.get("inf", 0)
-                     for output_errors in outputs.values())) if outputs else "",
-             metric_text(run["metric"], mark) if "metric" in run else "",
-             agreement_text(agreement, mark) if agreement is not None else "",
-             number_text(latency["median"]) + (" (quick)" if run.get("quick") else "") if "median" in latency else "",
-             megabytes_text(run["engine_bytes"]) if "engine_bytes" in run else "", run.get("result",
-                                                                                           {}).get("outcome", "")))
-    header = ("run", "source", "SQNR", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
-              "top-1 agreement", "ms", "MB", "target")
-    return markdown_table(header, rows)
+    columns = list_run_columns("verdict")
+    rows = [(", ".join(filter(None, (_run_title_text(runs, name), _engine_state_text(run)))), _value_source_text(run),
+             *_run_cells(columns, read_run_row(run)), run.get("result", {}).get("outcome", ""))
+            for name, run in runs.items()]
+    return markdown_table(("run", "source", *(column.title for column in columns), "target"), rows)
 
 
 def _result_reason_lines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -338,11 +294,6 @@ def _metric_parts_table(reference: Mapping[str, float], runs: Mapping[str, Mappi
     return markdown_table(("part", "FP32", *(_run_title_text(runs, name) for name in scored_runs), "worst drop"), rows)
 
 
-def _find_worst_output(outputs: Mapping[str, Mapping[str, Any]]) -> str | None:
-    float_outputs = [name for name, errors in outputs.items() if "sqnr_db" in errors]
-    return min(float_outputs, key=lambda name: _error_sort_key(outputs[name]), default=None)
-
-
 def _error_sort_key(errors: Mapping[str, Any]) -> float:
     """Returns a key that sorts errors, the worst first: NaN and Inf, then by increasing SQNR, exact results last."""
     if errors.get("nan") or errors.get("inf"):
@@ -351,35 +302,11 @@ def _error_sort_key(errors: Mapping[str, Any]) -> float:
     return float("inf") if sqnr is None else sqnr
 
 
-def _sample_sqnr_sort_key(sample: Mapping[str, Any]) -> float:
-    sqnr = sample.get("sqnr_db")
-    return float("inf") if sqnr is None else sqnr
-
-
 def _judged_output_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    rows = []
-    for name, run in runs.items():
-        mark = "~" if run.get("source") == "simulated" else ""
-        for output, errors in run.get("outputs", {}).items():
-            metrics, values = list_error_columns("outputs"), read_error_metrics(errors)
-            rows.append(
-                (_run_title_text(runs, name), code_cell(output),
-                 *("" if (text := values.value_text(metric, mark)) == NOT_MEASURED or metric.key not in errors else text
-                   for metric in metrics),
-                 str(errors.get("nan", "")), str(errors.get("inf", "")),
-                 _worst_sample_cell(errors.get("worst_sample"), mark),
-                 _reference_variation_text(errors), decibels_text(errors["varying_sqnr_db"], mark=mark)
-                 if errors.get("varying_sqnr_db") is not None else ""))
-    header = ("run", "output", *(metric.column_heading for metric in list_error_columns("outputs")), "NaN", "Inf",
-              "worst sample", "variation", "SQNR of what varies")
-    return markdown_table(header, rows)
-
-
-def _reference_variation_text(errors: Mapping[str, Any]) -> str:
-    """Returns the variation of the reference between samples as text; "" if unknown."""
-    if "variation_db" not in errors:
-        return ""
-    return output_variation_text(-math.inf if errors["variation_db"] is None else errors["variation_db"])
+    columns = list_run_columns("outputs")
+    rows = [(_run_title_text(runs, name), code_cell(output), *_run_cells(columns, row))
+            for name, run in runs.items() for output, row in read_run_row(run).split_by_output().items()]
+    return markdown_table(("run", "output", *(column.title for column in columns)), rows)
 
 
 def _engine_inner_error_lines(run: Mapping[str, Any]) -> list[str]:
@@ -515,15 +442,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     """Returns the lines of a Markdown table without its empty columns."""
     if not rows:
         return ["Nothing was measured."]
-    columns = [column for column in range(len(header)) if column == 0 or any(row[column] for row in rows)]
 
     def format_row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
-    return [
-        format_row(header[column] for column in columns),
-        format_row("---" for _ in columns), *(format_row(row[column] for column in columns) for row in rows)
-    ]
+    titles, *filled_rows = drop_empty_columns([header, *rows])
+    return [format_row(titles), format_row("---" for _ in titles), *map(format_row, filled_rows)]
 
 
 def text_cell(text: Any) -> str:
@@ -545,7 +469,3 @@ def code_cell(name: str | None) -> str:
 
 def _sqnr_cell(errors: Mapping[str, Any], simulated_mark: str) -> str:
     return read_error_metrics(errors).sqnr_text(simulated_mark)
-
-
-def _worst_sample_cell(sample: Mapping[str, Any] | None, simulated_mark: str) -> str:
-    return worst_sample_text(sample["index"], sample.get("sqnr_db"), simulated_mark) if sample is not None else ""

@@ -189,16 +189,16 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
     if reasons := find_convs_excluded_by_modelopt(network.graph, map(network.get_layer, exclusions.quantized_layers)):
         layers_text = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
         notes.append(
-            f"ModelOpt does not quantize some layers that the config has in INT8: {layers_text}. The typed ONNX "
+            f"ModelOpt does not quantize some layers that the config has in INT8: {layers_text}. The typed network "
             "export does.")
     skip_groups = [group.name for group in network.groups if config.precision_of(group) is Precision.INT8
                    and any(site.role == "skip" for site in group.sites)]
     if skip_groups:
-        notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed ONNX export has them.")
+        notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed network has them.")
     if bias_corrections := config.get_moves(BiasCorrectionMove):
         notes.append(
             f"{len(bias_corrections)} corrected biases are left out: they belong to the quantized values of the typed "
-            "ONNX export, which contains them.")
+            "network, which contains them.")
     notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
 

@@ -59,7 +59,7 @@ def postprocess(network):
     """Sets precisions, output types and dynamic ranges; called by Polygraphy with the parsed network."""
     if not hasattr(trt.ILayer, "set_output_type"):
         raise SystemExit(f"TensorRT {{trt.__version__}} is strongly typed only and takes no layer precisions: "
-                         "build the typed ONNX network instead.")
+                         "build the typed network (--format onnx) instead.")
     if "bf16" in FLAGS and not hasattr(trt, "bfloat16"):
         raise SystemExit(f"TensorRT {{trt.__version__}} has no BF16, which this config asks for.")
     missing = apply_constraints(trt, network, **TOLD)

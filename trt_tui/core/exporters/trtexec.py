@@ -23,6 +23,7 @@ from typing import Any
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape_path_argument
 from trt_tui.core.calibration.cache import write_calibration_cache
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.engines.trex import layer_file_paths
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
@@ -117,7 +118,8 @@ def build_trtexec_command_lines(
     common = ["--noTF32"] if not config.tf32 else []
     more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, shapes or {})
     profile = _profile_arguments(network, shapes or {}, more_profiles, include_static=False)
-    output_arguments = [f"--saveEngine={files.engine}", "--skipInference"]
+    output_arguments = [f"--saveEngine={files.engine}", "--skipInference",
+                        f"--exportLayerInfo={layer_file_paths(Path(files.engine))[0]}", "--profilingVerbosity=detailed"]
     arguments_10, arguments_11 = ([*output_arguments, *builder_options.trtexec_arguments(release)]
                                   for release in ("10", "11"))
     tf32 = ("TF32 stays on, as in the config.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
@@ -335,6 +337,7 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
     script_name = escape_hidden_characters(shlex.quote(escape_path_argument(script_name)))
     text += [f"#   sh {script_name} {line.name:<{width}}   {line.release}" for line in command_lines]
     text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.",
+             *next((layer_time_comments(line.argv) for line in command_lines if line.argv), ()),
              *([f"# {OMISSION_MARKER} = {json.dumps(omissions)}"] if omissions else []), "set -eu",
              'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
              'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
@@ -351,6 +354,25 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
             ]
     text += ["*)", f"    echo \"usage: sh $0 {names} [more trtexec options]\" >&2", "    exit 2", "    ;;", "esac", ""]
     return "\n".join(text)
+
+
+def layer_time_comments(command_arguments: Sequence[str]) -> list[str]:
+    """Returns comment lines on the layers that a trtexec command writes, and on timing them.
+
+    Args:
+        command_arguments: The arguments of a line from `build_trtexec_command_lines`.
+    """
+    options = dict(argument.partition("=")[::2] for argument in reversed(command_arguments))  # the first profile counts
+    graph, engine = options["--exportLayerInfo"], options["--saveEngine"]
+    arguments = [f"--loadEngine={engine}", f"--exportLayerInfo={graph}",
+                 f"--exportProfile={layer_file_paths(Path(engine))[1]}", "--separateProfileRun"]
+    arguments += [argument for argument in command_arguments if argument.startswith("--staticPlugins=")]
+    if shapes := options.get("--optShapes"):
+        arguments.append(f"--shapes={shapes}")
+    return [f"# The layers of the engine are written to {escape_hidden_characters(graph)}, for trt-tui inspect "
+            "--engine and NVIDIA's TREx.",
+            "# The times of the layers, for TREx:",
+            f"#   trtexec {escape_hidden_characters(shlex.join(arguments))}"]
 
 
 def quote_command(arguments: Iterable[str]) -> str:

@@ -48,11 +48,11 @@ class ForeignCacheGuard(Guard):
                                     "8.6 to 10 are supported here, and releases do not accept each other's caches",
                                     "Calibrate with the release that builds, or here with --calib-data.")
         cache_method = header.range_method or header.algorithm
-        for method, requirement in ((ranges.fallback_method, "the missing ranges are measured"),
-                                    (ranges.requested_method, "the request is")):
+        for method, requirement in ((ranges.fallback_method, "but the missing ranges are measured by"),
+                                    (ranges.requested_method, "and the requested method is")):
             if method and method != cache_method:
                 yield self.make_warning(
-                    f"{name} was made by {cache_method}; {requirement} by {method}",
+                    f"{name} was made by {cache_method}, {requirement} {method}",
                     "ranges of two methods clip differently, and the results here belong to neither",
                     f"Calibrate all of it by {method} with --calib-data, or use --calib-method {cache_method}."
                     if cache_method in RANGE_METHODS else f"Calibrate all of it by {method} with --calib-data.")

@@ -100,6 +100,26 @@ class LabelClassFacts:
 
 
 @dataclass(frozen=True)
+class UnfitLabels:
+    """Labels that do not fit the classes of an output.
+
+    Attributes:
+        label_array: The name of the array.
+        output: The output with the classes. ``class_count`` is their number.
+        outside: Labels that are not classes, sorted.
+        has_class_0: True if the label 0 occurs.
+        one_hot_size: Columns of one-hot labels; None for class numbers.
+    """
+
+    label_array: str
+    output: str
+    class_count: int
+    outside: tuple[int, ...] = ()
+    has_class_0: bool = True
+    one_hot_size: int | None = None
+
+
+@dataclass(frozen=True)
 class CalibrationConvergencePoint:
     """The SQNR in dB of the worst output if the ranges come from a given number of calibration samples."""
 
@@ -141,6 +161,11 @@ class GuardFacts:
         input_stats: Statistics of the calibration samples and of the judged samples, by network input.
         judges_calibration_samples: True if the calibration samples are the judged ones.
         equal_sample_count: Number of judged samples if all are equal, 0 if not. None if not checked.
+        byte_inputs: Number of compared samples of each float input that holds byte images and that the network does not
+            scale; None if not checked.
+        batch_sqnr_db: The SQNR of FP32 of single samples against the batch in use, by output; None if not measured.
+            ``compared_batch`` is that batch as text, and ``no_batch_reason`` the reason why there is no SQNR.
+        unfit_labels: Labels that do not fit the classes of the output; None if there are no labels or classes.
         class_facts: The classes in each array of labels; None if not checked.
         no_classes_reason: The reason why there are no ``class_facts``.
         convergence: The results with a quarter, a half and all of the calibration samples. ``no_convergence_reason`` is
@@ -162,6 +187,11 @@ class GuardFacts:
     input_stats: Mapping[str, tuple[InputStats, InputStats]] | None = None
     judges_calibration_samples: bool = False
     equal_sample_count: int | None = None
+    byte_inputs: Mapping[str, int] | None = None
+    batch_sqnr_db: Mapping[str, float] | None = None
+    compared_batch: str = ""
+    no_batch_reason: str = ""
+    unfit_labels: tuple[UnfitLabels, ...] | None = None
     class_facts: tuple[LabelClassFacts, ...] | None = None
     no_classes_reason: str = ""
     convergence: tuple[CalibrationConvergencePoint, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.guards.guard import InputStats, LabelClassFacts
+from trt_tui.core.guards.guard import InputStats, LabelClassFacts, UnfitLabels
 from trt_tui.core.measure.error_metrics import flatten_each_sample
 
 MAX_SAMPLES = 64
@@ -22,6 +22,9 @@ MAX_CHANNELS = 16
 """Maximum size of an axis that counts as the channel axis."""
 
 MAX_CLASSES = 1000
+
+MIN_IMAGE_SIZE = 8
+"""Minimum size of the two axes of an image."""
 
 
 def select_evenly_spaced_feeds(samples: Samples, max_samples: int) -> Iterator[int]:
@@ -65,6 +68,78 @@ def count_samples_if_all_equal(samples: Samples) -> int:
             if values != first:
                 return 0
     return samples.count if samples.count > 1 else 0
+
+
+def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
+    """Counts the compared samples of each float input whose values are all those of images in bytes.
+
+    The values are whole numbers from 0 to 255, one of them is above 127, and two axes of a sample have at least
+    `MIN_IMAGE_SIZE` values.
+
+    Raises:
+        InputError: The data cannot be read.
+    """
+    counts: dict[str, int] = {}
+    largest: dict[str, float] = {}
+    for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
+        rows = samples.count_samples_of_feed(index)
+        for name, array in samples.read_feed(index).items():
+            is_image = array.dtype.kind == "f" and array.ndim > 2 and len(array) == rows and array.size and sum(
+                size >= MIN_IMAGE_SIZE for size in array.shape[1:]) > 1
+            if not is_image or counts.get(name) == 0 or array.min() < 0 or array.max() > 255 or not (
+                    np.equal(np.rint(array), array).all()):
+                counts[name] = 0
+                continue
+            counts[name] = counts.get(name, 0) + rows
+            largest[name] = max(largest.get(name, 0.0), float(array.max()))
+    return {name: count for name, count in counts.items() if count and largest[name] > 127}
+
+
+def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, per_pixel: bool,
+                      mask_names: Collection[str] = ()) -> tuple[UnfitLabels, ...]:
+    """Finds arrays of labels that do not fit the classes of an output; see `trt_tui.core.guards.unfit_labels`.
+
+    Args:
+        per_pixel: True if the output has classes for each pixel.
+        mask_names: Names of arrays that are masks and not labels.
+
+    Raises:
+        InputError: The data cannot be read.
+    """
+    found = []
+    for name in samples.label_names:
+        if name in mask_names or name not in samples.per_sample_array_names:
+            continue
+        arrays = [samples.read_labels(index)[name] for index in
+                  select_evenly_spaced_feeds(samples, MAX_LABELLED_SAMPLES)]
+        arrays = [array.reshape([len(array), *(size for size in array.shape[1:] if size != 1)]) for array in arrays]
+        if any(array.dtype.kind not in "iuf" or not len(array) for array in arrays):
+            continue
+        if not per_pixel and all(array.ndim == 2 and _is_one_hot(array) for array in arrays):
+            if (columns := arrays[0].shape[1]) != class_count:
+                found.append(UnfitLabels(name, output_name, class_count, one_hot_size=columns))
+            continue
+        if any(array.dtype.kind == "f" or array.ndim != (3 if per_pixel else 1) for array in arrays):
+            continue
+        counts: Counter[int] = Counter()
+        for array in arrays:
+            for row in array:
+                counts.update(np.unique(row).tolist())
+        if not per_pixel and len(counts) == sum(counts.values()) > 1:
+            continue  # numbers of samples
+        ignored = {-1, -100} | ({255} if class_count <= 255 and all(
+            value < 200 for value in counts if value != 255) else set())
+        inside = sum(count for value, count in counts.items() if 0 <= value < class_count)
+        outside = {value: count for value, count in counts.items()
+                   if not 0 <= value < class_count and value not in ignored}
+        if outside and inside >= sum(outside.values()):
+            found.append(UnfitLabels(name, output_name, class_count, tuple(sorted(outside)), 0 in counts))
+    return tuple(found)
+
+
+def _is_one_hot(array: np.ndarray) -> bool:
+    """Returns True if each row of an array has a single 1 and zeros."""
+    return bool(((array == 0) | (array == 1)).all() and (array.sum(1) == 1).all() and array.shape[1] > 1)
 
 
 def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:

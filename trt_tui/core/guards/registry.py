@@ -1,5 +1,7 @@
 """The list of all guards, and functions that run them on facts."""
 
+from trt_tui.core.guards.batch_dependence import BatchDependenceGuard
+from trt_tui.core.guards.byte_images import ByteImagesGuard
 from trt_tui.core.guards.clipped_values import ClippedValuesGuard
 from trt_tui.core.guards.constant_inputs import ConstantInputsGuard
 from trt_tui.core.guards.few_samples import FewSamplesGuard
@@ -12,9 +14,11 @@ from trt_tui.core.guards.input_mismatch import InputMismatchGuard
 from trt_tui.core.guards.missing_classes import MissingClassesGuard
 from trt_tui.core.guards.sample_convergence import SampleConvergenceGuard
 from trt_tui.core.guards.stale_ranges import StaleRangesGuard
+from trt_tui.core.guards.unfit_labels import UnfitLabelsGuard
 
-GUARDS: tuple[Guard, ...] = (ConstantInputsGuard(), InputMismatchGuard(), StaleRangesGuard(), ForeignCacheGuard(),
-                             FewSamplesGuard(), MissingClassesGuard(), SampleConvergenceGuard(), ClippedValuesGuard(),
+GUARDS: tuple[Guard, ...] = (ConstantInputsGuard(), InputMismatchGuard(), ByteImagesGuard(), UnfitLabelsGuard(),
+                             BatchDependenceGuard(), StaleRangesGuard(), ForeignCacheGuard(), FewSamplesGuard(),
+                             MissingClassesGuard(), SampleConvergenceGuard(), ClippedValuesGuard(),
                              FrameworkMismatchGuard(), Fp16FloorGuard(), FloatFallbackGuard())
 """All guards, the most serious first."""
 

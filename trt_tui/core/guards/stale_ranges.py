@@ -64,8 +64,8 @@ class StaleRangesGuard(Guard):
         yield (self.make_warning(
             f"{escape_hidden_characters(ranges.source_name)}: {len(mismatches)} of "
             f"{counted_noun_text(ranges.compared_tensors, 'range')} wrong by a factor of 2 or more",
-            f"{counted_noun_text(ranges.checked_samples, 'sample')} contradict it: {escape_hidden_characters(worst)} "
-            f"has {number_text(amax)} and they need {number_text(expected_amax)}, as after another training or "
+            f"{counted_noun_text(ranges.checked_samples, 'sample')} contradict them: {escape_hidden_characters(worst)} "
+            f"has {number_text(amax)}, and the samples need {number_text(expected_amax)}, as after another training or "
             "preprocessing",
             f"Calibrate again on current samples: leave this {range_source}'s ranges out"
             f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data."))

@@ -16,7 +16,8 @@ from trt_tui.core.importers.modelopt import (
     read_modelopt,
     read_modelopt_command,
 )
-from trt_tui.core.importers.polygraphy import is_polygraphy_script, read_polygraphy_script
+from trt_tui.core.importers.modelopt_calls import find_modelopt_calls, read_modelopt_calls
+from trt_tui.core.importers.polygraphy import is_tensorrt_script, read_tensorrt_script
 from trt_tui.core.moves.config_file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
@@ -26,8 +27,8 @@ from trt_tui.files.reading import MAX_SCRIPT_BYTES, read_text
 from trt_tui.formatting import name_list_text
 
 SUPPORTED_FILES_TEXT = (
-    "a precision.json, a trtexec or Polygraphy command or script, a Polygraphy postprocess script, or ModelOpt's "
-    "exclusions")
+    "a precision.json, a trtexec or Polygraphy command or script, Python that sets layer.precision of TensorRT, or a "
+    "call, command or lists of ModelOpt")
 
 
 def read_any_config(path: Path | str, network: Network, *, force: bool = False,
@@ -54,8 +55,10 @@ def _read_config_by_content(path: Path, network: Network, force: bool, sha256: s
     if text.lstrip().startswith("{"):
         record = _parse_json_or_yaml(text, path)
         settings = read_modelopt(record, network, path) if is_modelopt_record(record) else None
-    elif is_polygraphy_script(text):
-        settings = read_polygraphy_script(text, network, path)
+    elif modelopt_calls := find_modelopt_calls(text):
+        settings = read_modelopt_calls(modelopt_calls, network, path)
+    elif is_tensorrt_script(text):
+        settings = read_tensorrt_script(text, network, path)
     elif is_modelopt_command(text):
         settings = read_modelopt_command(text, network, path)
     elif has_command_line(text):
@@ -66,7 +69,7 @@ def _read_config_by_content(path: Path, network: Network, force: bool, sha256: s
         raise InputError(f"{path.name} is a calibration cache, not a config", "it contains ranges but no precisions",
                          "Name it with --calib-cache.")
     elif path.suffix.lower() == ".py":
-        settings = read_polygraphy_script(text, network, path)
+        settings = read_tensorrt_script(text, network, path)
     if settings is not None:
         return build_config(settings, network, path.name, force=force)
     if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):

@@ -106,8 +106,8 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
     ranges, method, notes = _read_ranges(settings, network, unread_lines)
     if adopted_rows:
         notes.append(
-            f"a precision applies to the whole row: {name_list_text(adopted_rows, 3)} take that of a later layer "
-            "in the row"
+            f"a precision applies to the whole row: {name_list_text(adopted_rows, 3)} take the "
+            "precision of a later layer in the row"
         )
     lines = [f"{file_name}: {line}" for line in (*settings.notes, *notes)]
     lines += [f"{file_name}: not read: {line}" for line in unread_lines[:MAX_LISTED]]

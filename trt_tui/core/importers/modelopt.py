@@ -20,16 +20,16 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 
-_LIST_KEYS = ("nodes_to_exclude", "nodes_to_quantize", "op_types_to_exclude", "op_types_to_quantize",
+LIST_KEYS = ("nodes_to_exclude", "nodes_to_quantize", "op_types_to_exclude", "op_types_to_quantize",
               "op_types_to_exclude_fp16", "nodes_to_include", "op_types_to_include")
 _PATTERN_KEYS = ("nodes_to_exclude", "nodes_to_quantize", "nodes_to_include")
 _MODE_PRECISIONS = {"int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4, "int4_awq": Precision.INT4,
                     "int4_awq_clip": Precision.INT4, "int4_rtn": Precision.INT4}
 _FLOAT_PRECISIONS = {"fp32": Precision.FP32, "fp16": Precision.FP16, "bf16": Precision.BF16, "float16": Precision.FP16,
                      "float32": Precision.FP32, "bfloat16": Precision.BF16}
-_READ_KEYS = (*_LIST_KEYS, "quantize_mode", "high_precision_dtype", "low_precision_type", "calibration_cache_path",
+READ_KEYS = (*LIST_KEYS, "quantize_mode", "high_precision_dtype", "low_precision_type", "calibration_cache_path",
               "calibration_method", "enable_gemv_detection_for_trt", "keep_io_types", "quantize", "autocast")
-MODELOPT_KEYS = frozenset((*_LIST_KEYS, "quantize_mode", "low_precision_type"))
+MODELOPT_KEYS = frozenset((*LIST_KEYS, "quantize_mode", "low_precision_type"))
 """Keys by which a file of ModelOpt is recognised."""
 
 
@@ -40,9 +40,13 @@ def is_modelopt_record(record: Any) -> bool:
         isinstance(tool_record, Mapping) and not MODELOPT_KEYS.isdisjoint(tool_record) for tool_record in tool_records)
 
 
+_COMMAND_PATTERN = re.compile(r"^(?!\s*(?:#|import\b|from\b)).*\bmodelopt\.onnx\.(?:quantization|autocast)\b",
+                              re.MULTILINE)
+
+
 def is_modelopt_command(text: str) -> bool:
     """Returns True if a text contains a command line of ModelOpt's ONNX tools."""
-    return bool(re.search(r"modelopt\.onnx\.(?:quantization|autocast)\b", text))
+    return bool(_COMMAND_PATTERN.search(text))
 
 
 def read_modelopt_command(text: str, network: Network, file: Path) -> ImportedSettings:
@@ -53,7 +57,7 @@ def read_modelopt_command(text: str, network: Network, file: Path) -> ImportedSe
     """
     record: dict[str, Any] = {}
     for line in re.sub(r"\\\n", " ", text).splitlines():
-        if not is_modelopt_command(line) or line.lstrip().startswith("#"):
+        if not is_modelopt_command(line):
             continue
         arguments = split_shell_words(line, file.name)
         options: dict[str, Any] = {}
@@ -65,7 +69,7 @@ def read_modelopt_command(text: str, network: Network, file: Path) -> ImportedSe
             elif option:
                 options[option].append(argument)
         tool = "autocast" if "modelopt.onnx.autocast" in line else "quantize"
-        record[tool] = {key: value if key in _LIST_KEYS else " ".join(value) for key, value in options.items()}
+        record[tool] = {key: value if key in LIST_KEYS else " ".join(value) for key, value in options.items()}
     return read_modelopt(record, network, file)
 
 
@@ -113,11 +117,23 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
                 "column and Convs of few channels; its log names them, and here they are quantized")
         if isinstance(cache := quantize_record.get("calibration_cache_path"), str) and cache:
             settings.cache_path = file.parent / cache
+        elif settings.quantized is not Precision.INT4:
+            _add_range_method_note(settings, quantize_record)
     other_keys = sorted({str(key) for tool_record in (record, *tool_records.values()) for key in tool_record
-                         if key not in _READ_KEYS and not str(key).startswith("_")})
+                         if key not in READ_KEYS and not str(key).startswith("_")})
     if other_keys:
-        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: no setting of layer precisions")
+        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: no precision settings")
     return settings
+
+
+def _add_range_method_note(settings: ImportedSettings, quantize_record: Mapping[str, Any]) -> None:
+    """Adds a note if ModelOpt would choose the ranges by another method than min-max, the default here."""
+    method = quantize_record.get("calibration_method") or "entropy"
+    if method == "entropy" and settings.quantized is Precision.INT8:
+        settings.notes.append("ModelOpt calibrates by entropy here; --calib-method entropy does so too")
+    elif method not in ("entropy", "max", "minmax"):
+        settings.unread_lines.append(
+            f"calibration_method {str(method)[:40]!r}: the ranges are measured by --calib-method")
 
 
 def _read_precision(tool_record: Mapping[str, Any], key: str, precisions: Mapping[str, Precision], default: Precision,
@@ -164,7 +180,7 @@ class _ModelOptNameLists:
     def __init__(self, tool_record: Mapping[str, Any], network: Network, file: Path, unread_lines: list[str]) -> None:
         self.network = network
         self.lists: dict[str, list[str]] = {}
-        for key in _LIST_KEYS:
+        for key in LIST_KEYS:
             value = tool_record.get(key, [])
             value = [value] if isinstance(value, str) else value if value is not None else []
             if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
@@ -181,7 +197,7 @@ class _ModelOptNameLists:
             ]
         operators = {layer.op_type for layer in network.layers}
         main_operators = {network.get_layer(name).op_type for group in network.groups for name in group.main_layers}
-        for key in (key for key in _LIST_KEYS if key not in _PATTERN_KEYS):
+        for key in (key for key in LIST_KEYS if key not in _PATTERN_KEYS):
             for entry in self.lists[key]:
                 if entry not in operators:
                     unread_lines.append(f"{key} {entry!r}: no layer has this operator")

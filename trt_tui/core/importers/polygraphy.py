@@ -1,23 +1,36 @@
-"""The importer of Polygraphy postprocess scripts, which are read as text and never run.
+"""The importer of Python scripts with the TensorRT API, such as Polygraphy postprocess scripts. Scripts are read as
+text and never run.
 
 A script sets ``layer.precision``, ``layer.set_output_type`` and ranges of tensors in loops over the network's layers.
-The importer parses the script with `ast`. It evaluates conditions for each node of the network from the node's name and
-operator. It supports a few kinds of expressions: comparisons, ``in``, ``startswith``, ``re``, ``any`` and ``all`` over
-constants. A statement that depends on anything else (the index of a layer, a function, a computed value) has no effect
-and is listed as not read, with its line. A script from trt-tui contains a table, which is read directly.
+The loops are in the function ``postprocess``. In a script without this function, they are in the module or in any
+function, and flags of the builder set the default precisions. The importer parses the script with `ast`. It evaluates
+conditions for each node of the network from the node's name and operator. It supports a few kinds of expressions:
+comparisons, ``in``, ``startswith``, ``re``, ``any`` and ``all`` over constants. A statement that depends on anything
+else (the index of a layer, a function, a computed value) has no effect and is listed as not read, with its line. A
+script from trt-tui contains a table, which is read directly.
 """
 
 import ast
-import json
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
-from trt_tui.core.importers.command_lines import POLYGRAPHY, PRECISION_BY_NAME, parse_commands
+from trt_tui.core.importers.command_lines import (
+    POLYGRAPHY,
+    PRECISION_BY_NAME,
+    parse_commands,
+    refuse_strongly_typed_build,
+)
 from trt_tui.core.importers.imported_settings import ImportedSettings
+from trt_tui.core.importers.python_scripts import (
+    UNREADABLE_SCRIPT_ERRORS,
+    find_constants,
+    iterate_changed_names,
+    parse_script,
+)
+from trt_tui.core.importers.trtexec import apply_precision_flags
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -45,7 +58,11 @@ _MAX_VALUES = 100_000
 _INTEGER_TYPE_NAMES = frozenset(("int32", "int64", "INT32", "INT64", "bool", "BOOL"))
 
 
-_FUNCTION_PATTERN = re.compile(r"^def \w+\(", re.MULTILINE)
+_SCRIPT_PATTERN = re.compile(r"^def \w+\(|\.precision\s*=|\.set_output_type\(|dynamic_range|\bBuilderFlag\.",
+                             re.MULTILINE)
+
+_PRECISION_FLAGS = ("FP16", "BF16", "INT8", "FP8", "INT4")
+"""The members of ``trt.BuilderFlag`` that allow a precision."""
 
 
 class _UnsupportedExpression(Exception):
@@ -56,75 +73,64 @@ class _LayerType(str):
     """The name of a ``trt.LayerType`` in a script."""
 
 
-def is_polygraphy_script(text: str) -> bool:
-    """Returns True if a text is Python with a function, such as a postprocess script. The file name does not matter."""
+class _LoopBreak(Exception):
+    """The signal that a ``break`` in a script ends the current loop."""
+
+
+class _UnknownValue:
+    """The value of a variable that the importer cannot determine."""
+
+
+def is_tensorrt_script(text: str) -> bool:
+    """Returns True if a text is Python with a function, such as a postprocess script, or Python that sets precisions.
+
+    The file name does not matter.
+    """
     first_line = next(iter(text.splitlines()), "")
-    if not _FUNCTION_PATTERN.search(text) or first_line.startswith("#!") and "python" not in first_line:
+    if not _SCRIPT_PATTERN.search(text) or first_line.startswith("#!") and "python" not in first_line:
         return False
     try:
-        return any(isinstance(statement, ast.FunctionDef) for statement in _parse_script(text).body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = parse_script(text)
+    except UNREADABLE_SCRIPT_ERRORS:
         return "def postprocess(" in text
+    return any(isinstance(statement, ast.FunctionDef) for statement in tree.body) or any(
+        _is_precision_setter(node) for node in ast.walk(tree))
 
 
-def read_polygraphy_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
+def read_tensorrt_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
                            must_set: bool = True) -> ImportedSettings:
-    """Reads the precisions and ranges that a postprocess script sets for the nodes of a network.
+    """Reads the precisions and ranges that a script sets for the nodes of a network.
 
     Args:
-        function_name: The function that Polygraphy calls.
+        function_name: The function that Polygraphy calls. If the script lacks it, the statements of the module and of
+            all functions are read.
         must_set: True if a script that sets nothing is refused. If False, it is refused only if parts could not be
             read.
 
     Raises:
-        InputError: The text is not valid Python, or sets nothing.
+        InputError: The text is not valid Python, sets nothing, or builds a strongly typed network.
     """
     try:
-        tree = _parse_script(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        tree = parse_script(text)
+    except UNREADABLE_SCRIPT_ERRORS as error:
         cause = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else (
             str(error) or "it is nested too deep")
         raise InputError(f"{file.name} is not readable Python code", cause,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
-    constants = _find_constants(tree)
-    settings = _read_exported_script(tree, constants, network, file) or _ScriptReader(tree, constants, network,
-                                                                                      function_name).read_settings()
-    if not settings.layer_precisions and not settings.ranges and (must_set or settings.unread_lines):
+    constants = find_constants(tree.body)
+    settings = _read_exported_script(tree, constants, network, file)
+    has_flags = False
+    if settings is None:
+        reader = _ScriptReader(tree, constants, network, function_name)
+        settings, has_flags = reader.read_settings(), reader.has_precision_flags
+    if not settings.layer_precisions and not settings.ranges and not has_flags and (must_set or settings.unread_lines):
+        if any(isinstance(node, ast.Attribute) and node.attr == "STRONGLY_TYPED" for node in ast.walk(tree)):
+            refuse_strongly_typed_build(file, "its precisions are in the ONNX file that it reads, not in the script")
         raise InputError(
             f"{file.name} sets no precisions that could be read on {network.name}",
             name_list_text(settings.unread_lines, 3) or "it sets layer.precision of no layer of this network",
             "Name a postprocess script, a trtexec line, or a precision.json.")
     return settings
-
-
-def _parse_script(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # for numbers and escapes that newer releases of Python refuse
-        return ast.parse(text)
-
-
-def _find_constants(tree: ast.Module) -> dict[str, Any]:
-    """Finds the module variables of a script that are assigned a literal, a collection of literals, or ``json.loads``
-    of one."""
-    constants: dict[str, Any] = {}
-    for statement in tree.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(
-            statement, ast.AnnAssign) else []
-        value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
-        if value is None or len(targets) != 1 or not isinstance(targets[0], ast.Name):
-            continue
-        is_json = isinstance(value, ast.Call) and ast.unparse(value.func) == "json.loads" and len(value.args) == 1
-        is_collection = isinstance(value, ast.Call) and ast.unparse(value.func) in ("set", "frozenset", "tuple", "list")
-        try:
-            if is_json and isinstance(value, ast.Call):
-                constants[targets[0].id] = json.loads(ast.literal_eval(value.args[0]))
-            elif is_collection and isinstance(value, ast.Call) and len(value.args) == 1:
-                constants[targets[0].id] = ast.literal_eval(value.args[0])
-            else:
-                constants[targets[0].id] = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # a computed value is not a constant
-            continue
-    return constants
 
 
 def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], network: Network,
@@ -171,20 +177,43 @@ class _ScriptReader:
     def __init__(self, tree: ast.Module, constants: Mapping[str, Any], network: Network, function_name: str) -> None:
         self.tree, self.constants, self.network, self.function_name = tree, constants, network, function_name
         self.settings = ImportedSettings("a Polygraphy script")
+        self.builder_flags: dict[str, bool] = {}
         self._unread_by_line: dict[int, str] = {}
-        self._network_variable = "network"
+        self._network_texts = _find_network_expressions(tree)
 
     def read_settings(self) -> ImportedSettings:
         """Interprets the script and returns its settings.
 
         The default precisions follow from the precisions that the script sets.
         """
-        settings, functions = self.settings, [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
-        for function in [item for item in functions if item.name == self.function_name] or functions:
+        settings = self.settings
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
+        if called_functions := [item for item in functions if item.name == self.function_name]:
+            functions = called_functions
+        else:
+            settings.tool = "a TensorRT script"
+            self._interpret_statements(self.tree.body, None, {})
+        module_networks = self._network_texts
+        for function in functions:
             arguments = [item.arg for item in (*function.args.args, *function.args.kwonlyargs)]
-            self._network_variable = "network" if "network" in arguments or not arguments else arguments[0]
-            self._interpret_statements(function.body, None, {})
+            self._network_texts = module_networks if "network" in arguments or not arguments else {
+                *module_networks, arguments[0]}
+            self._interpret_statements(function.body, None, dict.fromkeys(arguments, _UnknownValue()))
         settings.unread_lines += [f"line {line}: {reason}" for line, reason in sorted(self._unread_by_line.items())]
+        if self.has_precision_flags:
+            self._apply_builder_flags()
+        else:
+            self._choose_default_precisions()
+        return settings
+
+    @property
+    def has_precision_flags(self) -> bool:
+        """True if the script sets or clears a flag of the builder that allows a precision."""
+        return not self.builder_flags.keys().isdisjoint(_PRECISION_FLAGS)
+
+    def _choose_default_precisions(self) -> None:
+        """Sets the default precisions from the precisions that the script sets for layers."""
+        settings = self.settings
         precisions = {*settings.layer_precisions.values(), *([Precision.INT8] if settings.ranges else [])}
         settings.other = Precision.BF16 if Precision.BF16 in precisions else Precision.FP16
         settings.quantized = Precision.INT8 if Precision.INT8 in precisions else settings.other
@@ -192,7 +221,20 @@ class _ScriptReader:
         settings.notes.append(
             f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
             "the flags of a build command set them (--int8 --fp16)")
-        return settings
+
+    def _apply_builder_flags(self) -> None:
+        """Sets the default precisions from the flags of the builder."""
+        settings, flags = self.settings, [name for name, is_set in self.builder_flags.items() if is_set]
+        apply_precision_flags(settings, [name.lower() for name in ("FP16", "BF16") if name in flags],
+                              [name.lower() for name in ("INT8", "FP8", "INT4") if name in flags])
+        settings.tf32 = self.builder_flags.get("TF32", True)
+        if settings.tf32:
+            settings.notes.append("FP32 layers may use TF32, which TensorRT allows unless the script clears "
+                                  "BuilderFlag.TF32")
+        if settings.layer_precisions and not {"OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS",
+                                              "STRICT_TYPES"}.intersection(flags):
+            settings.notes.append("TensorRT applies layer.precision only with BuilderFlag.OBEY_PRECISION_CONSTRAINTS "
+                                  "or PREFER_PRECISION_CONSTRAINTS, which is missing; here the precisions are applied")
 
     # -- statements ---------------------------------------------------------------------------------------------
 
@@ -204,8 +246,10 @@ class _ScriptReader:
             variables: The values of the script's variables.
         """
         for statement in body:
-            if isinstance(statement, (ast.Continue, ast.Break, ast.Return)):
+            if isinstance(statement, (ast.Continue, ast.Return)):
                 return False
+            if isinstance(statement, ast.Break):
+                raise _LoopBreak
             if not self._interpret_statement(statement, layer, variables):
                 return False
         return True
@@ -219,7 +263,8 @@ class _ScriptReader:
             except _UnsupportedExpression as error:
                 if any(_is_precision_setter(node) for node in ast.walk(statement)) or _has_loop_exit(statement):
                     self._unread_by_line[statement.lineno] = f"if {ast.unparse(statement.test)[:60]}: {error}"
-                return not _has_loop_exit(statement)
+                _forget_changed_variables(statement, variables)
+                return layer is None or not _has_loop_exit(statement)
             return self._interpret_statements(branch, layer, variables)
         elif isinstance(statement, (ast.With, ast.Try)):
             return self._interpret_statements(statement.body, layer, variables)
@@ -227,32 +272,53 @@ class _ScriptReader:
             self._interpret_assignment(statement, statement.targets[0], variables)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             self._interpret_call(statement.value, variables)
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            pass  # its statements are interpreted on their own
+        elif isinstance(statement, ast.AugAssign) and (flags := _list_flag_names(statement.value)):
+            self.builder_flags.update(dict.fromkeys(flags, isinstance(statement.op, ast.BitOr)))
         elif any(_is_precision_setter(node) for node in ast.walk(statement)):
             first_line = ast.unparse(statement).splitlines()[0][:60]
             self._unread_by_line[statement.lineno] = f"{first_line}: cannot be evaluated"
+        else:
+            _forget_changed_variables(statement, variables)
         return True
 
     def _interpret_loop(self, loop: ast.For, layer: Layer | None, variables: dict[str, Any]) -> None:
         """Interprets a loop over the network's layers, over their indices, or over constants."""
         iterable_text, targets = ast.unparse(loop.iter), ast.unparse(loop.target).strip("()").split(", ")
-        layer_values: dict[str, Callable[[Layer], tuple[Any, ...]]] = {
-            self._network_variable: lambda item: (item, ), f"range({self._network_variable}.num_layers)": lambda item:
-            (_LayerIndex(item), ), f"enumerate({self._network_variable})": lambda item: (_LayerIndex(item), item)
-        }
+        layer_values: dict[str, Callable[[Layer], tuple[Any, ...]]] = {}
+        for network_text in self._network_texts:
+            layer_values |= {
+                network_text: lambda item: (item, ),
+                f"range({network_text}.num_layers)": lambda item: (_LayerIndex(item), ),
+                f"range(0, {network_text}.num_layers)": lambda item: (_LayerIndex(item), ),
+                f"range(len({network_text}))": lambda item: (_LayerIndex(item), ),
+                f"enumerate({network_text})": lambda item: (_LayerIndex(item), item)
+            }
         if (get_values := layer_values.get(iterable_text)
             ) is not None and len(targets) == 1 + iterable_text.startswith("enumerate"):
+            _forget_changed_variables(loop, variables)  # their values depend on the layers before
             for item in self.network.layers:
-                self._interpret_statements(loop.body, item,
-                                           {**variables, **dict(zip(targets, get_values(item), strict=True))})
+                try:
+                    self._interpret_statements(loop.body, item,
+                                               {**variables, **dict(zip(targets, get_values(item), strict=True))})
+                except _LoopBreak:
+                    self.settings.notes.append(f"the loop in line {loop.lineno} ends at {item.name}; its layers are "
+                                               "read in the order of the network's nodes")
+                    break
             return
         if isinstance(loop.target, ast.Name):
             try:
                 values = self._evaluate_expression(loop.iter, variables)
                 for value in list(values):
-                    self._interpret_statements(loop.body, layer, {**variables, loop.target.id: value})
+                    variables[loop.target.id] = value
+                    self._interpret_statements(loop.body, layer, variables)
+                return
+            except _LoopBreak:
                 return
             except (_UnsupportedExpression, TypeError):  # listed below if the loop sets precisions
                 pass
+        _forget_changed_variables(loop, variables)
         if any(_is_precision_setter(item) for item in ast.walk(loop)):
             self._unread_by_line[loop.lineno] = f"for {ast.unparse(loop.target)} in {iterable_text[:60]}"
 
@@ -261,16 +327,22 @@ class _ScriptReader:
             try:
                 variables[target.id] = self._evaluate_expression(statement.value, variables)
             except _UnsupportedExpression:
-                variables.pop(target.id, None)
+                variables[target.id] = _UnknownValue()
+        elif isinstance(target, ast.Attribute) and target.attr == "flags" and (
+                flags := _list_flag_names(statement.value)):
+            self.builder_flags.update(dict.fromkeys(flags, True))
         elif isinstance(target, ast.Attribute) and target.attr in ("precision", "dynamic_range"):
             self._apply_action_to_value(statement, target.value, variables, lambda layer: self._set_layer_attribute(
                 target.attr, layer, statement.value, variables))
+        else:
+            _forget_changed_variables(target, variables)
 
     def _interpret_call(self, call: ast.Call, variables: dict[str, Any]) -> None:
         if not isinstance(call.func, ast.Attribute):
             for argument in call.args:
                 try:
-                    if isinstance(self._evaluate_expression(argument, variables), Layer):
+                    if isinstance(self._evaluate_expression(argument, variables), Layer) and (
+                            ast.unparse(call.func) != "print"):
                         self._unread_by_line[
                             call.lineno] = f"{ast.unparse(call)[:60]}: the effect of a function cannot be evaluated"
                 except _UnsupportedExpression:  # no layer that is known here, so nothing is told of it
@@ -285,6 +357,10 @@ class _ScriptReader:
             self._apply_action_to_value(
                 call, owner, variables,
                 lambda layer: self._set_layer_attribute("dynamic_range", layer, ast.Tuple(call.args), variables))
+        elif method in ("set_flag", "clear_flag") and len(call.args) == 1:
+            self.builder_flags.update(dict.fromkeys(_list_flag_names(call.args[0]), method == "set_flag"))
+        else:
+            _forget_changed_variables(call, variables)
 
     def _apply_action_to_value(self, node: ast.stmt | ast.expr, owner_expression: ast.expr, variables: dict[str, Any],
                                action: Callable[[Any], None]) -> None:
@@ -335,6 +411,8 @@ class _ScriptReader:
             return node.value
         if isinstance(node, ast.Name):
             if node.id in variables:
+                if isinstance(variables[node.id], _UnknownValue):
+                    raise _UnsupportedExpression(f"{node.id} is not known")
                 return variables[node.id]
             if node.id in self.constants:
                 return self.constants[node.id]
@@ -344,8 +422,12 @@ class _ScriptReader:
         if isinstance(node, ast.Attribute):
             return self._evaluate_attribute(node, variables)
         if isinstance(node, ast.BoolOp):
-            values = (self._evaluate_expression(operand, variables) for operand in node.values)
-            return all(values) if isinstance(node.op, ast.And) else any(values)
+            value = None
+            for operand in node.values:
+                value = self._evaluate_expression(operand, variables)
+                if bool(value) is isinstance(node.op, ast.Or):
+                    break
+            return value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
             value = self._evaluate_expression(node.operand, variables)
             return not value if isinstance(node.op, ast.Not) else -value
@@ -361,6 +443,8 @@ class _ScriptReader:
         text = ast.unparse(node)
         if "LayerType." in text:
             return _LayerType(node.attr)
+        if node.attr.startswith("platform_has_fast_"):
+            return True
         owner = self._evaluate_expression(node.value, variables)
         if isinstance(owner, (Layer, _LayerTensor)) and node.attr == "name":
             return owner.name
@@ -404,14 +488,19 @@ class _ScriptReader:
                 raise _UnsupportedExpression("a pattern of something else than texts")
             return bool({"re.match": re.match, "re.search": re.search, "re.fullmatch": re.fullmatch}[function_text](
                 pattern, searched_text))
+        if function_text == "range" and only_argument is not None:
+            count = self._evaluate_expression(only_argument, variables)
+            if not isinstance(count, int) or count > _MAX_VALUES:
+                raise _UnsupportedExpression("range() of something else than a small number")
+            return list(range(count))
         if isinstance(node.func, ast.Attribute):
-            is_network_method = function_text.startswith(f"{self._network_variable}.")
+            owner_text, method = ast.unparse(node.func.value), node.func.attr
+            is_network_method = owner_text in self._network_texts
             owner = None if is_network_method else self._evaluate_expression(node.func.value, variables)
             values = [self._evaluate_expression(argument, variables) for argument in node.args]
-            if function_text == f"{self._network_variable}.get_layer" and len(values) == 1 and isinstance(
+            if is_network_method and method == "get_layer" and len(values) == 1 and isinstance(
                     values[0], _LayerIndex):
                 return values[0].layer
-            method = node.func.attr
             if isinstance(owner, Layer) and method in ("get_output", "get_input") and values and isinstance(
                     values[0], int):
                 tensors = owner.outputs if method == "get_output" else owner.inputs
@@ -436,6 +525,10 @@ class _ScriptReader:
         return _check_list_size(values)
 
     def _evaluate_subscript(self, node: ast.Subscript, variables: Mapping[str, Any]) -> Any:
+        if ast.unparse(node.value) in self._network_texts:
+            if isinstance(index := self._evaluate_expression(node.slice, variables), _LayerIndex):
+                return index.layer
+            raise _UnsupportedExpression("TensorRT numbers layers differently")
         owner, key = self._evaluate_expression(node.value, variables), self._evaluate_expression(node.slice, variables)
         try:
             return owner[key]
@@ -475,10 +568,38 @@ def _has_layer_type(layer: Layer, layer_type: _LayerType) -> bool:
 
 
 def _is_precision_setter(node: ast.AST) -> bool:
-    """Returns True if a syntax node of a script sets a precision, output type or range."""
+    """Returns True if a syntax node of a script sets a precision, output type or range, or a flag that allows one."""
+    if isinstance(node, ast.Attribute) and node.attr in _PRECISION_FLAGS:
+        return ast.unparse(node.value).endswith("BuilderFlag")
     attributes = ("precision", "dynamic_range", "set_output_type", "set_dynamic_range")
     return isinstance(node, ast.Attribute) and node.attr in attributes and (
         isinstance(node.ctx, ast.Store) or node.attr.startswith("set_"))
+
+
+def _list_flag_names(expression: ast.expr) -> list[str]:
+    """Returns the names of the members of ``trt.BuilderFlag`` in an expression."""
+    return [node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)
+            and isinstance(node.value, (ast.Name, ast.Attribute)) and ast.unparse(node.value).endswith("BuilderFlag")]
+
+
+def _find_network_expressions(tree: ast.Module) -> set[str]:
+    """Finds the variables and attributes of a script that contain the network, as their source text.
+
+    They are ``network`` and those that are assigned the result of ``create_network``.
+    """
+    texts = {"network"}
+    for node in ast.walk(tree):
+        value = node.value if isinstance(node, ast.Assign) else node.context_expr if isinstance(
+            node, ast.withitem) else None
+        if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("create_network"):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.optional_vars]  # type: ignore[attr-defined]
+            texts |= {ast.unparse(target) for target in targets if isinstance(target, (ast.Name, ast.Attribute))}
+    return texts
+
+
+def _forget_changed_variables(tree: ast.AST, variables: dict[str, Any]) -> None:
+    """Marks all variables that a statement may change as unknown."""
+    variables.update(dict.fromkeys(iterate_changed_names(tree), _UnknownValue()))
 
 
 def _has_loop_exit(statement: ast.If) -> bool:

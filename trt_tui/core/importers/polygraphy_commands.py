@@ -20,7 +20,7 @@ from trt_tui.core.importers.command_lines import (
     refuse_strongly_typed_build,
 )
 from trt_tui.core.importers.imported_settings import ImportedSettings
-from trt_tui.core.importers.polygraphy import read_polygraphy_script
+from trt_tui.core.importers.polygraphy import read_tensorrt_script
 from trt_tui.core.importers.trtexec import apply_precision_flags
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -94,7 +94,7 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
         raise InputError(f"{file.name} names the script {script_name or script_file}, which is not there",
                          "the precisions of layers are in that script",
                          f"Put it beside {file.name}, or name the script itself with --config.")
-    script_settings = read_polygraphy_script(read_text(path, max_bytes=MAX_SCRIPT_BYTES), network, path, function_name
+    script_settings = read_tensorrt_script(read_text(path, max_bytes=MAX_SCRIPT_BYTES), network, path, function_name
                                              or "postprocess", must_set=False)
     settings.layer_precisions.update(script_settings.layer_precisions)
     settings.output_precisions.update(script_settings.output_precisions)

@@ -1,1 +1,1 @@
-"""Lowering: a network, a config and ranges become what one backend takes."""
+"""Lowering: the conversion of a network, a config and ranges into the input of one backend."""

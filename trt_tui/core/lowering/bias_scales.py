@@ -1,8 +1,8 @@
-"""Weight scales that ONNX Runtime's quantization of biases can work with, and what they cost.
+"""The raising of weight scales that are too small for ONNX Runtime's quantization of biases, and its cost in accuracy.
 
-The weight scale of a channel whose bias would overflow is raised to the least one that avoids it; see
-`trt_tui.core.network.bias_quantization`. All lowerings and the simulation get the raised scale from
-`trt_tui.core.lowering.rulebook`.
+If the bias of a channel would overflow, its weight scale is raised to the smallest value that avoids the overflow; see
+`trt_tui.core.network.bias_quantization`. `trt_tui.core.lowering.rulebook` gives the raised scale to all lowerings and
+to the simulation.
 """
 
 import math
@@ -26,11 +26,12 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text, name_list_text, number_text
 
 MIN_WARNED_BITS = 1.0
-"""A channel that loses fewer bits is a note, not a warning."""
+"""The minimum loss of a channel, in bits, that is a warning; smaller losses are a note."""
 
 
 def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> tuple[str, int] | None:
-    """Returns the layer input that holds the constant bias of a product, or that could hold one; None otherwise."""
+    """Returns the layer input that holds the constant bias of a product, or could hold one; None if there is no such
+    input."""
     layer = network.get_layer(qdq_site.layer)
     if (index := BIAS_INPUTS.get(layer.op_type)) is not None:
         tensor = layer.inputs[index] if len(layer.inputs) > index else ""
@@ -45,7 +46,7 @@ def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> 
 
 def read_bias_array(network: Network, bias_input: tuple[str, int],
                     folded_constants: FoldedConstants | None) -> np.ndarray | None:
-    """Returns a bias as a config has it, float32; None if there is none."""
+    """Returns the bias of a layer with the edits of a config applied, float32; None if there is none."""
     if folded_constants is not None:
         return folded_constants.compute_constant(bias_input)
     inputs = network.get_layer(bias_input[0]).inputs
@@ -58,7 +59,7 @@ def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, 
     """Returns weight scales with which ONNX Runtime can quantize a bias, float32; the same array if none is raised.
 
     Args:
-        weight_scales: One for each output channel, or one for all, rounded to `scale_type`.
+        weight_scales: One scale per output channel, or one for all, rounded to `scale_type`.
         input_scale: The scale of the input, rounded to `scale_type`.
         bias: Of any shape, rounded to `scale_type`.
         scale_type: The type of the scales, FP16 or FP32.
@@ -72,34 +73,34 @@ def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, 
         product = magnitude / MAX_BIAS_QUOTIENT[scale_type]
         rounded = _round_up(np.maximum(product, MIN_BIAS_SCALE[scale_type]), dtype)
         tie = (rounded.astype(np.float64) + np.nextafter(rounded, np.zeros_like(rounded))) / 2
-        candidate = _round_up(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded too
+        candidate = _round_up(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded, too
         candidate = np.where(flag_channels_with_bias_overflow(candidate, input_scale, magnitude, scale_type),
-                             _next_larger_floats(candidate), candidate)  # at a tie
+                             _next_larger_floats(candidate), candidate)  # the rounding is exactly at a tie
     overflowing &= np.isfinite(candidate)  # no scale is large enough for an infinite bias
     result: np.ndarray = np.where(overflowing, candidate, weight_scales).astype(np.float32)
     return result if overflowing.any() else weight_scales
 
 
 def _round_up(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Returns the least values of a type that are not below some."""
+    """Returns the values rounded up to the next value of a NumPy float type."""
     rounded: np.ndarray = values.astype(dtype)
     return np.where(rounded.astype(np.float64) < values, _next_larger_floats(rounded), rounded)
 
 
 def _next_larger_floats(values: np.ndarray) -> np.ndarray:
-    """Returns the next larger values of the same type."""
+    """Returns the next larger value of the same type for each value."""
     larger: np.ndarray = np.nextafter(values, np.full_like(values, np.inf))
     return larger
 
 
 @dataclass(frozen=True)
 class RaisedWeightScales:
-    """The weight scales of a layer that were raised.
+    """The raised weight scales of one layer, with their cost.
 
     Attributes:
         layer: The layer that multiplies by the weight.
-        channels: The output channels; empty if one scale holds for the whole weight.
-        original_scales: The scales before, of these channels.
+        channels: The output channels; empty if the weight has a single scale.
+        original_scales: The scales of these channels before.
         raised_scales: The scales that are used.
         weight_sqnr_db: The SQNR of the quantized weight before and after, in dB; infinite if it is exact.
     """
@@ -112,12 +113,11 @@ class RaisedWeightScales:
 
     @property
     def max_channel_bit_loss(self) -> float:
-        """The largest number of bits that a channel loses."""
         return float(np.log2(self.raised_scales / self.original_scales).max())
 
     @property
     def scale_change_text(self) -> str:
-        """The cost, as a sentence."""
+        """The change of the weight scales and its cost, as a sentence for users."""
         worst = int(np.argmax(self.raised_scales / self.original_scales))
         channels = [str(channel) for channel in self.channels]
         scale_text = (
@@ -135,7 +135,15 @@ class RaisedWeightScales:
             f"{self.max_channel_bit_loss:.1f} bits, and {cost}.")
 
 
+_SUMMED_VALUES = 1 << 20
+"""Number of values of a weight that are summed at a time in float64."""
+
+
 def weight_sqnr_db(weight: np.ndarray, dequantized_weight: np.ndarray) -> float:
-    """Returns the SQNR of a quantized weight in dB, infinite if it is exact."""
-    noise = float(np.square(weight.astype(np.float64) - dequantized_weight).sum())
-    return 10 * math.log10(float(np.square(weight.astype(np.float64)).sum()) / noise) if noise else math.inf
+    """Returns the SQNR of a quantized weight in dB; infinite if it is exact."""
+    signal, noise, values, rounded = 0.0, 0.0, weight.reshape(-1), dequantized_weight.reshape(-1)
+    for start in range(0, len(values), _SUMMED_VALUES):
+        part = values[start:start + _SUMMED_VALUES].astype(np.float64)
+        signal += float(np.square(part).sum())
+        noise += float(np.square(part - rounded[start:start + _SUMMED_VALUES]).sum())
+    return 10 * math.log10(signal / noise) if noise else math.inf

@@ -1,14 +1,15 @@
-"""What a release that is not strongly typed is told so that it builds a config from Q/DQ: explicit quantization.
+"""Lowering to explicit quantization for weakly typed releases: Q/DQ in the graph, float precisions as layer
+constraints.
 
-The graph carries Q/DQ and no float type but FP32. Which float precision a layer computes in is told layer by layer and
-obeyed; what Q/DQ make INT8 is told nothing, so that TensorRT fuses it as it sees fit, but for one case: TensorRT 8.6
-fuses a residual Add into the Conv before it whatever reads the sum. It has no such kernel with INT8 inputs and a float
-result, and gives up ("the node being incorrectly marked as an int8 node"); where the channels are no multiple of 32 it
-may give up too ("buildRefitEngine: Assertion engine failed"). In both cases the Add is told the float precision around
-it, and so stays on its own.
+The only float type in the graph is FP32. The float precision of each layer is set as a layer constraint, which TensorRT
+obeys. Layers that Q/DQ make INT8 get no constraint, so that TensorRT fuses them freely, with one exception. TensorRT
+8.6 fuses a residual Add into the Conv before it, whatever reads the sum. It has no such kernel with INT8 inputs and a
+float result, and the build fails ("the node being incorrectly marked as an int8 node"). If the number of channels is
+not a multiple of 32, the build may fail too ("buildRefitEngine: Assertion engine failed"). In both cases the Add is
+constrained to the surrounding float precision, so that it stays a separate layer.
 
-Casts in the graph are no way for these releases: on TensorRT 8.6 a network typed FP16 by Casts ran in FP32, and one
-that also held Q/DQ did not build.
+Casts in the graph do not work for these releases. On TensorRT 8.6 a network typed FP16 by Casts ran in FP32, and one
+that also had Q/DQ did not build.
 """
 
 from collections.abc import Mapping, Set
@@ -27,10 +28,10 @@ from trt_tui.core.runner import LayerConstraints
 
 @dataclass(frozen=True)
 class ExplicitQuantizationConstraints(LayerConstraints):
-    """What is told beside Q/DQ.
+    """The layer constraints for a network with Q/DQ.
 
     Attributes:
-        layer_names: Every layer of the network, to find them among TensorRT's.
+        layer_names: Every layer of the network, to identify them among TensorRT's layers.
     """
 
     layer_names: tuple[str, ...]
@@ -38,13 +39,13 @@ class ExplicitQuantizationConstraints(LayerConstraints):
 
 def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
                                    ranges: Mapping[str, float]) -> tuple[TypedNetwork, ExplicitQuantizationConstraints]:
-    """Lowers to a network with Q/DQ and what to tell beside it.
+    """Lowers to a network with Q/DQ and the layer constraints beside it.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
 
     Raises:
-        InputError: an INT8 layer's input has no range, or a layer reads other codes.
+        InputError: an INT8 layer's input has no range, or a layer has a quantized type other than INT8.
     """
     config = replace_file_precision(network, config)
     refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "TensorRT 8.6")
@@ -71,14 +72,14 @@ def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
         output_types.update((name, precision) for name in computing)
     flags -= {Precision.FP32, Precision.TF32}
     if not flags:
-        precisions.clear()  # nothing but FP32 can come of it
+        precisions.clear()  # all layers are FP32 without constraints
         output_types.clear()
     names = tuple(layer.name for layer in network.layers)
     return typed_network, ExplicitQuantizationConstraints(precisions, output_types, {}, frozenset(flags), names)
 
 
 def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_inputs: Set[tuple[str, int]]) -> bool:
-    """Whether a group adds a skip to its product in a way that TensorRT 8.6 fails to fuse."""
+    """Returns True if a fusion group has a residual Add that TensorRT 8.6 fails to fuse into the Conv before it."""
     if not any(site.role == "skip" for site in group.sites):
         return False
     tail = group.final_tensor

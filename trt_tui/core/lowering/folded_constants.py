@@ -1,4 +1,4 @@
-"""The constants of a network as a config has them: scaled channels, corrected biases."""
+"""The constants of a network after the edits of a config: scaled channels and corrected biases."""
 
 from collections.abc import Hashable, MutableMapping
 
@@ -16,14 +16,14 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 _KeyedEdit = tuple[Hashable, ConstantEdit]
-"""A change, and what two of them that do the same have in common."""
+"""An edit of a constant, with a key that is equal for edits with the same effect."""
 
 
 class FoldedConstants:
-    """What the moves of a config make of constants. Nothing is computed before it is asked for.
+    """The constants of a network after the edits of a config's moves; computed only on request.
 
     Args:
-        amax_cache: Largest magnitudes that are known from before, by what they are of; more are added.
+        amax_cache: Largest magnitudes from earlier configs, by constant and edits; receives those of this config.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig,
@@ -38,15 +38,14 @@ class FoldedConstants:
 
     @property
     def changed_layer_inputs(self) -> tuple[Port, ...]:
-        """The layer inputs whose constants are changed."""
         return tuple(self._edits)
 
     def constant_edit_key(self, layer_input: Port) -> Hashable:
-        """What a changed constant goes by; None for one that is the network's own."""
+        """Returns the cache key of a constant's edits; None if the constant is not edited."""
         return tuple(key for key, _ in self._edits[layer_input]) if layer_input in self._edits else None
 
     def compute_constant(self, layer_input: Port) -> np.ndarray | None:
-        """The constant that a layer reads, float32; None where it has no such input."""
+        """Returns the constant at a layer input with all edits applied, float32; None if there is no such input."""
         layer, index = layer_input
         input_names = self.network.get_layer(layer).inputs
         array = self.network.constant_value(
@@ -56,24 +55,26 @@ class FoldedConstants:
         return array
 
     def weight_amax(self, qdq_site: QdqSite, axis: int | None, block_size: int | None) -> np.ndarray:
-        """The largest magnitude of a weight, float32; see
-        `trt_tui.core.network.constants.ConstantValues.constant_amax`."""
+        """Returns the largest magnitude of a weight with all edits applied, float32: per tensor, channel or block.
+
+        The arguments are those of `trt_tui.core.network.constants.ConstantValues.constant_amax`.
+        """
         port = qdq_site.layer, qdq_site.index
         if port not in self._edits:
             return self.network.constant_amax(qdq_site.tensor, axis, block_size)
         key = (port, axis, block_size, self.constant_edit_key(port))
         if key not in self._amax_cache:
             array = self.compute_constant(port)
-            assert array is not None  # a weight
+            assert array is not None  # the input is a weight
             self._amax_cache[key] = largest_magnitude(array, axis, block_size)
         return self._amax_cache[key]
 
 
 def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig) -> None:
-    """Refuses moves that change layers which are as in the file.
+    """Refuses moves that edit layers in file precision.
 
     Raises:
-        InputError: names the move and the layer.
+        InputError: a move edits such a layer; the error names both.
     """
     for (kind, subject), move in config.moves.items():
         if move.is_normalisation_rewrite:
@@ -91,10 +92,8 @@ def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig)
 
 
 def has_constant_edits(config: PrecisionConfig) -> bool:
-    """Whether a config changes constants."""
     return any(move.edits_constants for move in config.moves.values())
 
 
 def list_normalisation_rewrites(config: PrecisionConfig) -> frozenset[str]:
-    """The groups whose normalisation a config writes as the operator."""
     return frozenset(subject for (_, subject), move in config.moves.items() if move.is_normalisation_rewrite)

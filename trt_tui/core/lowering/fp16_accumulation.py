@@ -1,14 +1,14 @@
-"""How far from its exact value a sum comes out of kernels that accumulate in FP16, as TensorRT's do in FP16.
+"""The error of sums of products in kernels that accumulate in FP16, as TensorRT's FP16 kernels do.
 
 Tensor cores add `CHUNK_PRODUCTS` exact products to an FP16 accumulator at a time and round it (Fasi, Higham, Mikaitis
-and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). Where partial sums grow like a random walk, the mean
-square of the one after ``j`` of ``n`` roundings is ``j/n`` of the result's, and so is the error that rounding it adds:
-all of them together add ``(n + 1) / 2`` times what rounding the result once does. A bias is added to the rounded sum,
-and that is rounded once more.
+and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). If partial sums grow like a random walk, the mean
+square of the partial sum after ``j`` of ``n`` roundings is ``j/n`` of the result's. The error of rounding it has the
+same ratio. All roundings together add ``(n + 1) / 2`` times the mean square error of one rounding of the result. A bias
+is added to the rounded sum, and the result is rounded again.
 
-Kernels of TensorRT 8.6 on an H200 do so to the bit in 53 of 57 Convs, ConvTransposes, MatMuls and Gemms of 9 to 4,608
-products (`tests.benchmarks.fidelity` has them); three split a long sum over several accumulators, which costs less. The
-formula is within 0.3 dB of them on ResNet-50's activations.
+Kernels of TensorRT 8.6 on an H200 do exactly this, to the bit, in 53 of 57 Convs, ConvTransposes, MatMuls and Gemms of
+9 to 4,608 products (measured by `tests.benchmarks.fidelity`). Three kernels split a long sum over several accumulators,
+which has a smaller error. On ResNet-50's activations, the formula is within 0.3 dB of the kernels.
 """
 
 import math
@@ -17,31 +17,34 @@ from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.network import Network
 
 CHUNK_PRODUCTS = 16
-"""Products that are added between two roundings."""
+"""The number of products that a tensor core adds between two roundings of the accumulator."""
 
 _CHANNEL_MULTIPLE = 4
-"""Kernels read channels by fours, missing ones as zeros."""
+"""The number to a multiple of which kernels pad the channels, with zeros."""
 
 _FP16_SPLIT_FACTOR = 2.0**13
 """FP16 keeps 13 bits fewer of a mantissa than FP32."""
 
 
 def is_depthwise(network: Network, layer: Layer) -> bool:
-    """Returns True for a Conv in which each channel has its own kernel."""
+    """Returns True if a layer is a Conv in which each channel has its own kernel."""
     weight = network.shape(layer.inputs[1]) if len(layer.inputs) > 1 else None
     return (layer.op_type == "Conv" and weight is not None and len(weight) > 2 and weight[1] == 1
             and network.node(layer.name).attributes.get_int("group", 1) != 1)
 
 
 def count_accumulator_roundings(network: Network, layer: Layer) -> int:
-    """How often a kernel that accumulates in FP16 rounds one result of a layer, its last rounding included.
+    """Returns how often a kernel that accumulates in FP16 rounds a value of a layer's result, including the last
+    rounding.
 
-    1 if the layer is no sum of products, if its length is not known before a run, and if TensorRT has a kernel that
-    sums in FP32: 7x7 with a stride of 2 on an image (``image_first_layer_f16f16_f32_f16``), depthwise 3x3 and 7x7
-    (``depthwiseHMMA``). For depthwise Convs the builder chooses by time between that kernel and one that adds one
-    product after the other in FP16. With 8.6 on an H200 it took the first one for 7x7 in 5 of 5 cases at level 0, and
-    in ConvNeXt; in 0 of 3 at level 1. For 3x3 it took the first one in 0 of 5 cases at level 0 and in 5 of 9 at level
-    1, for 5x5 in 0 of 5 and in 1 of 5. See `trt_tui.core.measure.known_gaps` for what that costs.
+    The count is 1 if the layer is not a sum of products, if the length of the sum is unknown before a run, or if
+    TensorRT has a kernel that accumulates in FP32. Such kernels exist for 7x7 Convs with a stride of 2 on an image
+    (``image_first_layer_f16f16_f32_f16``) and for depthwise 3x3 and 7x7 Convs (``depthwiseHMMA``).
+
+    For depthwise Convs the builder chooses by time between ``depthwiseHMMA`` and a kernel that adds one product after
+    the other in FP16. TensorRT 8.6 on an H200 chose ``depthwiseHMMA`` as follows: for 7x7 in 5 of 5 cases at level 0
+    and in ConvNeXt, in 0 of 3 at level 1; for 3x3 in 0 of 5 cases at level 0 and in 5 of 9 at level 1; for 5x5 in 0 of
+    5 and in 1 of 5. `trt_tui.core.measure.known_gaps` describes the resulting error.
     """
     first, second = (*(network.shape(tensor) if tensor else None for tensor in layer.inputs[:2]), None, None)[:2]
     if not first or not second:
@@ -53,7 +56,7 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
         if is_depthwise(network, layer):
             if second[2:] in ((3, 3), (7, 7)):
                 return 1
-            chunk = 1  # a channel on its own: one product after the other
+            chunk = 1  # a depthwise kernel adds one product after the other
         elif isinstance(second[1], int):
             if second[1] <= _CHANNEL_MULTIPLE and second[2:] == (7, 7) and attributes.get_ints("strides", ()) == (2, 2):
                 return 1
@@ -70,13 +73,14 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
 
 
 def has_repeated_rounding(network: Network, layer: Layer) -> bool:
-    """Whether a kernel that accumulates in FP16 rounds a layer's result more often than once."""
     return count_accumulator_roundings(network, layer) > 1 or find_bias_input_index(network, layer) is not None
 
 
 def find_bias_input_index(network: Network, layer: Layer) -> int | None:
-    """The input of a layer that its kernel adds to the rounded sum of products, for a rounding of its own; None where
-    it has none."""
+    """Returns the index of the bias that a kernel adds to the rounded sum of products, followed by another rounding.
+
+    Returns None if there is no such bias.
+    """
     if layer.op_type not in ("Conv", "ConvTranspose", "Gemm") or len(layer.inputs) < 3 or not layer.inputs[2]:
         return None
     if layer.op_type == "Gemm":
@@ -87,10 +91,10 @@ def find_bias_input_index(network: Network, layer: Layer) -> int | None:
 
 
 def veltkamp_split_factor(rounding_count: int) -> float:
-    """What splits a float32 so that its upper part is as far from it as so many roundings of a sum are.
+    """Returns the factor of Veltkamp's splitting whose error equals that of repeated FP16 roundings of a sum.
 
-    ``x`` becomes ``c x - (c x - x)`` (Veltkamp's splitting; Dekker, "A floating-point technique for extending the
-    available precision", 1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is a value
-    of FP16 as far as FP16 reaches; with ``c = 1`` it is ``x`` itself, with 2**13 + 1 FP16's own rounding.
+    ``x`` becomes ``c x - (c x - x)`` (Dekker, "A floating-point technique for extending the available precision",
+    1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is an FP16 value within the range
+    of FP16. With ``c = 1`` it is ``x`` itself, with 2**13 + 1 it is FP16's own rounding.
     """
     return 1 + _FP16_SPLIT_FACTOR * math.sqrt((rounding_count + 1) / 2)

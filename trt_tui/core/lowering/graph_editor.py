@@ -1,4 +1,4 @@
-"""What a lowering adds to a graph: nodes and constants, each under a name that nothing else has."""
+"""The addition of nodes and constants to a graph by a lowering, each under a unique name."""
 
 import numpy as np
 import onnx_ir as ir
@@ -7,10 +7,10 @@ from trt_tui.core.network.naming import FreshNames
 
 
 class GraphEditor:
-    """See the module's docstring.
+    """An editor that adds nodes and constants to a graph under unique names.
 
     Attributes:
-        types: Those of tensors that are in 16 bits, by name.
+        types: The types of 16-bit tensors, by name.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -20,14 +20,11 @@ class GraphEditor:
 
     def _add_operator(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str,
                       dtype: ir.DataType, shape: ir.Shape | None, result_name: str = "") -> ir.Value:
-        """Adds a node with one result.
+        """Adds a node with one result and returns the result.
 
         Args:
-            node_name: The name that is wanted for the node.
-            result_name: The name that is wanted for the result; "" for that of the node.
-
-        Returns:
-            The result.
+            node_name: The requested name of the node; a suffix makes it unique.
+            result_name: The requested name of the result; "" for the name of the node.
         """
         node = self._add_node(operator, inputs, attributes, node_name)
         output = node.outputs[0]
@@ -38,17 +35,16 @@ class GraphEditor:
         return output
 
     def _add_node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str) -> ir.Node:
-        """A node that is added, under a name like this one."""
+        """Adds a node under a unique name that begins with ``node_name``."""
         node = ir.node(operator, inputs, attributes, name=self.names.make_unique_name(node_name))
         self._append_node(node)
         return node
 
     def _append_node(self, node: ir.Node) -> None:
-        """Takes a node of the lowering's own into the graph."""
         self.graph.append(node)
 
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """A constant; one that stands there under this name is taken if it holds the same."""
+        """Adds a constant to the graph; an initializer with the same name, type and values is reused."""
         shared = self.graph.initializers.get(name)
         shared_tensor = shared.const_value if shared is not None else None
         if (shared is not None and shared_tensor is not None

@@ -1,24 +1,25 @@
-"""What a weakly typed TensorRT (8.6 to 10) is told, layer by layer, so that it builds a config with implicit
-quantization: the FP32 network stays as it is, precisions and ranges stand beside it.
+"""Lowering to implicit quantization for weakly typed TensorRT (8.6 to 10): an FP32 network, layer constraints and
+ranges.
 
-What the rules follow:
+The rules follow these facts:
 
-- ``ILayer::setPrecision`` chooses the type a layer computes in and reads, ``ILayer::setOutputType`` the type it writes;
-  under ``OBEY_PRECISION_CONSTRAINTS`` a build fails where no implementation has the wanted ones. The output type of a
-  layer says nothing of the type of a network output, TensorRT converts (``NvInfer.h`` of TensorRT 10, ``ILayer``).
+- ``ILayer::setPrecision`` chooses the type in which a layer computes and reads, ``ILayer::setOutputType`` the type that
+  it writes. Under ``OBEY_PRECISION_CONSTRAINTS`` a build fails if no implementation has the requested types. The output
+  type of a layer does not set the type of a network output, because TensorRT converts (``NvInfer.h`` of TensorRT 10,
+  ``ILayer``).
 - A layer that reads or writes a tensor without a range cannot run in INT8 ("Missing scale and zero-point for tensor
-  ..., expect fall back to non-int8 implementation for any layer consuming or producing given tensor"). This holds
+  ..., expect fall back to non-int8 implementation for any layer consuming or producing given tensor"). This applies
   before fusion: a BatchNorm or Add without a range keeps the Conv that it would be fused into from INT8
-  (NVIDIA-AI-IOT/torch2trt pull request 450); once they are fused the inner range has no effect (NVIDIA/TensorRT
-  issue 25).
-- So every tensor inside an INT8 group has a range, measured where there is one, and no tensor outside of them but those
-  that they read: what has no range cannot become INT8 by accident.
-- INT8 is allowed by ranges and never demanded: under OBEY a build fails at the first layer that has no INT8 kernel for
-  its shape, and TensorRT 8.6 failed so at ConvTransposes, at first Convs and at residual Adds. Attention and the other
-  regions that TensorRT hands to Myelin have INT8 kernels with Q/DQ alone and stay in FP16 or FP32 (NVIDIA/TensorRT
-  issues 2658, 2323 and 4058; seen with 8.6).
-- Layers that move values, shape arithmetic, constants and integers take no precision. Softmax, LayerNorm and their like
-  have no INT8 implementation and are never asked for one.
+  (NVIDIA-AI-IOT/torch2trt pull request 450). Once they are fused, the inner range has no effect (NVIDIA/TensorRT issue
+  25).
+- Therefore every tensor inside an INT8 group has a range, a measured one if possible. Outside these groups only the
+  tensors that they read have a range, because a layer without ranges cannot become INT8 by accident.
+- INT8 is allowed by ranges and never demanded. Under OBEY a build fails at the first layer without an INT8 kernel for
+  its shape; TensorRT 8.6 failed at ConvTransposes, at first Convs and at residual Adds. Attention and the other regions
+  that TensorRT delegates to Myelin have INT8 kernels only with Q/DQ, and stay in FP16 or FP32 (NVIDIA/TensorRT issues
+  2658, 2323 and 4058; seen with 8.6).
+- Layers that move values, shape arithmetic, constants and integers get no precision. Softmax, LayerNorm and similar
+  operators have no INT8 implementation, and INT8 is never requested for them.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -40,21 +41,20 @@ from trt_tui.core.runner import LayerConstraints
 from trt_tui.formatting import counted_noun_text
 
 _WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
-"""Operators whose constants TensorRT's parser makes weights of the layer and no tensors."""
+"""Operators whose constants become weights of the layer, and not tensors, in TensorRT's parser."""
 
 
 @dataclass(frozen=True)
 class ImplicitQuantizationConstraints(LayerConstraints):
-    """What is told, and what cannot be.
+    """The layer constraints and ranges of a config for implicit quantization, with the parts that cannot be expressed.
 
     Attributes:
-        model: The network in FP32, not to be changed, with what the config changes of it: its node names are the layer
-            names.
-        estimated_ranges: Tensors inside INT8 groups that were not calibrated; they have a range of their group's, which
-            counts only where TensorRT does not fuse them away.
-        allows_tf32: Whether FP32 layers may use TF32; else the builder's TF32 flag is to be cleared.
-        refused_layers: Why a layer is not told the precision it was asked for, by layer name.
-        notes: What holds for the network as a whole.
+        model: The FP32 network with the edits of the config; read-only. Its node names are the layer names.
+        estimated_ranges: Tensors inside INT8 groups that were not calibrated. They get a range of their group, which
+            has an effect only if TensorRT does not fuse them away.
+        allows_tf32: True if FP32 layers may use TF32; if False, the builder's TF32 flag must be cleared.
+        refused_layers: The reason why a layer does not get its requested precision, by layer name.
+        notes: Notes on the network as a whole.
     """
 
     model: ir.Model
@@ -65,30 +65,32 @@ class ImplicitQuantizationConstraints(LayerConstraints):
 
     @property
     def needs_obey_constraints_flag(self) -> bool:
-        """Whether OBEY_PRECISION_CONSTRAINTS is to be set: an FP32 build has nothing to obey."""
+        """True if OBEY_PRECISION_CONSTRAINTS must be set; an FP32 build has no constraints."""
         return bool(self.precision_flags)
 
     def constraint_arguments(self) -> dict[str, Any]:
-        """What `apply_constraints` is given, as plain data that JSON holds."""
         return {"precisions": {name: precision.value for name, precision in self.precisions.items()},
                 "output_types": {name: precision.value for name, precision in self.output_types.items()},
                 "ranges": dict(self.ranges), "inner": dict(self.inner_ranges), "constants": dict(self.constant_ranges),
                 "names": list(self.layer_names)}
 
     def calibration_cache_ranges(self) -> dict[str, float]:
-        """All ranges as a calibration cache names them: TensorRT calls the tensor of a constant ``c`` ``c_output``."""
+        """Returns all ranges under the tensor names of a calibration cache.
+
+        TensorRT names the tensor of a constant ``c`` as ``c_output``.
+        """
         return {**self.ranges, **{f"{name}_output": amax for name, amax in self.constant_ranges.items()}}
 
 
 def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
                                    ranges: Mapping[str, float]) -> ImplicitQuantizationConstraints:
-    """Lowers to what a weakly typed TensorRT is told.
+    """Lowers to the layer constraints and ranges of implicit quantization.
 
     Args:
-        ranges: Calibrated amax by tensor name, in the tensors' own units; those inside groups too.
+        ranges: Calibrated amax by tensor name, in the tensors' own units, including tensors inside groups.
 
     Raises:
-        InputError: an INT8 layer's input has no range, or a layer reads other codes.
+        InputError: an INT8 layer's input has no range, or a layer has a quantized type other than INT8.
     """
     config = replace_file_precision(network, config)
     refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "a weakly typed TensorRT")
@@ -140,7 +142,7 @@ class _ImplicitLowering:
         return self.precision_by_group[group.name] is Precision.INT8
 
     def _find_float_precision(self, group: FusionGroup) -> Precision:
-        """The float precision of a group, or for INT8 the one its results have outside of it."""
+        """Returns the float precision of a group; for an INT8 group that of its results outside the group."""
         precision = find_boundary_type(group, self.precision_by_group[group.name], self.config.other)
         if precision is Precision.BF16 and self._is_int8(group):
             return Precision.FP32
@@ -152,7 +154,7 @@ class _ImplicitLowering:
             if self._has_subgraph(layer):
                 self.refused_layers[layer.name] = "the layers inside its subgraphs have no names to tell a precision by"
             elif layer.kind is LayerKind.COPY:
-                # Left open, TensorRT moves values in the type that it finds fastest, which can be a narrower one.
+                # Without a constraint, TensorRT moves values in the fastest type, which can be narrower.
                 if precision is Precision.FP32 or self._find_precision_kinds_of_readers(layer) == {
                         "quantized", "float"
                 }:
@@ -189,13 +191,13 @@ class _ImplicitLowering:
         return [self.network.get_layer(name) for name in group.layers]
 
     def _is_result_used_outside_group(self, layer: Layer, group: FusionGroup) -> bool:
-        """Whether the values of a result are used outside its group, or it is a network output."""
         return any(tensor in self.output_names or any(user not in group.layers
                                                       for user in self.network.graph.readers.get(tensor, ()))
                    for tensor in layer.outputs)
 
     def _find_precision_kinds_of_readers(self, layer: Layer) -> set[str]:
-        """How the layer's float results are used: "quantized" by an INT8 layer, "float" by any other or nobody."""
+        """Returns the kinds of readers of a layer's float results: "quantized" for an INT8 layer, "float" for others or
+        none."""
         kinds: set[str] = set()
         for tensor in layer.outputs:
             if not self.network.is_float(tensor):
@@ -209,7 +211,7 @@ class _ImplicitLowering:
         return kinds
 
     def _assign_range_inside_group(self, tensor: str, fallback_range: float) -> float:
-        """Gives a tensor of an INT8 group its range."""
+        """Sets the range of a tensor inside an INT8 group and returns the range."""
         if tensor not in self.ranges:
             if tensor in self.amax_by_tensor:
                 self.ranges[tensor] = _replace_zero_amax(self.amax_by_tensor[tensor])
@@ -221,7 +223,8 @@ class _ImplicitLowering:
         return self.ranges[tensor]
 
     def _find_fallback_range(self, group: FusionGroup) -> float:
-        """A range for the tensors of a group that have none: that of its last result, else its largest input's."""
+        """Returns the range for uncalibrated tensors of a group: that of its last result, else that of its largest
+        input."""
         outside = [
             self.amax_by_tensor[tensor]
             for tensor in (group.final_tensor, *group.outputs)
@@ -230,7 +233,7 @@ class _ImplicitLowering:
         return _replace_zero_amax(outside[0] if outside else max(self.amax_by_tensor[site.tensor]
                                                                  for site in group.activation_qdq_sites()))
 
-    # -- in words -----------------------------------------------------------------------------------------------
+    # -- texts --------------------------------------------------------------------------------------------------
 
     def _record_precision_refusal(self, group: FusionGroup) -> None:
         reason = precision_refusal_reason(group, self.config)
@@ -252,12 +255,12 @@ class _ImplicitLowering:
 
 
 def _replace_zero_amax(amax: float) -> float:
-    """The range that is told: a tensor that was zero throughout has scale 1."""
+    """Returns the amax, or for a tensor of zeros the amax that gives scale 1."""
     return amax if amax > 0 else INT8.max_value
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
-# The Polygraphy script holds the source of the two functions below: they use no name from outside but each other's.
+# -- application -------------------------------------------------------------------------------------------------------
+# The source of the two functions below is copied into the Polygraphy script, so they use no other global names.
 
 
 def find_source_layer(trt_layer_name: str, metadata: str = "", names: Container[str] = ()) -> str | None:

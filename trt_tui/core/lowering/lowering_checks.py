@@ -1,4 +1,4 @@
-"""Checks of a config before it is lowered: whether it lowers a precision, and which releases and GPUs take it."""
+"""Checks of a config before lowering: reduced precisions, and support by releases and GPUs."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -14,14 +14,14 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 WEAK_PRECISIONS = frozenset((Precision.INT8,))
-"""Those of `groups_by_release_dependent_precision` that a TensorRT takes which is told precisions layer by layer."""
+"""The precisions of `groups_by_release_dependent_precision` that a weakly typed TensorRT supports."""
 
 TYPED_ONLY_TEXT = "TensorRT 10 or later, typed"
-"""What takes products that are summed in FP32 by the Casts around them."""
+"""The releases that support an FP32 accumulator for FP16 products, which Casts around the product request."""
 
 
 def reduces_precision(network: NetworkOutline, config: PrecisionConfig) -> bool:
-    """Whether any group runs below FP32 in a config, or multiplies in TF32."""
+    """Returns True if any fusion group of a config runs below FP32 or multiplies in TF32."""
     return any(
         _is_below_fp32(group, config.precision_of(group)) or config.tf32 and group.qdq_sites_of_multiplied_inputs()
         for group in network.groups)
@@ -34,13 +34,15 @@ def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:
 
 
 def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> bool:
-    """Whether any group of a config reads activations as codes, and so takes scales from ranges."""
+    """Returns True if any fusion group of a config quantizes activations, and so needs scales from ranges."""
     return any(group.calibrated_qdq_sites(config.precision_of(group)) for group in network.groups)
 
 
 def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
-    """A config for what cannot be told a file's own precisions: in place of each the one that comes nearest, and the
-    ranges of the file's Q/DQ pairs."""
+    """Returns the config with each file precision replaced by the nearest other precision.
+
+    The ranges of the file's Q/DQ pairs are added. The result is for lowerings that cannot express file precision.
+    """
     file_groups = [group for group in network.groups if config.precision_of(group) is Precision.FILE]
     if not file_groups:
         return config
@@ -65,7 +67,8 @@ def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> 
 
 
 def no_lower_precision_reason(network: NetworkOutline) -> str:
-    """Why nothing of a network can be lowered, or nothing quantized; "" where something can."""
+    """Returns the reason why no layer of a network can have a lower precision, or none can be quantized; "" if one can.
+    """
     if not any(group.allowed_precisions - {Precision.FP32} for group in network.groups):
         refusals = [reason for group in network.groups for reason in group.refusal_reasons.values()]
         notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
@@ -78,15 +81,17 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
 
 
 def precision_requirements_text(precision: Precision) -> str:
-    """The releases and GPUs that take a precision, in words; "" where all that are supported do."""
+    """Returns the releases and GPUs that support a precision, as text for users; "" if all supported ones do."""
     return (TYPED_ONLY_TEXT if precision is Precision.FP16_ACC_FP32 else
             QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
 
 
 def groups_by_release_dependent_precision(network: NetworkOutline,
                                           config: PrecisionConfig) -> dict[Precision, list[str]]:
-    """The groups of a config that not all releases can be told of, by precision: those that read codes, and those whose
-    products are summed in FP32."""
+    """Returns the fusion groups of a config whose precision not all releases support, by precision.
+
+    These are groups of a quantized type, and groups that request an FP32 accumulator for FP16 products.
+    """
     groups_by_precision: dict[Precision, list[str]] = {}
     for group in network.groups:
         precision = config.precision_of(group)
@@ -96,7 +101,7 @@ def groups_by_release_dependent_precision(network: NetworkOutline,
 
 
 def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
-    """Checks that no parser reads a GridSample of a network with another meaning than ONNX gives it.
+    """Refuses a network with a GridSample that a TensorRT parser may read with another meaning than ONNX defines.
 
     Args:
         release_name: The release, for messages.
@@ -112,15 +117,15 @@ def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
 def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConfig,
                                   supported_precisions: Collection[Precision], release_name: str,
                                   compute_capability: tuple[int, int] | None = None) -> None:
-    """Checks that a release and a GPU support what a config asks for.
+    """Refuses a config with a precision that the release or the GPU does not support.
 
     Args:
-        supported_precisions: Those of `groups_by_release_dependent_precision` that the release takes.
+        supported_precisions: The precisions of `groups_by_release_dependent_precision` that the release supports.
         release_name: The release, for messages.
-        compute_capability: The compute capability that is built for, None where it is not known.
+        compute_capability: The compute capability of the target GPU; None if unknown.
 
     Raises:
-        InputError: one of them does not; names the precision and a layer.
+        InputError: a precision is not supported; the error names the precision and a layer.
     """
     for precision, groups in groups_by_release_dependent_precision(network, config).items():
         quantized_type = QUANTIZED_TYPES.get(precision)

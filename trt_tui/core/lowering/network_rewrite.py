@@ -1,8 +1,7 @@
-"""A network with what a config changes of it beside precisions: operators for decomposed normalisations, constants,
-hidden outputs.
+"""The changes of a config to a network besides precisions: normalisation operators, edited constants, hidden outputs.
 
-What is written or told is lowered from there, with the same groups under the same names. Weights that are not changed
-stay the base network's own.
+The changed network is the input of all lowerings for files and engines. Its groups are the same, under the same names.
+Unchanged weights are shared with the base network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +25,11 @@ RMS_OPSET = 23
 
 @dataclass(frozen=True)
 class RewrittenNetwork:
-    """The network to lower.
+    """The network with the changes of a config, ready to be lowered.
 
     Attributes:
-        layer_changes: What the layers became that are gone, by name.
-        notes: What to know of it, one sentence each.
+        layer_changes: The replacement of each removed layer as text for users, by name.
+        notes: Notes for users, one sentence each.
     """
 
     network: Network
@@ -39,10 +38,10 @@ class RewrittenNetwork:
 
 
 def rewrite_network_for_config(network: Network, config: PrecisionConfig) -> RewrittenNetwork:
-    """The network as a config changes it; the same one where it changes nothing.
+    """Returns the network with all changes of a config except precisions; the same network if there are none.
 
     Raises:
-        InputError: the opset cannot be raised to one that has the operator.
+        InputError: the opset cannot be raised to one that defines a required operator.
     """
     norms = {name: network.zero_cost_support.norms[name] for name in list_normalisation_rewrites(config)}
     if not norms and not has_constant_edits(config) and not config.get_moves(BarrierMove):
@@ -51,7 +50,7 @@ def rewrite_network_for_config(network: Network, config: PrecisionConfig) -> Rew
 
 
 def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ...]:
-    """What to know of outputs that are there for fusion barriers alone; () where there are none."""
+    """Returns the note for users on network outputs that exist only as fusion barriers; () if there are none."""
     if not barrier_tensors:
         return ()
     return ((
@@ -60,7 +59,6 @@ def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ..
 
 
 def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str, ...]:
-    """`fusion_barrier_output_notes` of all barriers of a config."""
     return fusion_barrier_output_notes(
         BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)))
 
@@ -89,7 +87,7 @@ class _NetworkRewriter:
             key = (replaced_name, self.folded_constants.constant_edit_key(port))
             if replaced_name is None or key not in shared:
                 array = self.folded_constants.compute_constant(port)
-                assert array is not None  # a change makes a constant where there was none
+                assert array is not None  # an edit creates the constant if there was none
                 shared[key] = self._add_constant(array, f"{replaced_name or port[0] + '_bias'}__folded")
             if index >= len(node.inputs):
                 node.resize_inputs(index + 1)
@@ -106,14 +104,14 @@ class _NetworkRewriter:
         return RewrittenNetwork(self.network.copy_with_model(self.model, groups), self.layer_changes, notes)
 
     def _add_fusion_barrier_outputs(self) -> list[str]:
-        """Makes outputs of the tensors that are kept, as far as they are still computed; returns their names."""
+        """Makes the tensors of fusion barriers network outputs if they are still computed; returns their names."""
         computed = {value.name: value for node in self.graph for value in node.outputs}
         names = [name for name in self.barrier_tensors if name in computed and not computed[name].is_graph_output()]
         self.graph.outputs.extend(computed[name] for name in names)
         return names
 
     def _replace_normalisation(self, group_name: str, normalisation: Normalisation) -> None:
-        """Puts the operator in the place of a normalisation's layers, under the name of its group."""
+        """Replaces the layers of a normalisation by the operator, under the name of its group."""
         nodes = [self.nodes[layer] for layer in normalisation.layers]
         by_name = {value.name: value for node in nodes for value in node.inputs if value is not None}
         result = next(value for value in nodes[-1].outputs if value.name == normalisation.result)
@@ -134,11 +132,12 @@ class _NetworkRewriter:
             self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
 
     def _build_normalisation_parameter(self, layer_input: Port | None, normalisation: Normalisation) -> ir.Value:
-        """The scale or bias as the operator takes it: the shape of the axes that are normalised."""
+        """Returns the scale or bias of a normalisation in the shape of the normalised axes, as the operator requires.
+        """
         if layer_input is None:
             return self._add_constant(np.ones(normalisation.channels, np.float32), f"{normalisation.result}__scale")
         value = self.nodes[layer_input[0]].inputs[layer_input[1]]
-        assert value is not None and value.name is not None  # a constant of the network
+        assert value is not None and value.name is not None  # the input is a constant of the network
         array = self.folded_constants.compute_constant(layer_input)
         assert array is not None
         rank = -normalisation.axis
@@ -147,7 +146,7 @@ class _NetworkRewriter:
         return self._add_constant(array.reshape(array.shape[-rank:]), f"{value.name}__last")
 
     def _rebuild_group(self, group: FusionGroup) -> FusionGroup:
-        """A group with the layers and tensors that it has now."""
+        """Returns a fusion group with its layers and tensors in the changed network."""
         norm = self.norms.get(group.name)
         removed = set(norm.layers) if norm is not None else set()
         layers = [name for name in group.layers if name in self.nodes and name not in removed]

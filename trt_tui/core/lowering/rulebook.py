@@ -1,10 +1,11 @@
-"""The rulebook of lowering: what a config makes of each group. Every lowering reads it, none decides for itself.
+"""The rulebook of lowering: the precision, types and scales that a config gives to each fusion group.
 
-What the rules follow, as TensorRT-RTX 1.7 lists its engines' layers:
+Every lowering reads the rulebook and makes no such decision itself. The rules follow the engine layers that
+TensorRT-RTX 1.7 lists:
 
-- A layer runs in INT8 only where its results have the type of its scales, or where they are 16 bit and its scales FP32:
-  Q/DQ with FP16 scales in front of an FP32 layer leave a Conv in FP32.
-- The scales of a layer's operands must have one type: a MatMul is refused otherwise ("type mismatch between matmul
+- A layer runs in INT8 only if its results have the type of its scales, or if they are 16 bit and its scales FP32. Q/DQ
+  with FP16 scales before an FP32 layer leave a Conv in FP32.
+- The scales of a layer's operands must have one type. If not, a MatMul is refused ("type mismatch between matmul
   operand scales"). The skip of a residual Add is an operand of the Add and not of the Conv before it.
 """
 
@@ -33,47 +34,55 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES, Qua
 ONNX_TYPES = {
     Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16
 }
-"""The float types of ONNX by precision."""
+"""The ONNX float type of each precision."""
 
 NUMPY_TYPES = {Precision.FP32: np.dtype(np.float32), Precision.FP16: np.dtype(np.float16),
                Precision.BF16: np.dtype(ml_dtypes.bfloat16)}
-"""The same in numpy."""
+"""The NumPy float type of each precision."""
 
 REDUCED_OPERAND_TYPES = (*QUANTIZED_TYPES, Precision.TF32)
-"""What the operands of a product can be read as, other than values of the float type around it."""
+"""The types that operands of a product can be converted to, besides the float type around the product."""
 
 HALF_PRECISIONS = (Precision.FP16, Precision.BF16)
 """The float precisions below FP32."""
 
 MASK_LIMITS = {Precision.FP16: FP16_MASK_VALUE, Precision.BF16: 2.0**127}
-"""What a constant that a precision cannot hold is clamped to: FP32's least number is -Inf in BF16 too."""
+"""The magnitude that a mask constant is clamped to if the precision cannot represent it.
+
+The smallest FP32 number becomes -Inf in BF16 too."""
 
 ALL_SAME_TYPE = frozenset("Attention GridSample LinearAttention Pow RMSNormalization".split())
-"""Operators whose floats ONNX lets differ in type, and TensorRT does not."""
+"""Operators whose float inputs and outputs may differ in type in ONNX, but not in TensorRT."""
 
 VALUE_PRESERVING = frozenset(
     "Relu MaxPool GlobalMaxPool Max Min Abs Neg Clip Sign ReduceMax ReduceMin Where ThresholdedRelu Floor Ceil "
     "Round".split())
-"""Operators whose result on values of a precision is a value of that precision."""
+"""Operators whose results can be represented in the precision of their inputs without rounding."""
 
 _COMMUTING_OPERATORS = frozenset(("Relu",))
-"""Operators that rounding commutes with."""
+"""Operators that commute with rounding."""
 
 TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
-"""TF32 keeps 10 bits of a mantissa of 23: ``x`` becomes ``c - (c - x)`` with ``c = (2**13 + 1) x`` (Veltkamp's
-splitting; Dekker, "A floating-point technique for extending the available precision", 1971) below a bound."""
+"""The factor and the bound of rounding to TF32, which keeps 10 bits of a mantissa of 23.
+
+``x`` becomes ``c - (c - x)`` with ``c = (2**13 + 1) x`` (Veltkamp's splitting; Dekker, "A floating-point technique for
+extending the available precision", 1971) if its magnitude is below the bound."""
 
 ARITHMETIC_VERSION = 15
-"""To be increased whenever a change here, or in how layers are grouped, gives the same config other figures: stored
-results of another number are measured again."""
+"""The version of the arithmetic; stored results of another version are measured again.
+
+It must be increased if a change here, or in the fusion rules, gives other results for the same config."""
 
 
 # -- types ---------------------------------------------------------------------------------------------------------
 
 
 def find_boundary_type(group: FusionGroup, precision: Precision, other_precision: Precision) -> Precision:
-    """The float type of a group's results: its own, or where it reads codes that of the other layers if the group can
-    have it."""
+    """Returns the float type at the inputs and outputs of a fusion group.
+
+    The boundary type of a float precision is that precision. A quantized group has the float type of the other layers
+    if it supports that type, and FP32 if not. A group in file precision has the float type of the file.
+    """
     if precision not in QUANTIZED_TYPES and precision is not Precision.FILE:
         return precision.value_type
     if Precision.FILE in (precision, other_precision):
@@ -82,20 +91,22 @@ def find_boundary_type(group: FusionGroup, precision: Precision, other_precision
 
 
 def precision_refusal_reason(group: FusionGroup, config: PrecisionConfig) -> str:
-    """Why a group does not get the precision that it is asked for; "" where it does."""
+    """Returns the reason why a fusion group does not get its requested precision; "" if it does."""
     requested = config.requested_precision(group)
     return group.refusal_reasons.get(config.other,
                                      group.refusal_reasons[requested]) if requested in group.refusal_reasons else ""
 
 
 def required_opset(float_types: Collection[Precision], quantized_types: Collection[Precision] = ()) -> int:
-    """The lowest opset that holds float types and codes (`MIN_OPSETS` of floats)."""
     return max([MIN_OPSETS[Precision.FP32], *(MIN_OPSETS[precision] for precision in float_types),
                 *(QUANTIZED_TYPES[precision].min_opset for precision in quantized_types)])
 
 
 def find_same_type_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Which inputs must have the type of the first output, and which outputs have it, by the operator's schema."""
+    """Returns a flag for each input and each output of a node: True if it must have the type of the first output.
+
+    The flags come from the schema of the operator.
+    """
     return _find_same_type_schema_ports(node.op_type, opset, len(node.inputs), len(node.outputs))
 
 
@@ -115,7 +126,7 @@ def _find_same_type_schema_ports(op_type: str, opset: int, input_count: int,
 
 
 def find_compute_type_results(network: Network, layer: Layer) -> list[str]:
-    """The float results of a layer that have the type it computes in."""
+    """Returns the float results of a layer that have the type in which the layer computes."""
     if layer.kind is LayerKind.OPAQUE:
         return []
     is_typed_output = find_same_type_ports(network.node(layer.name), network.opset)[1]
@@ -124,7 +135,7 @@ def find_compute_type_results(network: Network, layer: Layer) -> list[str]:
 
 
 def round_to_precision(array: np.ndarray, precision: Precision) -> np.ndarray:
-    """Float32 values rounded to a float precision, as float32."""
+    """Returns float32 values rounded to a float precision, as float32."""
     if precision is Precision.FP32:
         return array
     if precision is Precision.TF32:
@@ -137,9 +148,9 @@ def round_to_precision(array: np.ndarray, precision: Precision) -> np.ndarray:
 
 
 def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> float | None:
-    """The magnitude that a constant is clamped to before it is rounded to a precision; None where it is not.
+    """Returns the magnitude that a constant is clamped to before rounding to a precision; None if it is not clamped.
 
-    That concerns masks which the precision cannot hold, and no weights.
+    Only masks that the precision cannot represent are clamped, never weights.
     """
     limit = MASK_LIMITS.get(precision)
     if limit is None or tensor not in network.constant_tensors or not network.is_mask(tensor):
@@ -150,40 +161,41 @@ def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> flo
 
 
 def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> float | None:
-    """What a constant is raised to before it is rounded to a precision; None where it is not.
+    """Returns the minimum that a constant is raised to before rounding to a precision; None if it is not raised.
 
-    That concerns numbers that keep a divisor from being zero and that FP16 would round to zero themselves.
+    Only numbers that keep a divisor from being zero and that FP16 would round to zero are raised.
     """
     return FP16_MIN if precision is Precision.FP16 and tensor in network.epsilon_constants else None
 
 
 def preserves_precision_of_values(layer: Layer) -> bool:
-    """Whether a layer's results on values of a precision are values of that precision."""
+    """Returns True if a layer's results need no rounding when its inputs have values of a lower precision."""
     return layer.kind is LayerKind.COPY or layer.op_type in VALUE_PRESERVING
 
 
 def commutes_with_rounding(layer: Layer) -> bool:
-    """Whether a layer yields the same from rounded values as when its results are rounded."""
+    """Returns True if rounding the inputs of a layer gives the same result as rounding its outputs."""
     return layer.op_type in _COMMUTING_OPERATORS
 
 
-# -- what a config makes of a group --------------------------------------------------------------------------------
+# -- lowering of a group ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class QdqScale:
-    """The scale of one site.
+    """The scale at one Q/DQ site.
 
     Attributes:
-        values: As the target holds them, float32: ``()``, ``(channels,)``, or for blocks the shape of the weight with
-            its axis divided by the size of a block.
-        stored_type: Their type.
-        quantized_type: What is held by them.
-        axis: The axis along which they differ, None for one scale.
-        block_size: How many values along the axis share one; None where each index of it has its own.
-        dequantized_type: The float type that the layer reads dequantized values in; None where it multiplies codes.
+        values: The stored values, float32: ``()``, ``(channels,)``, or for blocks the shape of the weight with its axis
+            divided by the block size.
+        stored_type: The float type of the stored values.
+        quantized_type: The quantized type of the tensor.
+        axis: The axis along which the values differ; None for one scale.
+        block_size: Number of values along the axis that share a scale; None if each index has its own.
+        dequantized_type: The float type in which the layer reads dequantized values; None if it multiplies quantized
+            values.
         original_values: The values before they were raised for a bias, see `trt_tui.core.lowering.bias_scales`; None if
-            they were not.
+            they were not raised.
     """
 
     values: np.ndarray
@@ -196,12 +208,12 @@ class QdqScale:
 
     @property
     def weight_cache_key(self) -> tuple[object, ...]:
-        """What decides, beside a tensor's values, what becomes of a weight."""
+        """The cache key of a quantized weight, besides the values of the tensor."""
         return (self.stored_type, self.quantized_type.precision, self.axis, self.block_size, self.dequantized_type,
                 self.values.tobytes() if self.original_values is not None else None)
 
     def broadcast_to_shape(self, shape: Sequence[int]) -> np.ndarray:
-        """The values in a shape that those of the tensor divide by."""
+        """Returns the scale values in a form that broadcasts to the shape of the tensor."""
         if self.axis is None:
             return self.values
         if self.block_size is not None:
@@ -211,12 +223,12 @@ class QdqScale:
 
 @dataclass(frozen=True, eq=False)
 class GroupLowering:
-    """What a config makes of a group.
+    """The precision, boundary type and scales that a config gives to one fusion group.
 
     Attributes:
-        precision: What it is asked to run in; TF32 for a product in FP32 of an engine that may use that.
-        boundary_type: The float type of its results, and of all that it reads.
-        scales: Of the sites that carry Q/DQ; none unless it reads codes.
+        precision: The requested precision; TF32 for a product in FP32 if the engine may use TF32.
+        boundary_type: The float type of all inputs and results of the group.
+        scales: The scales of sites with Q/DQ; empty if the precision is not a quantized type.
     """
 
     precision: Precision
@@ -225,13 +237,16 @@ class GroupLowering:
 
     @property
     def accumulator(self) -> Precision:
-        """The type that its products are summed in: TensorRT's kernels for FP16 may sum in FP16, unless Casts around a
-        product ask for FP32. Codes are summed in INT32 or FP32."""
+        """The type in which the kernel of the fusion group sums products.
+
+        TensorRT's kernels for FP16 may accumulate in FP16, unless Casts around a product request FP32. Products of
+        quantized values are summed in INT32 or FP32.
+        """
         return Precision.FP16 if self.precision is Precision.FP16 else Precision.FP32
 
     @property
     def operand_type(self) -> Precision | None:
-        """Which of `REDUCED_OPERAND_TYPES` its activations are read as; None for none."""
+        """The type of `REDUCED_OPERAND_TYPES` that activations are converted to; None if there is none."""
         quantized_type = QUANTIZED_TYPES.get(self.precision)
         return (self.precision if self.precision is Precision.TF32
                 or quantized_type is not None and quantized_type.quantizes_activations else None)
@@ -240,34 +255,32 @@ class GroupLowering:
 _NO_SCALES: Mapping[QdqSite, QdqScale] = {}
 
 ScaleCache = dict[tuple[object, ...], Mapping[QdqSite, QdqScale]]
-"""Scales of groups by all that decides them."""
+"""The scales of fusion groups, by everything that determines them."""
 
 
 def operand_qdq_sites(group: FusionGroup, precision: Precision) -> tuple[QdqSite, ...]:
-    """The sites of a group's activations that are read as one of `REDUCED_OPERAND_TYPES`."""
+    """Returns the sites of a fusion group's activations that are converted to a type of `REDUCED_OPERAND_TYPES`."""
     return group.qdq_sites_of_multiplied_inputs() if precision is Precision.TF32 else group.calibrated_qdq_sites(
         precision)
 
 
 def uses_tf32(group: FusionGroup, config: PrecisionConfig) -> bool:
-    """Whether a group, where it is in FP32, multiplies in TF32."""
     return config.tf32 and bool(group.qdq_sites_of_multiplied_inputs())
 
 
 def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, with_casts: bool = True,
                   folded_constants: FoldedConstants | None = None,
                   scale_cache: ScaleCache | None = None) -> dict[str, GroupLowering]:
-    """What a config makes of each group, by group name, in network order.
+    """Returns the precision, boundary type and scales of each fusion group, by group name, in network order.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
-        with_casts: False for a release that takes float types layer by layer: its scales are FP32.
-        folded_constants: The weights as the config changes them, where the network has them unchanged.
-        scale_cache: Scales of earlier configs of this network, which are not computed again; it takes those of this
-            one.
+        with_casts: False for a release that takes float types as layer constraints: its scales are FP32.
+        folded_constants: The constants with the edits of the config; None if the network already has them.
+        scale_cache: Scales of earlier configs of this network, which are reused; receives the scales of this config.
 
     Raises:
-        InputError: an input of a layer that reads codes has no range.
+        InputError: an input of a quantized layer has no range.
     """
     common_ranges = scales.compute_activation_ranges(network, ranges, config)
     amax = {
@@ -294,7 +307,7 @@ def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: Qu
                         amax_by_tensor: Mapping[str, float], boundary_type: Precision,
                         folded_constants: FoldedConstants | None,
                         scale_cache: ScaleCache | None = None) -> Mapping[QdqSite, QdqScale]:
-    """The scales of a group's sites; those of one layer's operands have one type."""
+    """Returns the scale of each Q/DQ site of a fusion group; the scales of one layer's operands have one type."""
     sites = group.qdq_sites_at_precision(quantized_type.precision)
     biases = {site: bias_scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"} \
         if quantized_type.precision is Precision.INT8 else {}
@@ -328,14 +341,14 @@ def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: Qu
                                         None if quantized_type.quantizes_activations else boundary_type)
     for site, port in biases.items():
         if port is not None and scale_types[
-                site.layer] is boundary_type:  # with Casts between nothing quantizes the bias
+                site.layer] is boundary_type:  # if Casts are between, ONNX Runtime does not quantize the bias
             scales_by_site[site] = _raise_weight_scale_for_bias(network, scales_by_site, site, port, folded_constants)
     return scales_by_site
 
 
 def _raise_weight_scale_for_bias(network: Network, scales_by_site: Mapping[QdqSite, QdqScale], qdq_site: QdqSite,
                                  bias_input: tuple[str, int], folded_constants: FoldedConstants | None) -> QdqScale:
-    """Returns the scale of a weight, raised where ONNX Runtime could not quantize the bias of the layer otherwise."""
+    """Returns the scale of a weight, raised if ONNX Runtime could not quantize the bias of the layer with it."""
     scale = scales_by_site[qdq_site]
     input_scales = [
         site_scale for other_site, site_scale in scales_by_site.items()
@@ -351,10 +364,10 @@ def _raise_weight_scale_for_bias(network: Network, scales_by_site: Mapping[QdqSi
 
 def find_raised_weight_scales(network: Network, group_lowerings: Mapping[str, GroupLowering],
                               folded_constants: FoldedConstants | None = None) -> list[RaisedWeightScales]:
-    """Returns the weight scales that were raised for a bias, in network order, with what it costs.
+    """Returns the weight scales that were raised for a bias, in network order, with their cost.
 
     Args:
-        folded_constants: The weights as the config changes them, where the network has them unchanged.
+        folded_constants: The constants with the edits of the config; None if the network already has them.
     """
     raised = []
     for group_lowering in group_lowerings.values():
@@ -375,10 +388,10 @@ def find_raised_weight_scales(network: Network, group_lowerings: Mapping[str, Gr
 
 
 def quantize_dequantize_weight(weight_array: np.ndarray, qdq_scale: QdqScale) -> np.ndarray:
-    """A weight as a layer that reads codes sees it, float32: codes times scale.
+    """Returns a weight after quantization and dequantization, float32.
 
-    It is rounded to the type of its scale before it is quantized, and where weights alone are codes, to the float type
-    that the layer multiplies in behind.
+    The weight is rounded to the type of its scale before it is quantized. If only weights are quantized, the result is
+    rounded to the float type in which the layer multiplies.
     """
     weight = round_to_precision(weight_array, qdq_scale.stored_type)
     step = qdq_scale.broadcast_to_shape(weight.shape)
@@ -389,7 +402,8 @@ def quantize_dequantize_weight(weight_array: np.ndarray, qdq_scale: QdqScale) ->
 
 
 def round_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
-    """A constant rounded to a float precision, float32; a mask that it cannot hold is clamped, an epsilon raised."""
+    """Returns a constant rounded to a float precision, float32; masks that it cannot represent are clamped, epsilons
+    raised."""
     array = network.constant_value(tensor)
     limit = mask_clamp_limit(network, tensor, precision)
     if limit is not None:
@@ -399,19 +413,19 @@ def round_constant(network: Network, tensor: str, precision: Precision) -> np.nd
     return round_to_precision(array, precision)
 
 
-# -- what a simulation must offer ----------------------------------------------------------------------------------
+# -- features of a gated graph -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GatedFeatures:
-    """What a gated graph can be asked for.
+    """The precisions and edits that a gated graph supports at run time.
 
     Attributes:
-        float_types: Float precisions below FP32 that every group has, as far as it can, and what the file has.
-        boundary_types: What may surround layers that read codes.
-        quantized_types: The precisions of these; TF32 for products in FP32.
-        editable_constants: Scales and biases of normalisations, and biases of what can read codes, are fed.
-        norm_operators: Decomposed normalisations can be run as the operator rounds.
+        float_types: Float precisions below FP32 that every group has if it can, and the file precision.
+        boundary_types: Float types that can surround quantized layers.
+        quantized_types: The supported quantized types, and TF32 for products in FP32.
+        editable_constants: True if scales and biases of normalisations, and biases of quantizable groups, are inputs.
+        norm_operators: True if decomposed normalisations can be computed with the roundings of the operator.
     """
 
     float_types: frozenset[Precision]
@@ -423,12 +437,12 @@ class GatedFeatures:
     @classmethod
     def from_precisions(cls, float_types: Iterable[Precision], boundary_types: Iterable[Precision],
                         quantized_types: Iterable[Precision] = (Precision.INT8,)) -> GatedFeatures:
-        """An offer of some float precisions; FP32, which every group has, counts for nothing among them."""
+        """Builds the features for some precisions; FP32 is ignored because every group supports it."""
         return cls(frozenset(float_types) - {Precision.FP32}, frozenset(boundary_types), frozenset(quantized_types))
 
     @classmethod
     def from_config(cls, network: Network, config: PrecisionConfig) -> GatedFeatures:
-        """The least that a config needs."""
+        """Builds the minimal features that a config needs."""
         requested = {precision.value_type for precision in config.precision_by_group(network).values()}
         quantized_types = requested & QUANTIZED_TYPES.keys()
         tf32 = any(uses_tf32(group, config) for group in network.groups)
@@ -444,7 +458,6 @@ class GatedFeatures:
                              or more.editable_constants, self.norm_operators or more.norm_operators)
 
     def includes_features(self, required_features: GatedFeatures) -> bool:
-        """Whether all that is needed is offered."""
         return (self.float_types >= required_features.float_types
                 and self.boundary_types >= required_features.boundary_types
                 and self.quantized_types >= required_features.quantized_types
@@ -452,8 +465,11 @@ class GatedFeatures:
                 and self.norm_operators >= required_features.norm_operators)
 
     def find_operand_types(self, group: FusionGroup) -> dict[Precision, frozenset[Precision]]:
-        """What of it the activations of a group can pass through, by the float type of its results: that type alone, or
-        codes. A group whose weights alone are codes has the form of its float type: its weights are fed."""
+        """Returns the types that a group's activations can be converted to, by the boundary type of the group.
+
+        These are the boundary type itself, quantized types and TF32. A group that quantizes only weights has the form
+        of its float type, because its weights are inputs of the graph.
+        """
         operand_types: dict[Precision, set[Precision]] = {}
         if (Precision.FILE in self.float_types and group.file_precision is not None
                 and not group.file_precision.is_plain_fp32):

@@ -1,4 +1,4 @@
-"""Ranges to scales of codes, and the type that the target holds them in. `rulebook` decides by it."""
+"""The conversion of ranges to scales of quantized types, and the choice of the type in which scales are stored."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,14 +14,19 @@ from trt_tui.core.quantized_types import INT8, QuantizedType
 from trt_tui.errors import InputError
 
 MIN_FP16_SCALE = 2.0**-17
-"""Below this an FP16 scale is so coarse (subnormal, steps of 2**-24) that FP32 scales are used instead."""
+"""The minimum scale that is stored in FP16.
+
+Smaller FP16 scales are subnormal and coarse (steps of 2**-24), so FP32 scales are used instead."""
 
 
 def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,
                       quantized_type: QuantizedType = INT8) -> Precision:
-    """The type that the scales of one layer's operands are stored in, given the float type around the layer: FP16 where
-    that is FP16 and can hold all of them, else FP32. Where weights alone are codes BF16 holds any of its own, since
-    TensorRT-RTX fuses only a DQ that yields what the layer multiplies in."""
+    """Returns the type in which the scales of one layer's operands are stored, given the boundary type of the layer.
+
+    The type is FP16 if the boundary type is FP16 and FP16 can represent all scales, else FP32. If only weights are
+    quantized, BF16 layers have BF16 scales, because TensorRT-RTX fuses only a DQ whose result has the type of the
+    product.
+    """
     if boundary_type is Precision.BF16 and not quantized_type.quantizes_activations:
         return Precision.BF16
     if boundary_type is not Precision.FP16:
@@ -31,7 +36,7 @@ def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,
 
 
 def scale_from_amax(amax: np.ndarray | float, quantized_type: QuantizedType = INT8) -> np.ndarray:
-    """Scale of a range, float32; 1 where the range is zero, since any scale maps zero to zero."""
+    """Returns the scale of a range, float32; 1 if the range is zero, because any scale maps zero to zero."""
     amax = np.asarray(amax, np.float32)
     min_scale = np.finfo(np.float32).tiny
     return np.where(amax > 0, np.maximum(amax / np.float32(quantized_type.max_value), min_scale), 1).astype(np.float32)
@@ -39,7 +44,10 @@ def scale_from_amax(amax: np.ndarray | float, quantized_type: QuantizedType = IN
 
 def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
                              quantized_type: QuantizedType) -> tuple[int | None, int | None]:
-    """The axis along which the scales of a weight differ, and how many values along it share one; None for either."""
+    """Returns the axis along which the scales of a weight differ, and the number of values along it that share one.
+
+    The axis is None for a single scale, and the number is None for one scale per index.
+    """
     if quantized_type.per_channel or qdq_site.axis is None:
         return qdq_site.axis, None
     shape = network.shape(qdq_site.tensor) or ()
@@ -50,10 +58,12 @@ def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
 
 def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: QuantizedType = INT8,
                          folded_constants: FoldedConstants | None = None) -> np.ndarray:
-    """Scale of a weight as it is laid out, float32, before the target's rounding; see `rulebook.QdqScale`.
+    """Returns the scale of a weight in its layout, float32, before it is rounded to its stored type.
+
+    `rulebook.QdqScale` describes the layout.
 
     Args:
-        folded_constants: The weights as a config changes them, where the network has them unchanged.
+        folded_constants: The constants with the edits of a config; None if the network already has them.
     """
     axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
     return scale_from_amax(network.constant_amax(qdq_site.tensor, axis, block) if folded_constants is None
@@ -62,9 +72,10 @@ def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: Qu
 
 def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, float],
                               config: PrecisionConfig) -> dict[str, float]:
-    """amax of every tensor that codes may need, overrides applied, inputs and outputs of a Concat joined.
+    """Returns the amax of every tensor that may be quantized, with the range moves of the config applied.
 
-    A tensor without a range is left out. An override counts for the whole joined set.
+    The inputs and the output of a Concat get the largest amax of all of them. A range move applies to the whole joined
+    set. A tensor without a range is left out.
     """
     result = {
         tensor: float(calibrated_ranges[tensor])
@@ -91,10 +102,10 @@ def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, 
 
 def compute_activation_scale(amax_by_tensor: Mapping[str, float], tensor: str,
                              quantized_type: QuantizedType = INT8) -> np.ndarray:
-    """The scale of an activation.
+    """Returns the scale of an activation.
 
     Raises:
-        InputError: there is no range for it.
+        InputError: the activation has no range.
     """
     if tensor not in amax_by_tensor:
         raise InputError(f"no range for tensor {tensor}",

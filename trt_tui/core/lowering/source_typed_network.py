@@ -1,8 +1,9 @@
-"""The strongly typed network of a file that has precisions of its own: that file, less what was decided otherwise.
+"""Lowering of a quantized or typed file to a strongly typed network: the file itself, with only the changed groups
+lowered.
 
-A group that is as in the file stays node by node what the file has: codes, scales, zero points, Casts, names. A touched
-group loses its own Q/DQ and Casts and gets what the rulebook says for its new precision; what else reads a Q/DQ pair
-keeps it. Where nothing is touched the file's own network comes out.
+A group in file precision keeps every node of the file: quantized values, scales, zero points, Casts, names. A changed
+group loses its own Q/DQ and Casts and is lowered by the rulebook for its new precision; other readers of a Q/DQ pair
+keep the pair. If no group is changed, the result is the network of the file.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ from trt_tui.errors import InputError
 
 
 def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> TypedNetwork:
-    """Lowers to what a strongly typed TensorRT takes.
+    """Lowers a network to the strongly typed form, from its file if groups are in file precision.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
@@ -99,7 +100,7 @@ class _SourceModelLowering(TypedLowering):
         return self.build_typed_network()
 
     def _add_fusion_barrier_outputs(self) -> None:
-        """Makes outputs of the tensors that fusion barriers keep."""
+        """Makes the tensors of fusion barriers network outputs."""
         hidden = BarrierMove.subject_kind.sort_subjects(self.network, self.config.get_moves(BarrierMove))
         for name in hidden:
             value = self._find_value_of_fp32_tensor(name)
@@ -111,7 +112,7 @@ class _SourceModelLowering(TypedLowering):
     # -- one layer ----------------------------------------------------------------------------------------------
 
     def _lower_changed_layer(self, layer: Layer) -> None:
-        """Gives a layer what its group's ruling says, on tensors that no Q/DQ of the file has changed."""
+        """Lowers a layer of a changed group to its new precision, on tensors without Q/DQ of the file."""
         group = self.network.find_group(layer.name)
         base_node = self.base_nodes.get(layer.name)
         if group is None or base_node is None:
@@ -124,7 +125,7 @@ class _SourceModelLowering(TypedLowering):
         sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
         is_typed_input, is_typed_output = rulebook.find_same_type_ports(base_node, self.opset) if not opaque else ((),
                                                                                                                    ())
-        if len(node.inputs) < len(layer.inputs):  # a correction gives a bias to a node that has none in the file
+        if len(node.inputs) < len(layer.inputs):  # bias correction adds a bias to a node without one in the file
             node.resize_inputs(len(layer.inputs))
         for index, tensor in enumerate(layer.inputs):
             if not tensor:
@@ -153,7 +154,10 @@ class _SourceModelLowering(TypedLowering):
             self.types[value_name(value)] = dtype
 
     def _find_or_add_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
-        """The file's node of a layer, with the attributes that the FP32 network has; or that network's own, added."""
+        """Returns the node of a layer in the file, with the attributes of the FP32 network.
+
+        If the file has no such node, the node of the FP32 network is added.
+        """
         node = self.nodes_by_name.get(layer.name)
         if layer.name not in self.source_model.added_nodes and node is not None and node.op_type == fp32_node.op_type:
             for name, attribute in fp32_node.attributes.items():
@@ -170,9 +174,9 @@ class _SourceModelLowering(TypedLowering):
             output.type, output.shape = original.type, original.shape
             old = self.values_by_name.get(name)
             output.name = name
-            if old is not None and not is_dequantize(old.producer()):  # what another operator computes now
+            if old is not None and not is_dequantize(old.producer()):  # another operator computes the tensor now
                 old.replace_all_uses_with(output)
-            if old is not None:  # this, or a network output that came out of a pair
+            if old is not None:  # the same, or a network output behind a Q/DQ pair
                 old.name = self.names.make_unique_name(f"{name}__as_in_file")
                 for index, value in enumerate(self.graph.outputs):
                     if value is old:
@@ -185,10 +189,10 @@ class _SourceModelLowering(TypedLowering):
         self.added_nodes.add(node)
         return node
 
-    # -- what a touched layer reads -----------------------------------------------------------------------------
+    # -- inputs of changed layers --------------------------------------------------------------------------------
 
     def _find_value_of_fp32_tensor(self, tensor: str) -> ir.Value:
-        """The value that stands for a tensor of the FP32 network, in whatever float type it has now."""
+        """Returns the value that represents a tensor of the FP32 network, in its present float type."""
         if tensor in self.network.constant_tensors:
             return self._find_unquantized_constant(tensor)
         if tensor in self.values_by_name and tensor not in self.source_model.source_tensors:
@@ -199,7 +203,7 @@ class _SourceModelLowering(TypedLowering):
         return self.values_by_name[self.source_model.source_tensors.get(tensor, tensor)]
 
     def _add_computation_of_tensor(self, layer: Layer, tensor: str) -> ir.Value:
-        """What a node makes that the FP32 network alone has, in the type of the file's tensor."""
+        """Adds a layer that only the FP32 network has and returns its result, in the type of the file's tensor."""
         if tensor not in self.values_by_name:
             node = self._add_layer_node(layer, self.base_nodes[layer.name])
             dtype = self.source_model.find_dtype(tensor)
@@ -210,9 +214,10 @@ class _SourceModelLowering(TypedLowering):
         return self.values_by_name[tensor]
 
     def _find_unquantized_constant(self, tensor: str) -> ir.Value:
-        """A constant without the file's Q/DQ: the file's own where there are none on it, else the FP32 network's.
+        """Returns a constant without the file's Q/DQ: the file's constant if it has no Q/DQ, else that of the FP32
+        network.
 
-        A constant that was taken from another network is the FP32 network's, too.
+        A constant that was restored from the reference is taken from the FP32 network, too.
         """
         value = self.values_by_name.get(tensor)
         if value is not None and self._is_unquantized_constant(value):
@@ -229,7 +234,7 @@ class _SourceModelLowering(TypedLowering):
         return self.values_by_name[key]
 
     def _is_unquantized_constant(self, value: ir.Value) -> bool:
-        """Whether no Q/DQ of the file stands before a constant, and nothing of it was taken from another network."""
+        """Returns True if a constant has no Q/DQ in the file and no part of it was restored from the reference."""
         name = value.name or ""
         if name not in self.unquantized_constants:
             node = value.producer()
@@ -239,10 +244,10 @@ class _SourceModelLowering(TypedLowering):
                     self._is_unquantized_constant(node_input) for node_input in node.inputs if node_input is not None)))
         return self.unquantized_constants[name]
 
-    # -- what is left of the file -------------------------------------------------------------------------------
+    # -- unchanged parts of the file ----------------------------------------------------------------------------
 
     def _restore_types_of_kept_layers(self) -> None:
-        """Gives layers that stay as in the file, and network outputs, the types that the file has."""
+        """Inserts Casts so that layers in file precision, and network outputs, have the types of the file."""
         outputs = list(self.graph.outputs)
         for name in self._list_results_of_changed_layers():
             value, dtype = self.values_by_name[name], self.file_types.get(name, ir.DataType.FLOAT)
@@ -256,13 +261,12 @@ class _SourceModelLowering(TypedLowering):
                     self._cast_output(index, value, dtype)
 
     def _list_results_of_changed_layers(self) -> list[str]:
-        """Float results of touched layers that the file has too."""
         return [name for layer in self.network.layers if layer.name in self.touched_layers for tensor in layer.outputs
                 if tensor and self.network.is_float(tensor)
                 and (name := self.source_model.source_tensors.get(tensor, tensor)) in self.values_by_name]
 
     def _remove_qdq_of_ungrouped_layers(self) -> None:
-        """Removes Q/DQ in front of layers in no group, such as Shape, where nothing else reads the pair."""
+        """Removes Q/DQ before layers in no group, such as Shape, if no other layer reads the pair."""
         for layer in self.network.layers:
             if self.network.find_group(layer.name) is not None or layer.name in self.source_model.added_nodes:
                 continue
@@ -278,7 +282,7 @@ class _SourceModelLowering(TypedLowering):
                     node.replace_input_with(index, self._add_cast(self._find_value_of_fp32_tensor(tensor), dtype))
 
     def _remove_unused_nodes(self) -> None:
-        """Takes out what the file's readers have let go of."""
+        """Removes nodes and initializers of the file that no longer have readers."""
         pending = [node for node in self.graph if node not in self.added_nodes]
         while pending:
             node = pending.pop()
@@ -299,7 +303,7 @@ class _SourceModelLowering(TypedLowering):
 
 
 def _convert_source_model_to_opset(network: Network, source_model: SourceModel, opset: int) -> ir.Model:
-    """A copy of the file's network at an opset."""
+    """Returns a copy of the file's model, converted to an opset."""
     if opset <= source_model.model.graph.opset_imports.get("", 0):
         return source_model.model.clone()
     try:
@@ -311,5 +315,4 @@ def _convert_source_model_to_opset(network: Network, source_model: SourceModel, 
 
 
 def node_name(node: ir.Node) -> str:
-    """The name of a node of an opened network."""
     return node.name or ""

@@ -1,7 +1,7 @@
-"""The strongly typed ONNX network: precision lives in Cast and Q/DQ nodes and nowhere else.
+"""Lowering to a strongly typed ONNX network, whose precisions are expressed only by Cast and Q/DQ nodes.
 
-It is what TensorRT 10 and 11 build with strong typing and what production builds. Weights stay the FP32 initializers of
-the network, shared and never copied; Cast and Q/DQ behind them are folded by TensorRT's builder.
+TensorRT 10 and 11 build this network with strong typing, as production does. Weights remain the FP32 initializers of
+the network, shared and never copied. TensorRT's builder folds the Cast and Q/DQ nodes behind them.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,13 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import name_list_text
 
 PRECISION_BY_ONNX_TYPE = {dtype: precision for precision, dtype in ONNX_TYPES.items()}
-"""The precision that a float type of ONNX stands for."""
+"""The precision of each ONNX float type."""
 
 
 QUANTIZED_WEIGHT_SUFFIX, DEQUANTIZED_SUFFIX = "_quantized", "_DequantizeLinear_Output"
-"""Endings of the tensors behind Q of a weight and DQ of an activation, by which ONNX Runtime's ``qdq_loss_debug`` finds
-the tensor of the FP32 network."""
+"""The suffixes of the tensors behind Q of a weight and DQ of an activation.
+
+ONNX Runtime's ``qdq_loss_debug`` finds the tensor of the FP32 network by these."""
 
 _GEMM_RANK, _ZERO_POINT_INPUT, _BIAS_INPUT = 2, 2, 2
 _FIRST_AXES_PREFIX = "first_axes_"
@@ -42,13 +43,13 @@ _FIRST_AXES_PREFIX = "first_axes_"
 
 @dataclass(frozen=True)
 class TypedNetwork:
-    """A typed network.
+    """A strongly typed network, with the changes to its layers.
 
     Attributes:
-        model: The network; its weights are the base network's own tensors.
-        layer_changes: What each layer became, in words, by layer name; "as it was" for what computes no float.
-        refused_layers: Why a layer did not get the precision it was asked for, by layer name.
-        notes: What holds for the network as a whole.
+        model: The network; its weights are tensors of the base network.
+        layer_changes: The change to each layer as text for users, by layer name; "as it was" if it computes no float.
+        refused_layers: The reason why a layer did not get its requested precision, by layer name.
+        notes: Notes on the network as a whole.
     """
 
     model: ir.Model
@@ -64,18 +65,18 @@ def lower_to_typed_network(network: Network, config: PrecisionConfig, ranges: Ma
         ranges: Calibrated amax by tensor name, in the tensors' own units.
 
     Raises:
-        InputError: an input of a layer that reads codes has no range, or the opset cannot be raised.
+        InputError: an input of a quantized layer has no range, or the opset cannot be raised.
     """
     return lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges)
 
 
 def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: PrecisionConfig, ranges: Mapping[str, float],
                             *, with_casts: bool = True) -> TypedNetwork:
-    """`lower_to_typed_network` from a network that has what the config changes of it.
+    """Lowers a network that already contains the edits of the config to a strongly typed network.
 
     Args:
-        with_casts: False leaves every tensor in FP32, for a release that is told float precisions layer by layer; masks
-            that FP16 layers read are clamped all the same, and scales are in FP32.
+        with_casts: False keeps every tensor in FP32, for a release that takes float precisions as layer constraints.
+            Masks that FP16 layers read are clamped all the same, and scales are in FP32.
     """
     network = rewritten_network.network
     group_lowerings = rulebook.plan_lowering(network, config, ranges, with_casts=with_casts)
@@ -88,7 +89,7 @@ def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: Precisi
 
 def required_opset_of_lowerings(group_lowerings: Mapping[str, GroupLowering], min_opset: int, *,
                                 with_casts: bool = True) -> int:
-    """The opset that holds what rulings ask for."""
+    """Returns the lowest opset that supports the types of all group lowerings, and at least ``min_opset``."""
     float_types = {group_lowering.boundary_type for group_lowering in group_lowerings.values()} if with_casts else ()
     quantized_types = {
         scale.quantized_type.precision
@@ -99,12 +100,12 @@ def required_opset_of_lowerings(group_lowerings: Mapping[str, GroupLowering], mi
 
 
 class TypedLowering(GraphEditor):
-    """One lowering.
+    """The lowering of one config to a strongly typed network.
 
     Args:
-        group_lowerings: From `rulebook.rule`.
-        model: What is changed, at ``opset``.
-        with_casts: As `lower_rewritten_network` has it.
+        group_lowerings: The result of `rulebook.plan_lowering`.
+        model: The model that is changed, converted to ``opset``.
+        with_casts: False keeps every tensor in FP32, as in `lower_rewritten_network`.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, group_lowerings: Mapping[str, GroupLowering],
@@ -120,10 +121,10 @@ class TypedLowering(GraphEditor):
         self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
         self.layer_changes: dict[str, str] = {}
         self.notes: list[str] = []
-        self._replaced_constants: list[str] = []  # constants that stand there in another form
+        self._replaced_constants: list[str] = []  # constants that were replaced by another form
 
     def lower_network(self) -> TypedNetwork:
-        """The typed network."""
+        """Lowers all layers and outputs and returns the typed network."""
         by_name = {node.name: node for node in self.graph}
         outputs = list(self.graph.outputs)
         for layer in self.network.layers:
@@ -143,7 +144,7 @@ class TypedLowering(GraphEditor):
         return self.build_typed_network()
 
     def build_typed_network(self) -> TypedNetwork:
-        """What the model has become."""
+        """Returns the typed network from the lowered model, with its notes and refusals."""
         self._remove_replaced_constants()
         fp32_attention = [
             layer.name
@@ -203,12 +204,14 @@ class TypedLowering(GraphEditor):
         self.layer_changes[layer.name] = self._describe_layer_change(group_lowering.precision, boundary_type, sites)
 
     def _accumulate_in_fp32(self, node: ir.Node, boundary_type: ir.DataType) -> ir.Node:
-        """Makes a product of FP16 values one of FP32 between Casts, which TensorRT builds as one kernel that reads and
-        writes FP16 and sums in FP32; returns the product.
+        """Converts a product of FP16 values to a product in FP32 between Casts; returns the product.
 
-        The bias of a Gemm is added behind, in FP16: within the product, or before the Cast, it has TensorRT-RTX 1.7
-        compute in FP32. So the product is rounded, and the result again; the simulation rounds the result alone, and is
-        up to 3 dB better at such a layer, or more where the bias cancels much of the product.
+        TensorRT builds this as one kernel that reads and writes FP16 and accumulates in FP32.
+
+        The bias of a Gemm is added behind the product, in FP16: within the product, or before the Cast, TensorRT-RTX
+        1.7 would compute in FP32. Therefore the product is rounded, and the result is rounded again. The simulation
+        rounds only the result, and is up to 3 dB better at such a layer, or more if the bias cancels much of the
+        product.
         """
         name, result = node.name or "", node.outputs[0]
         operands = [value for value in node.inputs]
@@ -242,8 +245,11 @@ class TypedLowering(GraphEditor):
         return product
 
     def _unsqueeze_bias(self, node: ir.Node, layer: Layer, boundary_type: ir.DataType) -> None:
-        """Gives the bias of a MatMul of codes the rank of its result: of a bias of one dimension ONNX Runtime makes a
-        Reshape and a Gemm, for which it adds a Q that it refuses itself (`MIN_UNSAFE_OPSET`)."""
+        """Gives the bias of a quantized MatMul the rank of its result.
+
+        From a bias with one dimension, ONNX Runtime makes a Reshape and a Gemm, and adds a Q for them that it refuses
+        itself (`MIN_UNSAFE_OPSET`).
+        """
         ranks = [len(self.network.shape(tensor) or ()) for tensor in (*layer.inputs, layer.outputs[0])]
         for index, value in enumerate(node.inputs):
             other_input = node.inputs[1 - index]
@@ -268,7 +274,7 @@ class TypedLowering(GraphEditor):
             node.replace_input_with(index, bias_value)
 
     def _is_float(self, value: ir.Value) -> bool:
-        """Whether a tensor is FP32 in the network, or in what became of it at a higher opset."""
+        """Returns True if a tensor is FP32 in the network, or in the model converted to a higher opset."""
         name = value_name(value)
         return self.network.is_float(name) if self.network.has_tensor(name) else value.dtype is ir.DataType.FLOAT
 
@@ -282,7 +288,7 @@ class TypedLowering(GraphEditor):
         return precision.label
 
     def _restore_fp32_inputs(self, node: ir.Node) -> None:
-        """Gives a layer that stays as it is its FP32 inputs back (subgraphs that capture tensors too)."""
+        """Inserts Casts so that an unchanged layer, and its subgraphs, read FP32."""
         for index, value in enumerate(node.inputs):
             if value is not None and value.name in self.types:
                 node.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
@@ -299,15 +305,14 @@ class TypedLowering(GraphEditor):
                             graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)
 
     def _restore_fp32_output(self, output_index: int, value: ir.Value) -> None:
-        """Gives an output of the network its FP32 back; a hidden one stays in FP16, so that no Cast is computed for it.
-        """
+        """Casts a network output back to FP32; the output of a fusion barrier stays in FP16, which avoids the Cast."""
         dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
         hidden = value_name(value) in self.config.get_moves(BarrierMove)
         if dtype is not ir.DataType.FLOAT and not (hidden and dtype is ir.DataType.FLOAT16):
             self._cast_output(output_index, value, ir.DataType.FLOAT)
 
     def _cast_output(self, index: int, value: ir.Value, dtype: ir.DataType) -> None:
-        """Gives a network output the type that it has to have, by a Cast that takes its name."""
+        """Gives a network output the required type by a Cast that takes over its name."""
         name = value_name(value)
         current_type = self.types.get(name, ir.DataType.FLOAT)
         value.name = self.names.make_unique_name(f"{name}__{_short_type_name(current_type)}")
@@ -316,10 +321,11 @@ class TypedLowering(GraphEditor):
         cast_node.outputs[0].dtype, cast_node.outputs[0].shape = dtype, value.shape
         self.graph.outputs[index] = cast_node.outputs[0]
 
-    # -- pieces -------------------------------------------------------------------------------------------------
+    # -- operators ----------------------------------------------------------------------------------------------
 
     def _convert_input_type(self, layer: Layer, input_index: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """What a layer reads for a value, in a type: by a Cast, or as an initializer where TensorRT takes no other."""
+        """Returns an input of a layer converted to a type, by a Cast, or as an initializer if TensorRT reads only
+        those."""
         stored_value = stored_tensor(value) if input_index in INITIALIZER_ONLY_INPUTS.get(
             layer.op_type, ()) and self.with_casts else None
         if stored_value is None:
@@ -339,7 +345,8 @@ class TypedLowering(GraphEditor):
         return self.cast_cache[key]
 
     def _clamp_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value, or where it is a mask or an epsilon that the type cannot hold, the nearest that it can."""
+        """Returns a value, or the nearest representable value if it is a mask or epsilon that the type cannot
+        represent."""
         label, min_value = PRECISION_BY_ONNX_TYPE[dtype].label, rulebook.min_divisor_epsilon(
             self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
         if min_value is not None:
@@ -360,7 +367,7 @@ class TypedLowering(GraphEditor):
 
     def _add_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value,
                       boundary_type: ir.DataType) -> ir.Value:
-        """Q and DQ on one input, in the type of its scale, with Casts where that is not the surrounding one."""
+        """Adds Q and DQ to an input, in the type of its scale, with Casts if the boundary type differs."""
         key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT, *qdq_scale.weight_cache_key)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
@@ -392,9 +399,10 @@ class TypedLowering(GraphEditor):
         return result
 
     def _build_4_bit_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, name: str) -> ir.Value | None:
-        """A weight as codes of 4 bits, computed when somebody reads it; None where its codes stay a QuantizeLinear's.
+        """Returns a weight as 4-bit values that are computed at the first access; None if the weight keeps a
+        QuantizeLinear.
 
-        Eight bits stay with the weights in FP32: TensorRT 8.6 builds no other form.
+        8-bit weights stay in FP32 with a QuantizeLinear, because TensorRT 8.6 builds no other form.
         """
         tensor = stored_tensor(self.network.ir_value(qdq_site.tensor)) if qdq_site.role == "weight" else None
         if tensor is None or not qdq_scale.quantized_type.block_sizes:
@@ -415,7 +423,6 @@ class TypedLowering(GraphEditor):
         return value
 
     def _remove_replaced_constants(self) -> None:
-        """Takes out constants that nothing reads since they stand there in another form."""
         for name in self._replaced_constants:
             value = self.graph.initializers.get(name)
             if value is not None and not value.uses() and not value.is_graph_output():
@@ -423,7 +430,7 @@ class TypedLowering(GraphEditor):
 
 
 def is_quantized_matmul(node: ir.Node | None) -> bool:
-    """Whether a node is a MatMul of codes of 8 bits with a sign."""
+    """Returns True if a node is a MatMul of INT8 values."""
     data = node.inputs[0] if node is not None and node.op_type == "MatMul" else None
     producer = data.producer() if data is not None else None
     if producer is not None and producer.op_type == "Cast" and producer.inputs[0] is not None:

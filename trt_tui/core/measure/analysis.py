@@ -24,12 +24,14 @@ from trt_tui.core.measure.fp16_range import find_fp16_overflows, make_fp16_range
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
 from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED
 from trt_tui.core.measure.results import Accuracy, Caveat
-from trt_tui.core.measure.runs import IndexedRunSource, IterableRunSource, RunSource
+from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.small_layers import has_many_small_layers
+from trt_tui.core.precision import Precision
 
 T = TypeVar("T")
 
@@ -223,7 +225,8 @@ class Fp32Run(IndexedRunSource):
     """The run of the network in FP32, also if the reference is something else."""
 
     def __init__(self, analysis: Analysis) -> None:
-        super().__init__(analysis.fetched_tensors)
+        run = Run("FP32", RunKind.SIMULATED_CONFIG, config=PrecisionConfig.from_precision(Precision.FP32))
+        super().__init__(run, analysis.fetched_tensors)
         self._analysis = analysis
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
@@ -233,12 +236,16 @@ class Fp32Run(IndexedRunSource):
 class SimulatedConfig(IterableRunSource):
     """The source of the outputs of a precision config in the simulation.
 
+    Args:
+        name: The name of its row.
+
     Raises:
         InputError: an input of an INT8 layer has no range.
     """
 
-    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
-        super().__init__(analysis.fetched_tensors)
+    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
+                 name: str = "simulation") -> None:
+        super().__init__(Run(name, RunKind.SIMULATED_CONFIG, config=config), analysis.fetched_tensors)
         self._analysis, self._config, self._ranges = analysis, config, ranges
 
     def iterate_outputs(self, feed_indices: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:

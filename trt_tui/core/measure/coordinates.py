@@ -115,7 +115,7 @@ def infer_shapes_of_first_feed(shape_source: ShapeSource) -> Mapping[str, Shape 
     """Returns the shapes of group results and of first layer outputs for the input sizes of the first feed."""
     return build_outline_for_input_sizes(shape_source.network,
                                          {name: array.shape
-                                          for name, array in shape_source.samples.read_feed(0).items()}).shapes
+                                          for name, array in shape_source.samples.read_full_feed(0).items()}).shapes
 
 
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:

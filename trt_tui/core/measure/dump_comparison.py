@@ -1,9 +1,8 @@
-"""The comparison of two dumps tensor by tensor, reading one block of each at a time.
+"""Comparison of a run, such as a dump, with a reference at all tensors of both, a piece of each tensor at a time.
 
-Errors are those of the second dump relative to the first. The threshold applies to the relative error of a tensor: the
-norm of the difference divided by the norm of the first. A relative error of 0.1 is an SQNR of 20 dB. Behind a wrong
-layer all other layers are wrong too. So an error begins at a tensor only if it is at least twice the error of the
-tensors from which it is computed.
+The threshold applies to the relative error of a tensor: the norm of the difference divided by the norm of the
+reference. A relative error of 0.1 is an SQNR of 20 dB. Behind a wrong layer all other layers are wrong too. So an
+error begins at a tensor only if it is at least twice the error of the tensors from which it is computed.
 """
 
 import math
@@ -12,11 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors
 from trt_tui.core.data.dumps import Dump
-from trt_tui.core.data.polygraphy_json import Base64Array
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.reference import no_common_tensors_error
+from trt_tui.core.measure.run_sources import IterableRunSource
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.precision import FP16_MAX
@@ -165,39 +163,44 @@ def find_min_mask_magnitude(network: Network | None) -> float:
     return min((float(amax) / 2 for amax in masks if amax >= MIN_MASK_MAGNITUDE), default=2.0**127)
 
 
-def compare_tensor_of_dumps(first_dump: Dump, second_dump: Dump, tensor: str, error_threshold: float,
-                            min_mask_magnitude: float = 2.0**127) -> Iterator[TensorDifference | None]:
-    """Compares one tensor of two dumps over all iterations; yields None after each block, and the result last.
+def measure_tensor_difference(reference: IterableRunSource, source: IterableRunSource, feed_indices: Sequence[int],
+                              tensor: str, error_threshold: float,
+                              min_mask_magnitude: float = 2.0**127) -> Iterator[TensorDifference | None]:
+    """Compares a tensor of a run with that of the reference over feeds; yields None after each piece, and the result
+    last.
 
     An FP16 network has its masks (-3.4e38 before a Softmax) clamped to the range of FP16, which is not an error.
 
     Args:
+        feed_indices: One feed or more.
         min_mask_magnitude: See `find_min_mask_magnitude`.
 
     Raises:
-        InputError: the tensor cannot be read.
+        TrtTuiError: the outputs cannot be read or computed.
     """
     sums, relative, first_bad, nan_in_both, masked = ErrorSums(), _RelativeErrorTotals(), 0, 0, 0
-    for first_iteration, second_iteration in zip(first_dump.iterations, second_dump.iterations, strict=True):
-        with convert_damaged_file_errors(f"{tensor} of {first_dump.source} or {second_dump.source}"):
-            for expected, actual in zip(_read_array_blocks(first_iteration[tensor]),
-                                        _read_array_blocks(second_iteration[tensor]), strict=True):
-                both_nan = np.isnan(expected) & np.isnan(actual)
-                same = (expected == actual) | both_nan
-                nan_in_both += int(np.count_nonzero(both_nan))
-                first_bad += int(np.count_nonzero(~np.isfinite(expected) & ~same))
-                masks = _find_masked_elements(expected, actual, min_mask_magnitude)
-                masked += int(np.count_nonzero(masks))
-                left_out = same & ~np.isfinite(actual) | masks
-                expected, actual = np.where(left_out, 0, (expected, actual))
-                sums.add_tensor_pair(expected, actual)
-                relative.add_elements(expected, actual)
-                yield None
+    shapes = []
+    for expected_outputs, outputs in zip(reference.iterate_outputs(feed_indices), source.iterate_outputs(feed_indices),
+                                         strict=True):
+        shapes.append(expected_outputs[tensor].shape)
+        for expected, actual in zip(_iterate_array_blocks(expected_outputs[tensor]),
+                                    _iterate_array_blocks(outputs[tensor]), strict=True):
+            both_nan = np.isnan(expected) & np.isnan(actual)
+            same = (expected == actual) | both_nan
+            nan_in_both += int(np.count_nonzero(both_nan))
+            first_bad += int(np.count_nonzero(~np.isfinite(expected) & ~same))
+            masks = _find_masked_elements(expected, actual, min_mask_magnitude)
+            masked += int(np.count_nonzero(masks))
+            left_out = same & ~np.isfinite(actual) | masks
+            expected, actual = np.where(left_out, 0, (expected, actual))
+            sums.add_tensor_pair(expected, actual)
+            relative.add_elements(expected, actual)
+            yield None
     errors, noise = sums.compute_error_metrics(), sums.noise_to_signal_ratio
     nothing_compared = 0 < nan_in_both == sums.count
     share = math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(
         noise)
-    yield TensorDifference(tensor, first_dump.iterations[0][tensor].shape, errors, share,
+    yield TensorDifference(tensor, shapes[0], errors, share,
                            relative.max_error if relative.count else None,
                            relative.total_error / relative.count if relative.count else None, share > error_threshold,
                            first_nonfinite_count=first_bad, common_nan_count=nan_in_both, masked_count=masked)
@@ -218,20 +221,9 @@ def _find_masked_elements(expected: np.ndarray, actual: np.ndarray, min_mask_mag
     return masked
 
 
-def _read_array_blocks(stored_array: StoredArray) -> Iterator[np.ndarray]:
-    """Yields the values of an array in C order, in flat float64 blocks of `BLOCK_ELEMENTS`."""
-    if isinstance(stored_array,
-                  Base64Array) and not (stored_array.header.is_fortran_order and len(stored_array.shape) > 1):
-        pending, size = b"", BLOCK_ELEMENTS * stored_array.dtype.itemsize
-        for piece in stored_array.read_byte_pieces():
-            pending += piece
-            while len(pending) >= size:
-                yield np.frombuffer(pending[:size], stored_array.dtype).astype(np.float64)
-                pending = pending[size:]
-        if pending:
-            yield np.frombuffer(pending, stored_array.dtype).astype(np.float64)
-        return
-    flat = stored_array.load().reshape(-1)
+def _iterate_array_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the values of an array, float64 and flat, in C order, `BLOCK_ELEMENTS` of them at a time."""
+    flat = array.reshape(-1)
     for start in range(0, len(flat), BLOCK_ELEMENTS):
         yield flat[start:start + BLOCK_ELEMENTS].astype(np.float64)
 

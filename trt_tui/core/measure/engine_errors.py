@@ -65,7 +65,7 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
     with load_adaptive_runner(analysis.backend, extract_subgraph_of_outputs(network.model, tensor_names), samples,
                               low_memory=True, few_executions=True) as runner:
         for index in feed_indices:
-            feed = samples.read_feed(index)
+            feed = samples.read_full_feed(index)
             reference = runner.run(feed, tensor_names)
             for group, arrays in read_group_results(feed, reference).items():
                 tensor = tensors_by_group[group]
@@ -90,7 +90,7 @@ def _find_unmasked_elements(analysis: Analysis, mask_name: str, tensor: str, fee
     axes = analysis.mask_axes_by_tensor.get(tensor) if mask_name else None
     if axes is None:
         return None
-    mask_array = read_mask(mask_name, analysis.samples, feed_index)
+    mask_array = analysis.samples.pad_rows(read_mask(mask_name, analysis.samples, feed_index), feed_index)
     if mask_array.ndim != sum(axes):
         raise TrtTuiError(f"{mask_name} does not fit {tensor}",
                           f"its shape is {mask_array.shape}, the tensor's {shape}", "")

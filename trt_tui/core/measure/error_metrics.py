@@ -29,9 +29,11 @@ not measured may exceed them by any amount."""
 MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: the number of elements that differ, and the number of all elements."""
 
-ErrorTable = Literal["runs", "configs", "outputs", "stages", "dumps", "test report"]
-"""The tables with columns of error metrics. Runs and dumps are printed tables; configs are printed and shown in the
-app. Outputs are in Markdown, stages are printed and in Markdown, and the test report is the JUnit file."""
+RunTable = Literal["runs", "stages", "dumps", "verdict", "outputs", "stage report", "engines", "configs", "search",
+                   "simulated", "built", "config list", "test report"]
+"""The tables of runs. Printed: "runs", "stages" and "dumps". In Markdown: "verdict", "outputs" (the judged outputs),
+"stage report" and "engines". Both: "configs" (side by side) and "search" (its engines). In the app: "simulated" and
+"built" (the two sides of the header) and "config list". In JUnit's file: "test report"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ class ErrorMetric(BoundedValue):
     noise_ratio: Callable[[float, float], float] | None = None
     is_always_recorded: bool = False
     heading: str = ""
-    tables: tuple[ErrorTable, ...] = ()
+    tables: tuple[RunTable, ...] = ()
 
     @property
     def is_of_integers(self) -> bool:
@@ -137,20 +139,21 @@ ERROR_METRICS = {metric.name: metric for metric in (
         name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
         noise_ratio=lambda value, bound: 10**((bound - value) / 10), is_always_recorded=True,
-        tables=("runs", "configs", "outputs", "stages", "dumps", "test report")),
+        tables=("runs", "verdict", "outputs", "stages", "stage report", "configs", "config list", "simulated", "built",
+                "dumps", "test report")),
     ErrorMetric(
         name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
         format_value=cosine_text, exact_value=1.0,
         noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "dumps", "test report")),
+        tables=("runs", "outputs", "stages", "stage report", "dumps", "test report")),
     ErrorMetric(
         name="mse", key="mse", title="MSE", is_higher_better=False, sums=("diff2", "count"), formula=np.divide,
-        noise_ratio=_energy_ratio, tables=("stages", "test report")),
+        noise_ratio=_energy_ratio, tables=("stages", "stage report", "test report")),
     ErrorMetric(
         name="max_abs", key="max_abs", title="max error", description="largest error", heading="max abs",
         is_higher_better=False, sums=("diff_max", "count"),
         formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan), noise_ratio=_squared_ratio,
-        tables=("outputs", "stages", "dumps", "test report")),
+        tables=("outputs", "stages", "stage report", "dumps", "test report")),
     ErrorMetric(
         name="mean_abs", key="mean_abs", title="mean error", heading="mean abs", is_higher_better=False,
         sums=("diff1", "count"), formula=np.divide, noise_ratio=_squared_ratio, tables=("outputs", "dumps")),
@@ -162,7 +165,7 @@ ERROR_METRICS = {metric.name: metric for metric in (
 """All error metrics by name, in the order of columns and records."""
 
 
-def list_error_columns(table: ErrorTable) -> list[ErrorMetric]:
+def list_error_columns(table: RunTable) -> list[ErrorMetric]:
     return [metric for metric in ERROR_METRICS.values() if table in metric.tables]
 
 
@@ -219,14 +222,6 @@ class ErrorMetrics:
         """Returns the value of an error metric, also for an exact copy; None if it was not measured or is not finite.
         """
         return metric.exact_value if self.exact else self.recorded_value(metric)
-
-    def cell_texts(self, table: ErrorTable, mark: str = "") -> list[str]:
-        """Returns the table cells of these error metrics, with a mark in the first cell. Integer outputs fill only the
-        first cell."""
-        first_metric, *other_metrics = list_error_columns(table)
-        if self.mismatch is not None:
-            return [f"{mismatch_text(self.mismatch, mark)} differ", *[""] * len(other_metrics)]
-        return [self.value_text(first_metric, mark), *map(self.value_text, other_metrics)]
 
     def recorded_value(self, metric: ErrorMetric) -> float | None:
         """Returns the value of an error metric as stored. The SQNR of an exact copy is stored as None."""

@@ -32,6 +32,7 @@ from trt_tui.core.measure.graph_forms import GatedGraphLoader
 from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import GroupErrors
+from trt_tui.core.measure.weight_errors import measure_weight_errors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, Precision
@@ -80,6 +81,7 @@ def measure_group_errors(
                                       lambda: infer_shapes_of_first_feed(analysis))
         for run, config in configs.items()
     }
+    weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
     task = _GroupErrorsTask(configs, ranges,
                             analysis.mask_axes_by_tensor if find_common_mask_name(analysis.judged_outputs) else {},
                             with_isolated, fp16)
@@ -104,7 +106,8 @@ def measure_group_errors(
                             group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
                     done += 1
                     errors[run] = add_coordinate_warnings(
-                        _compute_group_errors(network, config, measured, pooled, magnitudes), coordinates[run])
+                        _compute_group_errors(network, config, measured, pooled, magnitudes, weight_errors[run]),
+                        coordinates[run])
                     yield PartialResult(dict(errors), done, total)
     finally:
         task.close()
@@ -260,7 +263,8 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
 
 def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],
                           error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
-                          magnitudes: Magnitudes) -> dict[str, GroupErrors]:
+                          magnitudes: Magnitudes, weight_errors: Mapping[str, Mapping[str, float | None]]
+                          ) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     large_values = find_fp16_overflows(network, config, magnitudes)
     errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
@@ -281,7 +285,8 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
                                Precision.BF16 in group.allowed_precisions, large),
             int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
             largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
-            large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "")
+            large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
+            weight_errors.get(name, {}))
     return result
 
 

@@ -119,7 +119,7 @@ def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_na
     possible: dict[str, set[int]] = {}
     ranks: dict[str, int] = {}
     for index in sorted({0, len(samples) - 1}):
-        sizes = read_mask(mask_name, samples, index).shape
+        sizes = samples.pad_rows(read_mask(mask_name, samples, index), index).shape
         for tensor, shape in _measure_tensor_shapes(network, backend, samples, index, tensors).items():
             fits = len(sizes) in (1, 2) and shape[:1] == sizes[:1]
             matching_axes = {axis for axis, size in enumerate(shape) if axis and size == sizes[-1]} if fits else set()

@@ -1,13 +1,12 @@
-"""References other than FP32 of the network itself: the dumped outputs of a framework, or another network.
+"""Runs that are read from files: a dump of tensors, such as a framework's outputs, and another network.
 
-Both yield tensors by the names of the network, feed by feed of the same samples.
+Each can be the reference in place of the FP32 run of the network. Both yield tensors by the names of the network.
 """
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -17,38 +16,14 @@ from trt_tui.core.data.element_types import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
-
-
-class ExternalOutputs(Protocol):
-    """The tensors of a dump or of another network on the same samples.
-
-    Attributes:
-        name: The name beside measured values.
-        available_tensors: The tensors of the network that the dump or the other network has.
-        extra_tensors: Tensors that the network lacks.
-        source_files: The files that are read.
-    """
-
-    name: str
-    available_tensors: frozenset[str]
-    extra_tensors: tuple[str, ...]
-    source_files: tuple[Path, ...]
-
-    def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns the available tensors of the reference for one feed, in the types of the network.
-
-        Raises:
-            InputError: the tensors cannot be read or computed, or their shapes do not fit the samples.
-        """
-
-    def close(self) -> None:
-        ...
 
 
 @dataclass(frozen=True)
@@ -75,36 +50,53 @@ def is_network_file(reference_spec: str) -> bool:
     return Path(reference_spec).suffix.lower() == ".onnx"
 
 
-class DumpedOutputs:
-    """The tensors of a dump, used as a reference or as inputs.
+class DumpIterations(IndexedRunSource):
+    """Tensors of a dump whose feeds are its iterations.
 
     Args:
-        samples: All samples of the data, in their order. The dump was made of these samples.
+        run: The run; a name of "" stands for the name of the dump.
+        tensors: The names of the tensors that are read.
+    """
+
+    def __init__(self, run: Run, dump: Dump, tensors: Sequence[str], extra_tensors: Sequence[str] = ()) -> None:
+        super().__init__(replace(run, name=run.name or dump.source, files=dump.files), tensors, extra_tensors)
+        self._dump_tensors = {name: DumpTensor(dump, name) for name in tensors}
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        return {name: tensor.read_iteration(feed_index) for name, tensor in self._dump_tensors.items()}
+
+
+class DumpRun(DumpIterations):
+    """A dump of the network's tensors, which is read in the feeds of the samples.
+
+    Args:
+        run: The run; a name of "" stands for the name of the dump.
+        all_samples: All samples of the data, in their order. The dump was made of these samples.
+        samples: The samples among them that the run is measured on.
         uses_inputs: Read the inputs of the network from the dump, and not the tensors that it computes.
 
     Raises:
         InputError: the dump has none of the network's tensors, other shapes, or another number of samples.
     """
 
-    def __init__(self, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
-        if samples.is_random:
+    def __init__(self, run: Run, dump: Dump, network: Network, all_samples: Samples, samples: Samples, *,
+                 uses_inputs: bool = False) -> None:
+        if all_samples.is_random:
             raise InputError(f"{dump.source} needs the samples that it was made from", "the inputs here are random",
                              "Name them with --data.")
-        self.name = dump.source
-        self.source_files = dump.files
         fed = {info.name for info in network.inputs}
         tensor_names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
-        self.available_tensors = frozenset(tensor_names)
-        self.extra_tensors = tuple(
+        super().__init__(run, dump, tensor_names, [
             name for name in dump.tensor_names
-            if name not in network.producer and name not in fed and name not in samples.label_names)
+            if name not in network.producer and name not in fed and name not in all_samples.label_names
+        ])
         if not tensor_names:
             raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
         self._tensor_types = {name: _find_reference_dtype(network, name) for name in tensor_names}
-        self._dump_tensors = {name: DumpTensor(dump, name) for name in tensor_names}
         self._rows_per_sample: dict[str, int] = {}
+        self._samples = samples
         for name in tensor_names:
-            self._check_type_and_shape(dump, network, samples, name)
+            self._check_type_and_shape(dump, network, all_samples, name)
 
     def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
         """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
@@ -137,9 +129,9 @@ class DumpedOutputs:
                 f"{counted_noun_text(len(samples), 'feed')}",
                 "Save the outputs for all samples of --data, in their order.")
 
-    def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
-        number, first = samples.feed_position(feed_index)
-        count = samples.count_samples_of_feed(feed_index)
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        number, first = self._samples.feed_position(feed_index)
+        count = self._samples.count_samples_of_feed(feed_index)
         arrays = {}
         for name, rows in self._dump_tensors.items():
             rows_per_sample = self._rows_per_sample.get(name)
@@ -148,9 +140,6 @@ class DumpedOutputs:
             with np.errstate(over="ignore"):
                 arrays[name] = np.asarray(array, self._tensor_types[name])
         return arrays
-
-    def close(self) -> None:
-        ...
 
 
 class NoCommonTensorsError(InputError):
@@ -202,25 +191,26 @@ def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
     return np.dtype(np.float32) if is_float(declared) and declared.itemsize < 4 else declared
 
 
-class NetworkOutputs:
-    """The tensors of another network on the same samples, used as a reference and executed as written in its file.
+class NetworkRun(IndexedRunSource):
+    """Another network, executed as it is written.
 
     Args:
+        run: The run; a name of "" stands for that of the file.
         requested_tensors: The tensors to yield, as far as the other network has them.
 
     Raises:
         InputError: the file cannot be read or executed, has other inputs, or has none of the tensors.
     """
 
-    def __init__(self, path: Path, network: Network, backend: Backend, requested_tensors: Sequence[str]) -> None:
-        self.name = path.name
+    def __init__(self, run: Run, network: Network, samples: Samples, backend: Backend,
+                 requested_tensors: Sequence[str]) -> None:
+        path = Path(run.file_path)
         model, files = read_model(path)
-        self.source_files = (path, *files)
         model_tensors = {value.name for node in model.graph for value in node.outputs}
         outputs = [value.name or "" for value in model.graph.outputs]
         common = [name for name in requested_tensors if name in model_tensors]
-        self.available_tensors = frozenset(common)
-        self.extra_tensors = tuple(name for name in outputs if name not in network.producer)
+        super().__init__(replace(run, name=run.name or path.name, files=(path, *files)), common,
+                         [name for name in outputs if name not in network.producer])
         if not common:
             raise no_common_tensors_error(path.name, outputs, network.name, list_tensor_outputs(network))
         own = {info.name for info in network.inputs}
@@ -231,15 +221,15 @@ class NetworkOutputs:
                              f"{network.name} takes {name_list_text([info.name for info in network.inputs])}",
                              f"Export both with the same inputs; {near[0]}?")
         self._tensor_types = {name: _find_reference_dtype(network, name) for name in common}
-        self._model, self._backend = extract_subgraph_of_outputs(model, common), backend
+        self._model, self._backend, self._samples = extract_subgraph_of_outputs(model, common), backend, samples
         self._runner: Runner | None = None
 
-    def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
         if self._runner is None:
-            self._runner = load_adaptive_runner(self._backend, self._model, samples, optimize=False)
+            self._runner = load_adaptive_runner(self._backend, self._model, self._samples, optimize=False)
         types = {info.name: info.dtype for info in self._runner.inputs}
-        feed = {name: array.astype(types[name], copy=False) for name, array in samples.read_feed(feed_index).items()
-                if name in types}
+        feed = self._samples.read_feed(feed_index)
+        feed = {name: array.astype(types[name], copy=False) for name, array in feed.items() if name in types}
         arrays = self._runner.run(feed, sorted(self.available_tensors))
         with np.errstate(over="ignore"):
             return {
@@ -253,23 +243,22 @@ class NetworkOutputs:
             self._runner = None
 
 
-def open_external_outputs(reference_spec: str, network: Network, get_samples: Callable[[], Samples],
-                          get_backend: Callable[[],
-                                                Backend], judged_outputs: Sequence[JudgedOutput]) -> ExternalOutputs:
-    """Opens the reference that the user named: another network, or a dump of tensors.
+def open_file_run(run: Run, network: Network, all_samples: Samples, samples: Samples, backend: Backend,
+                  judged_outputs: Sequence[JudgedOutput]) -> IndexedRunSource:
+    """Opens a run of another network, or of a dump of tensors.
 
     Raises:
-        InputError: see `DumpedOutputs` and `NetworkOutputs`.
+        InputError: see `DumpRun` and `NetworkRun`.
     """
-    if is_network_file(reference_spec):
+    if run.kind is RunKind.NETWORK_FILE:
         requested_tensors = dict.fromkeys(
             (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs)))
-        return NetworkOutputs(Path(reference_spec), network, get_backend(), tuple(requested_tensors))
-    return DumpedOutputs(open_dump(reference_spec), network, get_samples())
+        return NetworkRun(run, network, samples, backend, tuple(requested_tensors))
+    return DumpRun(run, open_dump(run.file_path), network, all_samples, samples)
 
 
-def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], external_outputs: ExternalOutputs,
-                                network: Network, is_named_by_user: bool) -> tuple[JudgedOutput, ...]:
+def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], reference: IndexedRunSource, network: Network,
+                                is_named_by_user: bool) -> tuple[JudgedOutput, ...]:
     """Returns the judged outputs that a reference has.
 
     Args:
@@ -278,21 +267,15 @@ def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], external
     Raises:
         InputError: a named output is missing, or all outputs are.
     """
-    available = tuple(judged_output for judged_output in judged_outputs
-                      if judged_output.tensor in external_outputs.available_tensors)
-    missing = [
-        judged_output.tensor
-        for judged_output in judged_outputs
-        if judged_output.tensor not in external_outputs.available_tensors
-    ]
+    available = tuple(output for output in judged_outputs if output.tensor in reference.available_tensors)
+    missing = [output.tensor for output in judged_outputs if output.tensor not in reference.available_tensors]
     if missing and (is_named_by_user or not available):
-        raise no_common_tensors_error(external_outputs.name,
-                                      sorted(external_outputs.available_tensors) + list(external_outputs.extra_tensors),
-                                      network.name, missing)
+        raise no_common_tensors_error(reference.run.name, [*sorted(reference.available_tensors),
+                                                           *reference.extra_tensors], network.name, missing)
     return available
 
 
-def collect_reference_info(external_outputs: ExternalOutputs, network: Network, metric_tensors: Sequence[str],
+def collect_reference_info(reference: IndexedRunSource, network: Network, metric_tensors: Sequence[str],
                            judged_outputs: Sequence[JudgedOutput]) -> ReferenceInfo:
     """Returns the description of a reference: its name, and the tensors that it or the network lacks.
 
@@ -300,13 +283,11 @@ def collect_reference_info(external_outputs: ExternalOutputs, network: Network, 
         metric_tensors: The tensors that the metric receives.
         judged_outputs: The outputs that would be judged without a reference.
     """
-    unjudged = dict.fromkeys(judged_output.tensor
-                             for judged_output in judged_outputs
-                             if judged_output.tensor not in external_outputs.available_tensors)
-    missing_tensors = tuple(name for name in list_tensor_outputs(network)
-                            if name not in external_outputs.available_tensors)
-    return ReferenceInfo(external_outputs.name, external_outputs.extra_tensors, missing_tensors,
-                         set(metric_tensors) <= external_outputs.available_tensors, tuple(unjudged))
+    available = reference.available_tensors
+    unjudged = dict.fromkeys(output.tensor for output in judged_outputs if output.tensor not in available)
+    missing_tensors = tuple(name for name in list_tensor_outputs(network) if name not in available)
+    return ReferenceInfo(reference.run.name, reference.extra_tensors, missing_tensors,
+                         set(metric_tensors) <= available, tuple(unjudged))
 
 
 def reference_notes(reference_info: ReferenceInfo, network_name: str, has_metric: bool) -> list[str]:

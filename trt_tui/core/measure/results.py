@@ -12,10 +12,10 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import AccuracyIntervals
 from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
-    NOT_MEASURED,
     SIMULATED_MARK,
     builder_device_text,
     escape_hidden_characters,
@@ -131,17 +131,6 @@ class Accuracy:
         return next(iter(self.metric.values()), None)
 
 
-def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
-    """Returns the text of an accuracy's worst value of an error metric, with a mark such as "~" before the number.
-
-    The SQNR is that of `Accuracy.worst_output`.
-    """
-    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_errors is not None:
-        return accuracy.worst_errors.sqnr_text(mark)
-    value = accuracy.find_worst_value(metric) if accuracy is not None else None
-    return NOT_MEASURED if value is None else metric.value_text(value, mark)
-
-
 @dataclass(frozen=True)
 class GroupErrors:
     """The errors and FP16 range of one group in one run.
@@ -159,6 +148,7 @@ class GroupErrors:
             examined.
         fp16_largest_layer: The layer that computes it.
         fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" if FP16 was not examined.
+        weight_sqnr_db: SQNR of each quantized weight against FP32, by the layer that reads it; None if it is exact.
     """
 
     precision: Precision
@@ -171,6 +161,7 @@ class GroupErrors:
     fp16_largest: float | None = None
     fp16_largest_layer: str = ""
     fp16_state: str = ""
+    weight_sqnr_db: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -287,11 +278,21 @@ class RepeatedBuild:
 
 
 @dataclass(frozen=True)
-class EngineResult:
+class RunResult:
+    """The result of a run; a subclass holds what else is known of runs of its kind.
+
+    Attributes:
+        accuracy: The accuracy at the judged outputs; None if the run was not executed.
+    """
+
+    accuracy: Accuracy | None
+
+
+@dataclass(frozen=True)
+class EngineResult(RunResult):
     """The result of building a config with TensorRT: the engine's accuracy, latency, layers and build.
 
     Attributes:
-        accuracy: The accuracy of the engine's own outputs; None if it was built but cannot run on this machine.
         latency_ms: Median, minimum and maximum of the timed executions, in milliseconds.
         engine_bytes: Size of the engine.
         build_s: Duration of the build in seconds; 0 if the engine came from the cache.
@@ -319,7 +320,6 @@ class EngineResult:
         unequal_outputs: Outputs at which identical samples of one batch differ.
     """
 
-    accuracy: Accuracy | None
     builder_name: str
     latency_ms: tuple[float, float, float] | None = None
     engine_bytes: int | None = None
@@ -368,7 +368,7 @@ class EngineResult:
 
 
 @dataclass(frozen=True)
-class ExportedRun:
+class ExportedRun(RunResult):
     """The execution of a config's exported file by ONNX Runtime, without an engine and without a latency.
 
     It can refute a simulated result, but never confirms one.
@@ -376,13 +376,11 @@ class ExportedRun:
     Attributes:
         executor_name: The program that executed the file: ``ONNX Runtime 1.27.0 CPU``.
         provider: The execution provider, "cpu" or "cuda".
-        accuracy: The accuracy at the network's own outputs; None if the file was not executed.
         missing_reason: The reason why the file was not executed, "" if it was.
     """
 
     executor_name: str
     provider: str
-    accuracy: Accuracy | None = None
     missing_reason: str = ""
 
     @property
@@ -438,25 +436,45 @@ class ConfigResults:
     """All results of one config. New measurements are added to this object.
 
     Attributes:
-        accuracy: The simulated accuracy; None if nothing was measured yet.
-        exported_accuracy: For a typed or quantized file with parts that TensorRT refuses: the simulated accuracy of its
-            typed network without them.
+        runs: The results of the config's runs. A typed network has one if TensorRT refuses parts of a typed or
+            quantized file: the accuracy without these parts.
         group_errors: Errors by group name. ``has_all_group_errors`` is True once they cover all samples.
         shares: Error shares by group name, as far as they are measured.
-        engine_result: The result of building the config.
-        exported_run: The execution of its exported file; None if it was not requested.
         cumulative: The accuracy with the first 1, 2, ... groups of ``raised_order`` raised to FP32, the worst group
             first.
         preview: The preview of the config; None if it was not requested.
     """
 
-    accuracy: Accuracy | None = None
+    runs: dict[RunKind, RunResult] = field(default_factory=dict)
     group_errors: Mapping[str, GroupErrors] = field(default_factory=dict)
     shares: dict[str, ErrorShare] = field(default_factory=dict)
-    engine_result: EngineResult | None = None
-    exported_run: ExportedRun | None = None
     has_all_group_errors: bool = False
     raised_order: tuple[str, ...] = ()
     cumulative: tuple[Accuracy, ...] = ()
-    exported_accuracy: Accuracy | None = None
     preview: Preview | None = None
+
+    def get_accuracy(self, kind: RunKind) -> Accuracy | None:
+        """Returns the accuracy of a run; None if it was not measured."""
+        return self.runs[kind].accuracy if kind in self.runs else None
+
+    def store_accuracy(self, accuracy: Accuracy | None, kind: RunKind = RunKind.SIMULATED_CONFIG) -> None:
+        """Keeps the accuracy of a run of which nothing else is known, unless it is None."""
+        if accuracy is not None:
+            self.runs[kind] = RunResult(accuracy)
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """The simulated accuracy."""
+        return self.get_accuracy(RunKind.SIMULATED_CONFIG)
+
+    @property
+    def engine_result(self) -> EngineResult | None:
+        """The result of building the config; None if that was not asked for."""
+        result = self.runs.get(RunKind.BUILT_ENGINE)
+        return result if isinstance(result, EngineResult) else None
+
+    @property
+    def exported_run(self) -> ExportedRun | None:
+        """The execution of its exported file; None if that was not asked for."""
+        result = self.runs.get(RunKind.EXPORTED_FILE)
+        return result if isinstance(result, ExportedRun) else None

@@ -82,7 +82,7 @@ class SampleDependence:
     meaningless_accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
 
     def make_steady_output_caveats(self, output_names: Sequence[str]) -> tuple[Caveat, ...]:
-        """Returns a caveat for each of some judged outputs that hardly varies between samples."""
+        """Returns one caveat for each judged output that hardly varies between samples."""
         steady = [(name, self.variations_db[name])
                   for name in output_names
                   if self.variations_db.get(name, 0.0) < MAX_REPEAT_ERROR_DB]

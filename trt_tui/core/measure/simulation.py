@@ -33,7 +33,7 @@ from trt_tui.core.measure.judged_outputs import (
 from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, refuse_nan_in_judged_tensors
 from trt_tui.core.measure.metric_scoring import MetricScorer
-from trt_tui.core.measure.reference import ExternalOutputs
+from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.sample_dependence import SampleDependence
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.measure.user_metric import Metric
@@ -42,6 +42,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, ExecutionMode, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
+from trt_tui.formatting import counted_noun_text
 
 S = TypeVar("S", bound="Simulation")
 
@@ -64,7 +65,8 @@ class Simulation:
         boundary_type: The float type at inputs and outputs of INT8 layers in the first configs. If a config needs
             another type, the graph is loaded again with that type added.
         extra_tensors: Tensors that executions yield in addition to the judged ones.
-        reference_source: The reference, which has all judged tensors; None for FP32 of the network itself.
+        reference_source: The run that is the reference, which has all judged tensors; None for FP32 of the network
+            itself.
 
     Attributes:
         metric_tensors: Tensors that the metric receives; empty without a metric.
@@ -85,7 +87,7 @@ class Simulation:
         *,
         metric: Metric | None = None,
         boundary_type: Precision = Precision.FP16,
-        reference_source: ExternalOutputs | None = None,
+        reference_source: IndexedRunSource | None = None,
         extra_tensors: Sequence[str] = (),
     ) -> None:
         self.network = network
@@ -129,6 +131,7 @@ class Simulation:
         if self.metric is not None:
             names += metric_tensors
         self.fetched_tensors = tuple(dict.fromkeys(names))
+        _refuse_tensors_without_sample_rows(network, samples, self.fetched_tensors)
         self._original: Simulation | None = None
         self._sample_positions: tuple[Sequence[SamplePosition], ...] = ()
 
@@ -390,10 +393,10 @@ class Simulation:
         if self.reference_source is None:
             return self.get_fp32_outputs(feed_index)
         if feed_index not in self._reference_cache:
-            arrays = self.reference_source.get_outputs(self.samples, feed_index)
+            arrays = self.reference_source.get_outputs(feed_index)
             arrays = {tensor: arrays[tensor] for tensor in self.fetched_tensors if tensor in arrays}
             refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, arrays,
-                                         self.reference_source.name)
+                                         self.reference_source.run.name)
             if len(arrays) < len(self.fetched_tensors):
                 arrays = self.get_fp32_outputs(feed_index) | arrays
             self._reference_cache.put(feed_index, arrays)
@@ -407,7 +410,8 @@ class Simulation:
         """
         if feed_index not in self._fp32_cache:
             result, _ = next(self.execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
-            refuse_undeclared_output_sizes(self.network, result)
+            refuse_undeclared_output_sizes(self.network, {name: self.samples.pad_rows(array, feed_index)
+                                                          for name, array in result.items()})
             if self.reference_source is None:
                 self._refuse_nan_in_fp32_outputs(feed_index, result)
             self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), result)
@@ -460,3 +464,21 @@ class Simulation:
             self._reference_row_sums[feed_index, output_name] = np.stack(
                 [np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
         return self._reference_row_sums[feed_index, output_name]
+
+
+def _refuse_tensors_without_sample_rows(network: Network, samples: Samples, tensors: Sequence[str]) -> None:
+    """Refuses tensors that have no row per sample if a batch is filled up, because copies of a sample would count.
+
+    Raises:
+        InputError: Names the tensor.
+    """
+    if samples.padding is None:
+        return
+    batch_size = samples.padding.batch_size
+    for tensor in tensors:
+        if (network.shape(tensor) or (None, ))[0] != batch_size:
+            raise InputError(
+                f"{tensor} has no row for each sample of the batch",
+                f"{counted_noun_text(samples.total_sample_count, 'sample')} do not fill the network's fixed batch of "
+                f"{batch_size}, and copies of a sample would count at this tensor",
+                f"Give a multiple of {batch_size} samples (--samples), or judge another tensor.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
-from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import judge_accuracy
@@ -32,21 +32,25 @@ class StageResult:
 
     Attributes:
         effect_text: The change that this stage makes, in a word or two: "quantization", "the build".
-        accuracy: The accuracy against the reference. None for a config, whose results are stored under the config.
+        result: The result against the reference; an `EngineResult` for an engine file. None for a config, whose results
+            are stored under the config.
         accuracy_to_previous: The accuracy against the previous stage at the common outputs; None for the first stage.
         other_accuracies: Accuracies against other runs, by name. Production is compared with the simulated and built
             runs.
-        engine_result: Layers, latency and size of an engine file.
         input_differences: The differences between the inputs that production has dumped and the local ones.
     """
 
     run: Run
     effect_text: str
-    accuracy: Accuracy | None = None
+    result: RunResult | None = None
     accuracy_to_previous: Accuracy | None = None
     other_accuracies: tuple[tuple[str, Accuracy], ...] = ()
-    engine_result: EngineResult | None = None
     input_differences: tuple[InputDifference, ...] = ()
+
+    @property
+    def engine_result(self) -> EngineResult | None:
+        """The layers, latency and size of an engine in a file; None for another run."""
+        return self.result if isinstance(self.result, EngineResult) else None
 
 
 def parse_stage_run(stage_text: str) -> Run:
@@ -62,7 +66,7 @@ def parse_stage_run(stage_text: str) -> Run:
         run = name.removeprefix("trt-")
         if run not in STAGE_RUNS:
             raise InputError(f"--stage {stage_text}: unknown stage",
-                f"without a file available: {', '.join(STAGE_RUNS)}, and as built "
+                f"available without a file: {', '.join(STAGE_RUNS)}, and as built "
                 f"{', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
         return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)

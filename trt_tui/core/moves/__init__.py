@@ -1,1 +1,1 @@
-"""What a precision config is made of, and its file."""
+"""The precision config: its moves, its keep rules and its file, precision.json."""

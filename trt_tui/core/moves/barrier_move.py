@@ -1,7 +1,7 @@
-"""The move that keeps a tensor as an output of the network, so that TensorRT cannot fuse across it: a fusion barrier.
+"""The move that makes a fusion barrier: it keeps a tensor as a network output, so that TensorRT cannot fuse across it.
 
-People work around a kernel that computes something else that way. A debug mark would not do: it breaks no fusion, in
-TensorRT-RTX 1.7 at least, so the tensor is an output that nobody has to read.
+A fusion barrier is a workaround for a fused kernel that computes wrong values. A debug mark would not suffice, because
+it prevents no fusion (observed in TensorRT-RTX 1.7). The tensor is therefore an output that no application has to read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,8 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 
 
 class _LayerOutputSubjectKind(SubjectKind):
-    """Tensors that layers yield; a group's are those that leave it."""
+    """Layer outputs as the subjects of fusion barriers. The subjects of a fusion group are the tensors that leave the
+    group."""
 
     noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a barrier has no value"
 
@@ -37,14 +38,17 @@ class _LayerOutputSubjectKind(SubjectKind):
 
 @dataclass(frozen=True)
 class BarrierMove(Move):
-    """A tensor that is an output of what is lowered, and who said so."""
+    """A fusion barrier: one tensor becomes an additional output of the lowered network.
+
+    Attributes:
+        reason: The origin of the move, such as "user".
+    """
 
     kind, subject_kind, effect_key = "barrier", _LayerOutputSubjectKind(), True
 
     reason: str = "user"
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why the tensor cannot be an output; see `Move.refusal_reason`."""
         if any(info.name == subject for info in network.outputs):
             return "it is already a network output"
         producer = next((layer for layer in network.layers if subject in layer.outputs), None)

@@ -1,8 +1,8 @@
-"""The move that folds the mean error of an INT8 layer into its bias.
+"""The bias correction move: the mean error of an INT8 layer is subtracted from its bias.
 
-Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section
-4.2: quantized weights shift a layer's mean result by ``E[W'x'] - E[Wx]``, which its bias can take back. The means are
-measured on the calibration samples (appendix D there).
+Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section 4.2.
+Quantized weights shift the mean result of a layer by ``E[W'x'] - E[Wx]``, and a changed bias can compensate for that.
+The means are measured on the calibration samples (appendix D of the paper).
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from trt_tui.core.precision import Precision
 
 @dataclass(frozen=True)
 class BiasCorrectionMove(Move):
-    """What is added to the bias of a layer while it runs in INT8.
+    """A correction that is added to the bias of a layer as long as the layer runs in INT8.
 
     Attributes:
-        shift: One number for each output channel, in the layer's own units; see `trt_tui.core.moves.vectors`.
+        shift: One number for each output channel in the layer's own units, encoded by `trt_tui.core.moves.vectors`.
     """
 
     edits_constants = has_measured_values = True
@@ -33,11 +33,9 @@ class BiasCorrectionMove(Move):
 
     @property
     def effect_key(self) -> str:
-        """The shift."""
         return self.shift
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why nothing can be added there; see `Move.refusal_reason`."""
         bias = network.zero_cost_support.biases.get(subject)
         if bias is None:
             return "it cannot run in INT8, so there is no weight error to correct"
@@ -45,7 +43,10 @@ class BiasCorrectionMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """The bias, while the group runs in INT8; see `Move.find_constant_edits`."""
+        """Returns the edit of the bias constant if the fusion group runs in INT8, and no edit if not.
+
+        Implements `Move.find_constant_edits`.
+        """
         bias = network.zero_cost_support.biases[subject]
         if bias.port is None or default_precisions.precision_of(network.get_group(subject)) is not Precision.INT8:
             return {}

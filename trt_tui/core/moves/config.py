@@ -20,17 +20,18 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 M = TypeVar("M", bound=Move)
 MoveKey = tuple[str, str]
-"""The kind of a move and its target."""
+"""The kind of a move and its subject, the name of a group or tensor."""
 
 
 @dataclass(frozen=True)
 class PrecisionConfig(DefaultPrecisions):
-    """Which group runs in what. Immutable: every change makes a new config.
+    """The precision config: default precisions and moves, which together give every fusion group a precision.
 
-    Two configs are equal if they decide the same (`comparison_key`), whoever made the moves.
+    A config is immutable; every change creates a new config. Two configs are equal if their decisions have the same
+    effect (`comparison_key`), whatever the origin of their moves.
 
     Attributes:
-        moves: What was decided beside the defaults, by kind and target.
+        moves: The decisions that differ from the defaults, by kind and subject.
     """
 
     moves: Mapping[MoveKey, Move] = field(default_factory=dict)
@@ -42,7 +43,6 @@ class PrecisionConfig(DefaultPrecisions):
         return PrecisionConfig, (self.quantized, self.other, self.tf32, dict(self.moves))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both decide the same, for whatever reasons."""
         if not isinstance(other, PrecisionConfig):
             return NotImplemented
         return self is other or self.comparison_key() == other.comparison_key()
@@ -51,7 +51,8 @@ class PrecisionConfig(DefaultPrecisions):
         return hash(self.comparison_key())
 
     def comparison_key(self) -> tuple[object, ...]:
-        """Equal for configs that lower to the same networks: who decided is no part of it."""
+        """Returns a key that is equal for configs that lower to the same networks. The origin of moves is not part of
+        the key."""
         return self._cached_comparison_key
 
     @cached_property
@@ -67,13 +68,19 @@ class PrecisionConfig(DefaultPrecisions):
     @classmethod
     def from_precision(cls, precision: Precision, other_precision: Precision = Precision.FP16,
                        tf32: bool = False) -> PrecisionConfig:
-        """Everything in one precision; where that is of codes, ``other_precision`` is what the rest runs in."""
+        """Builds a config with one precision for all fusion groups.
+
+        If the precision is a quantized type, groups that cannot be quantized have ``other_precision``.
+        """
         return cls(precision, other_precision if precision in QUANTIZED_TYPES else precision.value_type, tf32)
 
     @cached_property
     def precision_steps(self) -> tuple[Precision, ...]:
-        """What one key press up or down steps through, lowest first: the codes and the 16-bit types in use, those of
-        `DEFAULT_STEPS` where none is, and FP32."""
+        """The precisions that one key press up or down steps through, lowest first.
+
+        They are the quantized types and 16-bit types that the config uses, and FP32. If the config uses no quantized
+        type or no 16-bit type, that of `DEFAULT_STEPS` is included.
+        """
         used = {self.quantized, self.other, *(precision.precision for precision in self.precision_moves.values())}
         precision_families = (QUANTIZED_TYPES, (Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16))
         precisions = [
@@ -84,12 +91,15 @@ class PrecisionConfig(DefaultPrecisions):
 
     @property
     def uses_only_file_precisions(self) -> bool:
-        """Whether every group has what it has in the network's own file."""
+        """True if every fusion group keeps the precision of the network's own file."""
         return self.quantized is Precision.FILE and not self.moves
 
     def find_main_quantized_type(self, network: NetworkOutline) -> Precision:
-        """The codes that the groups of a network mostly are in, by a file's own precisions too; where none is, those
-        that the config's default names, else INT8."""
+        """Returns the quantized type that most quantized fusion groups of a network have.
+
+        File precisions count as the precision that they resolve to. If no group is quantized, the result is the
+        quantized type of the config's default, or INT8.
+        """
         counts = Counter(
             quantized_type for group in network.groups
             if (quantized_type := group.resolve_file_precision(self.precision_of(group))) in QUANTIZED_TYPES)
@@ -98,17 +108,19 @@ class PrecisionConfig(DefaultPrecisions):
         return self.quantized if self.quantized in QUANTIZED_TYPES else Precision.INT8
 
     def find_main_low_precision(self, network: NetworkOutline) -> Precision:
-        """The codes in use, or of a config without any the 16-bit type that most groups are in, if there is one."""
+        """Returns the quantized type in use, or the most frequent 16-bit type if the config quantizes nothing.
+
+        FP16 if the config uses no 16-bit type either.
+        """
         quantized_type = self.find_main_quantized_type(network)
         counts = Counter(group.resolve_file_precision(self.precision_of(group)).value_type for group in network.groups)
         if counts[quantized_type] or self.quantized in QUANTIZED_TYPES:
             return quantized_type
         return max((Precision.FP16, Precision.BF16, quantized_type), key=lambda precision: counts[precision])
 
-    # -- moves --------------------------------------------------------------------------------------------------
+    # -- moves ----------------------------------------------------------------------------------------------------
 
     def get_moves(self, move_class: type[M]) -> Mapping[str, M]:
-        """The moves of a kind, by target."""
         return MappingProxyType(
             {subject: move
              for (_, subject), move in self.moves.items()
@@ -116,20 +128,25 @@ class PrecisionConfig(DefaultPrecisions):
 
     @cached_property
     def precision_moves(self) -> Mapping[str, PrecisionMove]:
-        """The precisions that were chosen, by group name."""
+        """The moves that set a precision, by group name."""
         return self.get_moves(PrecisionMove)
 
     @cached_property
     def range_moves(self) -> Mapping[str, RangeMove]:
-        """The ranges that differ from the calibration, by tensor name."""
+        """The moves that replace a calibrated range, by tensor name."""
         return self.get_moves(RangeMove)
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
-        """The config with moves, by target, in place of those of the same kind on the same target."""
+        """Returns the config with added moves, given by subject. A move replaces the earlier move of its kind on its
+        subject."""
         return replace(self, moves={**self.moves, **{(move.kind, subject): move for subject, move in moves.items()}})
 
     def without_moves(self, move_class: type[Move], subjects: Iterable[str] | None = None) -> PrecisionConfig:
-        """The config without the moves of a kind: those on some targets, or all."""
+        """Returns the config without the moves of one kind on some groups or tensors.
+
+        Args:
+            subjects: The groups or tensors; None for all.
+        """
         removed_subjects = None if subjects is None else set(subjects)
         return replace(
             self,
@@ -138,25 +155,26 @@ class PrecisionConfig(DefaultPrecisions):
                    if kind_name != move_class.kind or removed_subjects is not None and subject not in removed_subjects})
 
     def find_moves_on_group(self, group: FusionGroup) -> Iterator[tuple[str, Move]]:
-        """The moves on a group and on the tensors that it reads in INT8, with their targets, by kind."""
+        """Yields the moves on a fusion group and on the tensors that it reads in INT8. Each move follows its
+        subject."""
         for move_class in MOVE_KINDS.values():
             yield from ((subject, self.moves[move_class.kind, subject])
                         for subject in dict.fromkeys(move_class.subject_kind.list_subjects_of_group(group))
                         if (move_class.kind, subject) in self.moves)
 
     def list_moves(self, network: NetworkOutline) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
-        """The kinds of which there are moves, and these with their targets in network order."""
+        """Yields each kind of move that the config contains, with its moves and their subjects in network order."""
         for move_class in MOVE_KINDS.values():
             subjects = [subject for kind_name, subject in self.moves if kind_name == move_class.kind]
             if subjects:
                 yield move_class, [(subject, self.moves[move_class.kind, subject])
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
 
-    # -- precisions ---------------------------------------------------------------------------------------------
+    # -- precisions -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _precision_by_moved_group(self) -> dict[str, Precision]:
-        """The precision that moves have a group run in, by its name."""
+        """The precisions that moves give to fusion groups, by group name."""
         requested: dict[str, Precision] = {}
         for kind in MOVE_KINDS:
             for (kind_name, subject), move in self.moves.items():
@@ -165,26 +183,28 @@ class PrecisionConfig(DefaultPrecisions):
         return requested
 
     def requested_precision(self, group: FusionGroup) -> Precision:
-        """The precision that a group would be given, whether it can run in it or not."""
+        """Returns the precision that the config requests for a fusion group, even if the group cannot run in it."""
         return self._precision_by_moved_group.get(group.name, self.quantized)
 
     def precision_of(self, group: FusionGroup) -> Precision:
-        """The precision a group is asked to run in."""
         precision = self._precision_by_moved_group.get(group.name)
         return precision if precision is not None else self.default_precision_of(group)
 
     def precision_by_group(self, network: NetworkOutline) -> dict[str, Precision]:
-        """The asked precision of every group, by group name, in network order."""
+        """Returns the requested precision of every fusion group, by group name, in network order."""
         return {group.name: self.precision_of(group) for group in network.groups}
 
     @cached_property
     def groups_kept_by_rule(self) -> frozenset[str]:
-        """Names of the groups that keep their precision by rule."""
+        """The names of the fusion groups whose precision a keep rule fixes."""
         return frozenset(subject for (_, subject), move in self.moves.items() if move.keeps_precision)
 
     def with_group_precision(self, groups: Iterable[FusionGroup], precision: Precision,
                              reason: str = "user") -> PrecisionConfig:
-        """The config that gives groups a precision; those that cannot run in it, or are held, keep what they have."""
+        """Returns the config with one precision for some fusion groups.
+
+        Groups that cannot run in the precision, and groups that a keep rule fixes, are left unchanged.
+        """
         changeable = [
             group for group in groups
             if precision in group.allowed_precisions and group.name not in self.groups_kept_by_rule
@@ -197,11 +217,14 @@ class PrecisionConfig(DefaultPrecisions):
         return self.without_group_precision(changeable).with_moves(new_moves)
 
     def without_group_precision(self, groups: Iterable[FusionGroup]) -> PrecisionConfig:
-        """Returns groups to the defaults."""
+        """Returns the config with default precisions for some fusion groups."""
         return self.without_moves(PrecisionMove, (group.name for group in groups))
 
     def with_toggled_fp32(self, groups: Iterable[FusionGroup]) -> PrecisionConfig:
-        """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
+        """Returns the config with some fusion groups toggled between FP32 and their default precisions.
+
+        If all groups run in FP32, they return to their defaults. If not, all are raised to FP32.
+        """
         groups = [
             group for group in groups
             if len(group.allowed_precisions) > 1 and group.name not in self.groups_kept_by_rule
@@ -211,27 +234,30 @@ class PrecisionConfig(DefaultPrecisions):
         return self.with_group_precision(groups, Precision.FP32)
 
     def find_raised_groups(self, network: NetworkOutline) -> tuple[str, ...]:
-        """Names of the groups that run in a higher precision than the defaults give them, in network order."""
+        """Returns the names of the fusion groups with a higher precision than by default, in network order."""
         return tuple(
             group.name for group in network.groups if group.name in self._precision_by_moved_group
             and group.precision_rank(self.precision_of(group)) > group.precision_rank(self.default_precision_of(group)))
 
-    # -- ranges -------------------------------------------------------------------------------------------------
+    # -- ranges ---------------------------------------------------------------------------------------------------
 
     def with_range(self, tensor: str, range_move: RangeMove | None) -> PrecisionConfig:
-        """Replaces the range of a tensor, or returns it to the calibrated one."""
+        """Returns the config with another range for a tensor. None restores the calibrated range."""
         return self.without_moves(RangeMove, (tensor,)) if range_move is None else self.with_moves({tensor: range_move})
 
     def without_measured_moves(self) -> PrecisionConfig:
-        """The config without the moves that hold figures: ranges of a method, factors of channels, shifts of biases."""
+        """Returns the config without moves that contain measured values.
+
+        Measured values are ranges of a method, factors of channels and shifts of biases.
+        """
         return replace(self, moves={key: move for key, move in self.moves.items() if not move.has_measured_values})
 
 
-# -- between two configs ----------------------------------------------------------------------------------------------
+# -- differences of two configs -----------------------------------------------------------------------------------
 
 
 def count_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig) -> int:
-    """How many decisions, default precisions included, differ between two configs."""
+    """Returns the number of decisions that differ between two configs, including default precisions."""
     def list_effect_keys(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
         return {(key, move.effect_key) for key, move in config.moves.items()}
 
@@ -242,7 +268,10 @@ def count_config_differences(first_config: PrecisionConfig, second_config: Preci
 
 def move_tables(config: PrecisionConfig,
                 network: NetworkOutline) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """The moves of each kind as a table: its header, and rows of target, operator (of a group), what, by whom."""
+    """Yields a table of the moves of each kind: a header, and a row for each move.
+
+    The columns are the group or tensor, the operator (groups only), the decision and its origin.
+    """
     for move_class, moves in config.list_moves(network):
         if move_class.subject_kind is GROUP_SUBJECTS:
             yield ((move_class.subject_kind.noun, "operator", MOVE_TEXTS[move_class.kind].column, "set by"), [
@@ -255,7 +284,8 @@ def move_tables(config: PrecisionConfig,
 
 @dataclass(frozen=True)
 class ConfigDifference:
-    """A line of the comparison of two configs: the kind of move, its target, and in words what each has there."""
+    """One line in the comparison of two configs: the kind of move, its subject, and the decision of each config as
+    text."""
 
     move_class: type[Move]
     subject: str
@@ -265,11 +295,11 @@ class ConfigDifference:
 
 def list_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig,
                             network: NetworkOutline) -> list[ConfigDifference]:
-    """What differs between two configs in words, by kind, in network order."""
+    """Returns the differences between two configs as texts, by kind of move and in network order."""
     lines = []
     for move_class in MOVE_KINDS.values():
         subjects = {subject for config in (first_config, second_config) for subject in config.get_moves(move_class)}
-        if move_class.subject_kind is GROUP_SUBJECTS:  # their defaults may differ
+        if move_class.subject_kind is GROUP_SUBJECTS:  # the defaults of the two configs may differ
             subjects |= {group.name for group in network.groups}
         for subject in move_class.subject_kind.sort_subjects(network, subjects):
             moves = [config.moves.get((move_class.kind, subject)) for config in (first_config, second_config)]
@@ -283,7 +313,10 @@ def list_config_differences(first_config: PrecisionConfig, second_config: Precis
 
 def find_next_precision(group: FusionGroup, precision: Precision, is_increase: bool,
                         precision_steps: Sequence[Precision] = DEFAULT_STEPS) -> Precision:
-    """The next precision of a ladder that the group can run in, or the same one at an end."""
+    """Returns the next higher or lower precision of ``precision_steps`` in which a fusion group can run.
+
+    At the end of the steps, the current precision is returned.
+    """
     current_rank = group.precision_rank(precision)
     candidates = [
         candidate for candidate in precision_steps if candidate in group.allowed_precisions and (

@@ -1,7 +1,8 @@
-"""precision.json: a precision config, the ranges it needs and what was measured with it, as a file.
+"""The file precision.json: a precision config, the ranges that it needs, and the results measured with it.
 
-Version 2 holds moves and is ``schemas/precision-config-v2.json``. Layers stand in it by node name, every layer of a
-group that was given a precision, so that a reader that knows nothing of groups can apply it. Version 1 is read too.
+Version 2 contains moves, as ``schemas/precision-config-v2.json`` describes. Layers are listed by node name, and every
+layer of a fusion group with a precision is listed. A reader that knows nothing about groups can therefore apply the
+file. Version 1 can be read too.
 """
 
 import base64
@@ -53,16 +54,16 @@ AmaxEntry = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A config as read from a file, checked against a network.
+    """A config read from a file and checked against a network.
 
     Attributes:
-        config: The defaults and the moves, ranges that override the calibrated ones among them.
-        calibration: The ranges, and how they were measured, as far as the file says; without ranges if it has none.
-        has_stale_ranges: Whether the network's weights are others than those the ranges were measured on.
-        warnings: What was ignored and what to mind, one sentence each.
-        tolerance: The tolerance that the config was made for, "" if the file has none.
-        evidence: What was measured with it ("simulated", "engine"), as the file has it.
-        made_with: Versions it was made with, as the file has them.
+        config: The default precisions and the moves, including ranges that replace the calibrated ranges.
+        calibration: The ranges and their method, samples and data hash, as far as the file contains them.
+        has_stale_ranges: True if the ranges were measured on other weights than those of the network.
+        warnings: The ignored entries and other cautions, one sentence each.
+        tolerance: The tolerance that the config was made for; "" if the file has none.
+        evidence: The results measured with the config ("simulated", "engine"), as in the file.
+        made_with: Versions of the software that made the config, as in the file.
     """
 
     config: PrecisionConfig
@@ -74,7 +75,7 @@ class LoadedConfig:
     made_with: dict[str, Any] = field(default_factory=dict)
 
 
-# -- the shape of a file --------------------------------------------------------------------------------------------
+# -- the entries of a file ----------------------------------------------------------------------------------------
 
 
 class _ModelEntry(msgspec.Struct):
@@ -104,7 +105,7 @@ class _CalibrationEntry(msgspec.Struct):
 
 
 class _ConfigFile(msgspec.Struct, kw_only=True):
-    """What every version has."""
+    """The entries that all versions of precision.json have in common."""
 
     format: str
     version: int
@@ -117,12 +118,12 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     made_with: dict[str, Any] = {}
 
     def iterate_move_entries(self) -> Iterator[MoveEntry]:
-        """Its moves, each with its place in the file."""
+        """Yields the moves of the file, each with its location in the file."""
         raise NotImplementedError
 
 
 class _ConfigFileVersion1(_ConfigFile, kw_only=True):
-    """A precision for each layer, and ranges."""
+    """Version 1 of precision.json: a precision for each layer, and ranges."""
 
     layers: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
@@ -135,7 +136,7 @@ class _ConfigFileVersion1(_ConfigFile, kw_only=True):
 
 
 class _ConfigFileVersion2(_ConfigFile, kw_only=True):
-    """Moves."""
+    """Version 2 of precision.json: a list of moves."""
 
     moves: list[dict[str, Any]] = []
 
@@ -146,7 +147,7 @@ class _ConfigFileVersion2(_ConfigFile, kw_only=True):
 _FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFile]] = {1: _ConfigFileVersion1, CONFIG_VERSION: _ConfigFileVersion2}
 
 
-# -- writing --------------------------------------------------------------------------------------------------------
+# -- writing ------------------------------------------------------------------------------------------------------
 
 
 def config_text(
@@ -160,15 +161,15 @@ def config_text(
     sha256: str | None = None,
     weights_of: str = "",
 ) -> str:
-    """The text of a config's file. The same arguments give the same bytes.
+    """Returns the text of precision.json for a config. Equal arguments give equal bytes.
 
     Args:
-        weights_of: The name of the FP32 network that brings the weights of layers that are not as in the quantized
-            file; "" without one.
-        sha256: `Network.sha256` where it is known already; by default it is computed.
+        weights_of: The name of the FP32 network that supplies the weights of layers that are not in file precision; ""
+            if there is none.
+        sha256: The value of `Network.sha256`; None computes it.
 
     Raises:
-        InputError: the config has groups or ranges that the network lacks.
+        InputError: The config contains groups or ranges that the network lacks.
     """
     unknown_subjects = [subject for move_class, moves in config.list_moves(network) for subject, _ in moves
                         if not move_class.subject_kind.has_subject_name(network, subject)]
@@ -226,7 +227,7 @@ def config_text(
 
 
 def _sort_keys_recursively(json_value: Any) -> Any:
-    """Keys in order, and null where a number is not finite."""
+    """Returns a JSON value with sorted keys, and with null for each number that is not finite."""
     if isinstance(json_value, Mapping):
         return {str(key): _sort_keys_recursively(json_value[key]) for key in sorted(json_value, key=str)}
     if isinstance(json_value, (list, tuple)):
@@ -241,24 +242,26 @@ def _network_sha256(network: NetworkOutline) -> str:
 
 
 def _encode_layer_digests(network: NetworkOutline) -> str:
-    """Base64 of the first 3 bytes of each layer's hash, in network order; tells which layers differ."""
+    """Returns the first 3 bytes of each layer's hash in network order, as base64. A reader finds the changed layers
+    with them."""
     return base64.b64encode(b"".join(network.layer_digests[layer.name] for layer in network.layers)).decode("ascii")
 
 
-# -- reading --------------------------------------------------------------------------------------------------------
+# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def read_config(path: Path | str, network: NetworkOutline, *, force: bool = False, sha256: str | None = None
                 ) -> LoadedConfig:
-    """Reads a config for a network.
+    """Reads a config from a file and checks it against a network.
 
     Args:
-        force: Take a config made for another structure; what does not fit is ignored and named in the warnings.
-        sha256: `Network.sha256` where it is known already; by default it is computed. "" leaves the weights unchecked.
+        force: True accepts a config made for another structure. Entries that do not fit are ignored and named in the
+            warnings.
+        sha256: The value of `Network.sha256`; None computes it. "" skips the check of the weights.
 
     Raises:
-        InputError: the file cannot be read, is no config of a known version, is for another structure, or has kinds of
-            move that are not known, or names layers, precisions or ranges that the network cannot have.
+        InputError: The file cannot be read, is not a config of a supported version, or was made for another structure.
+            Or the file has an unknown kind of move, or layers, precisions or ranges that the network cannot have.
     """
     with limit_file_reading(path):
         return _load_config(Path(path), network, force, sha256)
@@ -308,7 +311,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         hint = " If it was made with --reference, use that option here too." if (
             _has_only_quantized_weights(network) and not file.model.weights_of) else ""
         move_applier.warnings.append(
-            f"{path.name}: its {measured_text} were measured on other weights; they are ignored; calibrate "
+            f"{path.name}: its {measured_text} were measured on other weights and are ignored: calibrate "
             f"again.{hint}")
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
     return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence,
@@ -317,7 +320,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
 
 def _check_ranges(range_entries: Mapping[str, Any], file_location: str, file_name: str, network: NetworkOutline,
                   move_applier: FileMoveApplier) -> dict[str, float]:
-    """The amax by tensor name of those tensors that the network has."""
+    """Returns the amax of each tensor in a part of the file, without the tensors that the network lacks."""
     ranges = {
         tensor: convert_file_value(amax, AmaxEntry, file_name, f"{file_location}[{tensor!r}]")
         for tensor, amax in range_entries.items()
@@ -380,25 +383,27 @@ def _check_version(record: Mapping[str, Any], file_name: str) -> int:
 
 
 def _is_made_for_other_weights(config_sha256: str, compute_network_sha256: Callable[[], str]) -> bool:
-    """Whether a config was made for other weights, as far as that can be told."""
+    """Returns True if a config was made for other weights. False if either hash is missing."""
     return bool(config_sha256) and compute_network_sha256() not in ("", config_sha256)
 
 
-# -- is it for this network -----------------------------------------------------------------------------------------
+# -- check against the network ------------------------------------------------------------------------------------
 
 
 def _has_only_quantized_weights(network: NetworkOutline) -> bool:
-    """Returns True for a quantized network that is open without the FP32 network that it was made from."""
+    """Returns True for a quantized network that is open without its original FP32 network."""
     source_model = network.source_model if isinstance(network, Network) else None
     return source_model is not None and not source_model.replaced_constants
 
 
 def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig, force: bool,
                    move_applier: FileMoveApplier) -> None:
-    """Checks that no layer of a config needs the FP32 weights that it was made with, which are missing.
+    """Checks that no layer of a config needs FP32 weights that are missing, although the config was made with them.
+
+    If ``force`` is True, missing weights cause a warning.
 
     Raises:
-        InputError: a layer needs them.
+        InputError: A layer needs the missing weights.
     """
     if all(config.precision_of(group) is Precision.FILE for group in network.groups):
         return
@@ -413,8 +418,10 @@ def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, 
 
 def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,
                         tf32: bool) -> PrecisionConfig:
-    """The defaults of a config on a network in FP32, where it leaves layers as another file has them: these are given
-    the precisions that come nearest to that."""
+    """Returns the default precisions on an FP32 network for a config that was made for a quantized file.
+
+    Layers in file precision get a precision move to the nearest precision instead.
+    """
     precisions = {named_move.value for named_move in Precision}
     move_applier.moves = [
         named_move for named_move in move_applier.moves if named_move.move.effect_key != Precision.FILE.value
@@ -431,7 +438,8 @@ def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMo
 
 def _check_structure(file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier,
                      force: bool) -> None:
-    """Refuses a config for another structure, or warns where that was asked for."""
+    """Refuses a config that was made for another network structure. If ``force`` is True, a warning is added
+    instead."""
     differs = _structure_difference_text(network, model, move_applier.find_unknown_names(PrecisionMove.subject_kind))
     if not force:
         raise InputError(f"{file_name} was made for another structure than {network.name}",

@@ -1,4 +1,5 @@
-"""The move that keeps a fusion group in a precision by rule: no other move lowers it or takes it back."""
+"""The move that a keep rule makes: it fixes the precision of a fusion group, and no other move changes that
+precision."""
 
 from dataclasses import dataclass
 
@@ -7,12 +8,17 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 
 KEEP_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16)
-"""What rules can keep layers in."""
+"""The precisions that a keep rule can fix."""
 
 
 @dataclass(frozen=True)
 class KeepMove(Move):
-    """The precision that a rule keeps a group in, and the rule as it was given."""
+    """The precision that a keep rule fixes for a fusion group.
+
+    Attributes:
+        rule: The keep rule as the user wrote it.
+        precision: The fixed precision.
+    """
 
     kind, subject_kind = "keep", GROUP_SUBJECTS
     keeps_precision = True
@@ -22,11 +28,10 @@ class KeepMove(Move):
 
     @property
     def effect_key(self) -> str:
-        """The precision, as files name it; which rule asks for it changes nothing."""
+        """The fixed precision as files name it. The name of the keep rule has no effect."""
         return str(self.precision.value)
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why the group cannot run in that precision; see `Move.refusal_reason`."""
         if self.precision not in KEEP_PRECISIONS:
             return f"a rule keeps layers in {', '.join(precision.label for precision in KEEP_PRECISIONS)}"
         return network.get_group(subject).refusal_reasons.get(self.precision, "")

@@ -1,10 +1,12 @@
-"""Rules that name layers by what they do: these keep a float precision whatever else is decided.
+"""The keep rules: each rule names layers by their function and keeps them in a float precision.
 
-Sources: TensorRT's builder, which warns of LayerNorm in FP16 (its sums of squares overflow) and asks for FP32 there;
-the practice of quantizing neither the first nor the last layer (Zhou et al., "DoReFa-Net", 2016). The others go by what
-is computed: a look-up multiplies nothing, so that its codes only lose; an error of a head reaches the output as it is;
-one in attention's scores goes through an exponential. A float that becomes an index has no small error (see
-`trt_tui.core.network.index_paths`); its rule, `indices`, is applied where nobody turns it off.
+Sources: the builder of TensorRT warns of LayerNorm in FP16, in which sums of squares overflow, and recommends FP32. The
+first and the last layer are often left unquantized (Zhou et al., "DoReFa-Net", 2016).
+
+The other rules follow from the computation of the layer. A look-up multiplies nothing, so quantized values only lose
+accuracy. An error of a head reaches the output unchanged. An error in attention scores passes through an exponential. A
+float that becomes an index cannot have a small error (see `trt_tui.core.network.index_paths`), so the rule `indices`
+applies unless the user disables it.
 """
 
 import re
@@ -26,10 +28,10 @@ _NORM_OPERATORS = frozenset("LayerNorm RMSNorm GroupNorm L2Norm LayerNormalizati
                             "InstanceNormalization LpNormalization".split())
 
 _RULE_PATTERN = re.compile(r"/(?:[^/\\]|\\.)*/(?=[=,]|$)(?:=\w+)?|[^,]+")
-"""A pattern, with a precision behind it or without, or anything else up to a comma."""
+"""A regular expression between slashes with an optional precision behind it, or any other text up to a comma."""
 
 _MAX_PATTERN_CHARACTERS = 500
-"""A pattern longer than this is refused."""
+"""The maximum length of a regular expression in a keep rule; longer expressions are refused."""
 
 
 def _build_operator_matcher(*operators: str) -> Callable[[NamedNetwork], list[str]]:
@@ -50,7 +52,7 @@ def _find_attention_groups(network: NamedNetwork) -> list[str]:
 
 
 def _find_head_groups(network: NamedNetwork) -> list[str]:
-    """From each output back to the first groups that can be quantized, these included."""
+    """Returns the fusion groups from each network output back to the first quantizable groups, including these."""
     producers = {tensor: group for group in network.groups for tensor in group.outputs}
     copied_inputs = {tensor: layer.inputs for layer in network.layers if network.find_group(layer.name) is None
                      for tensor in layer.outputs}
@@ -81,9 +83,15 @@ KEEP_RULES: dict[str, Callable[[NamedNetwork], list[str]]] = {
     "ends": _find_first_and_last_groups,
     "indices": lambda network: list(network.index_groups),
 }
-"""What each rule names: normalisations; softmax; look-ups in a constant table; scores, Softmax and values of each
-attention; the last layers that can be INT8 before each output, with what follows them; the first and the last layer
-that can be INT8; floats that become integers or positions."""
+"""The function of each keep rule, which returns the names of its fusion groups.
+
+- layernorm: normalisations
+- softmax: softmax
+- embeddings: look-ups in a constant table
+- attention: scores, Softmax and values of each attention
+- head: the last layers before each output that can be INT8, and the layers behind them
+- ends: the first and the last layer that can be INT8
+- indices: floats that become integers or positions"""
 
 KEEP_RULE_TEXTS = {
     "layernorm": "normalisations",
@@ -94,18 +102,20 @@ KEEP_RULE_TEXTS = {
     "ends": "first and last layer that can be INT8",
     "indices": "values that become integers, indices or sizes",
 }
-"""What each of `KEEP_RULES` names, in a few words."""
+"""A short text for users about the layers of each rule in `KEEP_RULES`."""
 
 DEFAULT_KEEP_RULES = ("indices",)
-"""The rules of `KEEP_RULES` that are applied to a config that begins with uniform precisions, unless they are turned
-off. A config of a file or of a saved session has the rules that it was written with, and no others."""
+"""The rules of `KEEP_RULES` that apply to a config with uniform precisions, unless the user disables them. A config
+from a file or a saved session has only the rules with which it was written."""
 
 
 def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str, ...]:
-    """The groups of the layers that a user names, by node or as tables and the tree show them, each once.
+    """Returns the fusion groups of the layers that a user names, without duplicates.
+
+    A layer is named by its node, or by its title in tables and in the layer tree.
 
     Raises:
-        InputError: the network has no such layer, or the layer has no float precision of its own.
+        InputError: The network has no such layer, or the layer has no float precision.
     """
     group_names: dict[str, None] = {}
     name_by_title = {
@@ -128,14 +138,14 @@ def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str,
 
 
 def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
-    """The groups that a rule names, in network order.
+    """Returns the fusion groups that a keep rule names, in network order.
 
     Args:
-        rule: One of `KEEP_RULES`, unless a layer has that name; ``/REGEX/``, which is searched for in the names of
-            layers and in the rows' titles; or a layer as `find_named_groups` takes it.
+        rule: A name in `KEEP_RULES`, unless a layer has that name; ``/REGEX/``, which is searched for in layer names
+            and row titles; or a layer as `find_named_groups` accepts it.
 
     Raises:
-        InputError: it is no rule and no layer, no regular expression, or names nothing here.
+        InputError: The text is neither a rule nor a layer, is not a valid regular expression, or matches no group.
     """
     if network.has_layer(rule):
         names = set(find_named_groups(network, [rule]))
@@ -173,7 +183,10 @@ def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str
 
 
 def _split_rule_texts(network: NamedNetwork, rule_texts: Iterable[str]) -> tuple[str, ...]:
-    """Rules, of which each text holds one or, separated by commas, several; a pattern and a layer keep their commas."""
+    """Returns the keep rules in texts that each contain one rule or several, separated by commas.
+
+    Commas inside a regular expression or a layer name do not separate rules.
+    """
     rules: list[str] = []
     for text in rule_texts:
         parts = [text] if network.has_layer(text) else _RULE_PATTERN.findall(text)
@@ -182,10 +195,11 @@ def _split_rule_texts(network: NamedNetwork, rule_texts: Iterable[str]) -> tuple
 
 
 def _split_rule_precision(rule: str) -> tuple[str, Precision]:
-    """A rule without the precision that it ends in, as in ``head=fp16``, and that precision.
+    """Returns a keep rule without the precision at its end, as in ``head=fp16``, and that precision; FP32 if there is
+    none.
 
     Raises:
-        InputError: it ends in a precision that nothing is kept in.
+        InputError: The rule ends in a precision that keep rules cannot fix.
     """
     rule_name, equals, precision_name = rule.rpartition("=")
     keep_precisions = {precision.value: precision for precision in KEEP_PRECISIONS}
@@ -199,14 +213,14 @@ def _split_rule_precision(rule: str) -> tuple[str, Precision]:
 
 
 def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts: Iterable[str]) -> PrecisionConfig:
-    """A config with what rules name kept in FP32, or in the precision behind ``=``.
+    """Returns a config in which the fusion groups of keep rules are kept in FP32, or in the precision behind ``=``.
 
-    A text may hold several rules, separated by commas.
-    Groups that cannot run in it are left as they are. What was chosen for the others, by a search for example, goes;
-    what the user has set lower by hand contradicts the rule.
+    A text may contain several rules, separated by commas. Groups that cannot run in the precision are left unchanged.
+    In the other groups, a precision from another origin, such as a search, is removed. A lower precision that the user
+    set by hand contradicts the rule.
 
     Raises:
-        InputError: see `find_groups_of_rule`; or a rule and the config, or two rules, contradict each other.
+        InputError: The errors of `find_groups_of_rule`; or a rule contradicts the config or another rule.
     """
     for text in _split_rule_texts(network, rule_texts):
         rule, precision = _split_rule_precision(text) if not network.has_layer(text) else (text, Precision.FP32)
@@ -234,13 +248,13 @@ def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts:
 
 def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig,
                              disabled_rules: Collection[str] = ()) -> PrecisionConfig:
-    """Returns a config of uniform precisions with the groups kept in FP32 that `DEFAULT_KEEP_RULES` name.
+    """Returns a config in which the fusion groups of `DEFAULT_KEEP_RULES` are kept in FP32.
 
-    A group that is kept by another rule or set by the user stays as it is. A config as in the file, or in FP32
-    throughout, is returned unchanged.
+    Groups that another rule keeps, and groups that the user set, are left unchanged. A config with only file
+    precisions, or only FP32, is returned unchanged.
 
     Args:
-        disabled_rules: Rules that are turned off.
+        disabled_rules: The rules that the user disabled.
     """
     if config.quantized in (Precision.FILE, Precision.FP32) and config.other in (Precision.FILE, Precision.FP32):
         return config
@@ -259,7 +273,11 @@ def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig,
 
 
 def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> str:
-    """Returns which groups the default rules keep in a config, why, and the option that turns them off; "" for none."""
+    """Returns a note for users about the groups that default keep rules keep, with the reason and the option to disable
+    them.
+
+    "" if the default rules keep no group.
+    """
     rule_by_group = {
         subject: move.rule
         for subject, move in config.get_moves(KeepMove).items()
@@ -276,7 +294,7 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
 
 
 def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
-    """The rules that a config has, and how many groups each keeps, in the order of the groups."""
+    """Returns the number of fusion groups that each keep rule of a config keeps, in group order."""
     counts: dict[str, int] = {}
     for move in config.get_moves(KeepMove).values():
         counts[move.rule] = counts.get(move.rule, 0) + 1
@@ -284,7 +302,7 @@ def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
 
 
 def keep_rules_text(config: PrecisionConfig) -> str:
-    """What rules keep, in words: "9 groups kept by rule layernorm, 1 by head"; "" where there is none."""
+    """Returns a summary of a config's keep rules: "9 groups kept by layernorm, 1 by head"; "" if there are none."""
     counts = list(count_groups_by_keep_rule(config).items())
     texts = [f"{counted_noun_text(count, 'group') if not index else count}{' kept' if not index else ''} by {rule}"
              for index, (rule, count) in enumerate(counts)]

@@ -1,4 +1,4 @@
-"""What every kind of move has in common: one decision on one group or tensor of a network."""
+"""The base class of all moves. A move is one decision about one fusion group or tensor of a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ class DefaultPrecisions:
     """The precisions of a config before any move.
 
     Attributes:
-        quantized: Precision of the groups that can be quantized (INT8, or a float precision for an all-float run).
+        quantized: Precision of the groups that can be quantized (INT8, or a float precision for a config without INT8).
         other: Precision of every other float group, and the float type around INT8 layers.
-        tf32: Whether FP32 layers may use TF32 on the GPU.
+        tf32: True if FP32 layers may use TF32 on the GPU.
     """
 
     quantized: Precision = Precision.INT8
@@ -29,43 +29,43 @@ class DefaultPrecisions:
 
     @property
     def defaults_text(self) -> str:
-        """The precisions before any move, in words."""
+        """The default precisions of a config as a sentence for users."""
         if self.quantized is Precision.FILE:
             return "Layers run in file precision"
         return f"Layers that can be quantized run in {self.quantized.label}, the others in {self.other.label}"
 
     def default_precision_of(self, group: FusionGroup) -> Precision:
-        """The precision that a group has before any move."""
+        """Returns the precision that a fusion group has before any move."""
         if self.quantized in group.allowed_precisions and group.is_quantizable:
             return self.quantized
         return self.other if self.other in group.allowed_precisions else Precision.FP32
 
 
     def precision_of(self, group: FusionGroup) -> Precision:
-        """The precision that a group is asked to run in."""
+        """Returns the precision that a fusion group is requested to run in."""
         return self.default_precision_of(group)
 
 
 class ConstantEdit(ABC):
-    """What a move makes of a constant that a layer reads."""
+    """The change that a move makes to a constant input of a layer, such as a weight or bias."""
 
     @abstractmethod
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        """The constant that stands in its place, float32 and of the same shape; the old one is left as it is.
+        """Returns the changed constant: float32, with the shape of the original constant, which is not modified.
 
         Args:
-            constant: None where the layer has no such input.
+            constant: The original constant; None if the layer has no such input.
         """
 
 
 class SubjectKind(ABC):
-    """What moves of a kind are made on, and how a file names it.
+    """The kind of object that a move changes, its subject: fusion groups or tensors, and their names in files.
 
     Attributes:
-        noun: One of their names in words, which also heads the column of a table.
-        names_key: The entry of a file that lists names.
-        subject_noun: One target in words.
-        shared_move_reason: Why all names of a target share its moves.
+        noun: The word for one name of a subject, also the header of a table column.
+        names_key: The key of the list of names in a file.
+        subject_noun: The word for one subject.
+        shared_move_reason: The reason why all names of a subject share its moves.
     """
 
     noun: ClassVar[str]
@@ -75,35 +75,40 @@ class SubjectKind(ABC):
 
     @abstractmethod
     def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
-        """Whether a name of a file is one of the network."""
+        """Returns True if the network has a layer or tensor with a name from a file."""
 
     @abstractmethod
     def list_subject_names(self, network: NetworkOutline) -> list[str]:
-        """The names that a file may hold, in network order."""
+        """Returns the names that a file may contain, in network order."""
 
     @abstractmethod
     def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
-        """The target that a name of the network belongs to, None where it belongs to none."""
+        """Returns the subject (fusion group or tensor) that a name of the network belongs to; None if it belongs to no
+        subject."""
 
     def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
-        """Why a name of the network belongs to no target."""
+        """Returns the reason why a name of the network belongs to no subject of a move."""
         return f"it is not a {self.subject_noun}"
 
     @abstractmethod
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
-        """Every name of a target, in network order."""
+        """Returns every name of a subject, such as all layers of a fusion group, in network order."""
 
     @abstractmethod
     def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
-        """The targets that are shown with a group."""
+        """Returns the subjects of moves that are shown in the row of a fusion group."""
 
     @abstractmethod
     def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
-        """Targets in network order, those that the network lacks at the end by name."""
+        """Returns the subjects of moves in network order. Subjects that the network lacks follow at the end, sorted by
+        name."""
 
 
 class _GroupSubjectKind(SubjectKind):
-    """Fusion groups: a file names every layer of a group, so that a reader need not know the groups."""
+    """Fusion groups as the subjects of moves.
+
+    A file names every layer of a group, so that a reader of the file need not know the groups.
+    """
 
     noun, names_key, subject_noun, shared_move_reason = "layer", "layers", "group", "TensorRT fuses them"
 
@@ -131,7 +136,8 @@ class _GroupSubjectKind(SubjectKind):
 
 
 class _TensorSubjectKind(SubjectKind):
-    """Tensors; a group's are those that it reads through Q/DQ in INT8."""
+    """Tensors as the subjects of moves. The subjects of a fusion group are the tensors that it reads through Q/DQ in
+    INT8."""
 
     noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a tensor has one"
 
@@ -156,7 +162,8 @@ class _TensorSubjectKind(SubjectKind):
 
 
 def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Names in the order of others, those that are not among them at the end by name."""
+    """Returns names in the order of a reference list. Names that are not in that list follow at the end, sorted by
+    name."""
     positions = {name: position for position, name in enumerate(ordered_names)}
     return sorted(names, key=lambda name: (positions.get(name, len(positions)), name))
 
@@ -166,20 +173,22 @@ GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), _TensorSubjectKind()
 
 @dataclass(frozen=True)
 class Move(ABC):
-    """One decision; which target it is made on stands beside it, in the config. Immutable: a frozen dataclass.
+    """One decision of a precision config about one fusion group or tensor, such as its precision or its range.
 
-    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`), which asks moves for
-    `group_precision`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite`, so that typed, gated,
-    explicit and weak mean the same by a move.
+    A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
 
-    The fields of the dataclass are its entry in a file and in a saved session, under their own names and checked by
-    their types.
+    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
+    `group_precision`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite` of each move. Therefore
+    typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
+
+    The fields of the dataclass are the entry of the move in a file and in a saved session. They keep their names there
+    and are checked by their types.
 
     Attributes:
-        kind: The word for it in files.
-        subject_kind: What it is made on.
-        edits_constants: Whether it changes constants; see `find_constant_edits`.
-        keeps_precision: Whether its group keeps the precision that it runs in, whatever other moves say.
+        kind: The word for the kind of move in files.
+        subject_kind: The kind of object that the move changes.
+        edits_constants: True if the move changes constants; see `find_constant_edits`.
+        keeps_precision: True if the fusion group keeps the precision of this move, whatever other moves request.
     """
 
     kind: ClassVar[str]
@@ -187,87 +196,89 @@ class Move(ABC):
     edits_constants: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False
 
-    # -- what it means --
+    # -- the effect of the move --
 
     @property
     def has_measured_values(self) -> bool:
-        """Whether it holds figures that were measured, and so does not outlive weights or data."""
+        """True if the move contains measured values, which become invalid when weights or data change."""
         return False
 
     @property
     @abstractmethod
     def effect_key(self) -> Hashable:
-        """What it changes, without who said so. It has a ``repr`` that is the same in every run."""
+        """The effect of the move without its origin. Equal keys mean equal effects. The ``repr`` of the key is the same
+        in every run of the program."""
 
     @abstractmethod
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why it cannot be made on a target of the network, "" where it can."""
+        """Returns the reason why the move cannot be made on a group or tensor of the network; "" if it can."""
 
     @property
     def group_precision(self) -> Precision | None:
-        """The precision that it has its group run in; None where it says nothing of that."""
+        """The precision that the move gives to its fusion group; None if the move does not set a precision."""
         return None
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Changes the ranges (amax by tensor name) that INT8 takes its scales from.
+        """Changes the ranges (amax by tensor name) from which INT8 scales are computed.
 
         Args:
-            tensors: The target and the tensors that share its scale.
+            tensors: The subject of the move and the tensors that share its scale.
         """
         return
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """The constants that it changes, by the layer input that reads them.
+        """Returns the changes that the move makes to constants, by the layer input that reads the constant.
 
         Args:
-            default_precisions: The config that it is part of.
+            default_precisions: The config that contains the move.
         """
         return {}
 
     @property
     def channel_divisors(self) -> np.ndarray | None:
-        """What the channels that its group's normalisation yields are divided by, float32; None where they are not."""
+        """The float32 divisors of the channels at the output of the normalisation in the group. None if the move does
+        not scale channels."""
         return None
 
     @property
     def is_normalisation_rewrite(self) -> bool:
-        """Whether the normalisation of its group is written as the operator."""
+        """True if the move replaces the decomposed normalisation of its group by the LayerNorm or RMSNorm operator."""
         return False
 
-    # -- in words, by `MOVE_TEXTS` --
+    # -- texts from `MOVE_TEXTS` --
 
     @property
     def label(self) -> str:
-        """What it decides, short, as a table shows it."""
+        """The short text of the move in tables, such as its precision or range."""
         return MOVE_TEXTS[self.kind].label.format(move=self)
 
     @property
     def difference_text(self) -> str:
-        """What stands for it in a comparison."""
+        """The text for this move in a comparison of two configs."""
         return MOVE_TEXTS[self.kind].difference.format(move=self)
 
     @property
     def origin_text(self) -> str:
-        """Who or what decided it: "user", "search:<method>", the method of a range."""
+        """The origin of the move: "user", "search:<method>", or the method of a range."""
         return MOVE_TEXTS[self.kind].origin.format(move=self)
 
     @property
     def action_text(self) -> str:
-        """What the target is to do by it, as words after "cannot"."""
+        """The verb phrase after "cannot" in an error message, such as ``run in FP16``."""
         return MOVE_TEXTS[self.kind].action.format(move=self)
 
     @property
     def row_note(self) -> str:
-        """What is said of it on the row of a group."""
+        """The note about the move that the layer list shows in the row of its fusion group."""
         return MOVE_TEXTS[self.kind].row_note.format(move=self)
 
     @classmethod
     def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
-        """What stands in a comparison for a target without such a move."""
+        """Returns the text that a comparison of two configs shows for a group or tensor without a move of this kind."""
         return MOVE_TEXTS[cls.kind].no_move
 
     @classmethod
     def difference_title(cls, subject_title: str) -> str:
-        """What a line of a comparison is about, given the target's title."""
+        """Returns the title of a line in a comparison of two configs, built from the title of the group or tensor."""
         return MOVE_TEXTS[cls.kind].difference_title.format(subject=subject_title)

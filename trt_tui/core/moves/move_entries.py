@@ -1,4 +1,4 @@
-"""Moves as entries of files: the kind of a move, its fields under their own names, and what is said of a wrong one."""
+"""The conversion between moves and their entries in files, with error messages for wrong entries."""
 
 import json
 import re
@@ -24,20 +24,20 @@ _TYPE_TEXTS = {
 
 
 class UnknownMoveKindError(ValueError):
-    """A move of a kind that this program does not know; its text names it."""
+    """A file entry has an unknown kind of move; the text of the error names the kind."""
 
 
 def encode_move(move: Move) -> dict[str, Any]:
-    """The entry of a move, without its target."""
+    """Returns the file entry of a move, without the group or tensor that the move changes."""
     return {"kind": move.kind, **msgspec.to_builtins(move)}
 
 
 def decode_move(entry: Mapping[str, Any]) -> Move:
-    """The move of an entry.
+    """Returns the move of a file entry.
 
     Raises:
-        UnknownKindError: there is no such kind.
-        msgspec.ValidationError: a field is missing or of another type.
+        UnknownMoveKindError: The kind of move does not exist. msgspec.ValidationError: A field is missing or has
+            another type.
     """
     kind = entry.get("kind")
     if not isinstance(kind, str) or kind not in MOVE_KINDS:
@@ -47,13 +47,13 @@ def decode_move(entry: Mapping[str, Any]) -> Move:
 
 
 def convert_file_value(value: Any, expected_type: type[T], file_name: str, location: str = "") -> T:
-    """A value of a file in the shape that it must have.
+    """Converts a value of a file to its expected type.
 
     Args:
-        location: Its place in the file, "" for the whole.
+        location: The location of the value in the file; "" for the whole file.
 
     Raises:
-        InputError: it does not have it; the error names the place, what stands there and what should.
+        InputError: The value does not fit the type. The error names the location, the value and the expected type.
     """
     try:
         return msgspec.convert(value, expected_type)
@@ -63,7 +63,7 @@ def convert_file_value(value: Any, expected_type: type[T], file_name: str, locat
 
 def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str,
                      location: str) -> InputError:
-    """The error for a ``value`` that does not have the shape that it must have."""
+    """Builds the error for a file entry that does not have the expected type."""
     message, path = match.groups() if (match := _ERROR_LOCATION.fullmatch(str(error))) else (str(error), "")
     if missing_match := _MISSING_FIELD.fullmatch(message):
         path += f".{missing_match[1]}"
@@ -74,7 +74,7 @@ def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: 
         expected_type = hints.get(name, Any)
     location_text = (location + path).lstrip(".") or "it"
     if missing_match:
-        next_step = "the entry is missing"
+        next_step = "the entry is required"
     elif (choices_text := _choices_text(expected_type)) and "enum" in message:
         next_step = f"it must be one of {choices_text}"
     elif expected := re.match(r"Expected `(\w+)", message):
@@ -88,7 +88,7 @@ def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: 
 
 
 def _choices_text(expected_type: Any) -> str:
-    """The words that a choice of words offers, "" for any other shape."""
+    """Returns the allowed words of an enumeration or literal type, separated by commas; "" for any other type."""
     if isinstance(expected_type, type) and issubclass(expected_type, Enum):
         return ", ".join(str(member.value) for member in expected_type)
     return ", ".join(map(str,

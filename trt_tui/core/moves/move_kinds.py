@@ -1,4 +1,5 @@
-"""The kinds of move, by the word for each in files. A new kind is a module of its own and one entry here."""
+"""The registry of the kinds of move, by their words in files. A new kind has its own module and one entry in the
+registry."""
 
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
@@ -13,4 +14,5 @@ MOVE_KINDS: dict[str, type[Move]] = {
     kind.kind: kind
     for kind in (KeepMove, PrecisionMove, RewriteMove, SmoothQuantMove, RangeMove, BiasCorrectionMove, BarrierMove)
 }
-"""In the order in which files and reports show them; where several say what a group runs in, the first counts."""
+"""The kinds of move in the order of files and reports. If several moves set the precision of a group, the first kind in
+this order decides."""

@@ -1,4 +1,7 @@
-"""Moves of a file, made on a network: names found, what cannot be refused, several for one target brought together."""
+"""The application of moves from a file to a network.
+
+Names are looked up, impossible moves are refused, and moves on one fusion group are merged.
+"""
 
 import dataclasses
 import difflib
@@ -24,12 +27,12 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class FileMove:
-    """A move as a file has it.
+    """One move read from a file, with the names of its layers or tensors.
 
     Attributes:
-        location: Its place in the file.
-        names: What the file names for it.
-        unknown_entries: Entries of it that no move of its kind has.
+        location: The location of the move in the file.
+        names: The names of layers or tensors that the file lists for the move.
+        unknown_entries: Keys of the file entry that its kind of move does not have.
     """
 
     location: str
@@ -40,12 +43,12 @@ class FileMove:
 
 @dataclass(frozen=True)
 class MoveEntry:
-    """A move in a file, unread.
+    """The undecoded entry of a move in a file.
 
     Attributes:
-        location: Its place in the file.
-        implied_entries: What the version of the file says of it by its place alone.
-        entry: What stands there.
+        location: The location of the entry in the file.
+        implied_entries: Keys and values that follow from the location alone (in version 1).
+        entry: The JSON value of the entry.
     """
 
     location: str
@@ -53,10 +56,10 @@ class MoveEntry:
     entry: Any
 
     def decode_file_move(self, file_name: str) -> FileMove:
-        """The move.
+        """Decodes the file entry into a move and its names.
 
         Raises:
-            InputError: it is of no known kind, or not of the shape that this has.
+            InputError: The kind of move is unknown, or a field is missing or has another type.
         """
         record = {**convert_file_value(self.entry, dict[str, Any], file_name, self.location), **self.implied_entries}
         try:
@@ -73,15 +76,15 @@ class MoveEntry:
 
 
 class FileMoveApplier:
-    """Makes the moves of a file on a network.
+    """The object that applies the moves of a file to a network.
 
     Args:
-        file_name: The name of the file, for what is said.
-        moves: Its moves, in its order.
+        file_name: The name of the file, for messages.
+        moves: The moves in the order of the file.
 
     Attributes:
-        is_lenient: Whether what does not fit is ignored with a warning, and not refused.
-        warnings: What was ignored and what to mind, one sentence each.
+        is_lenient: True if unsuitable moves are ignored with a warning; False if they are refused.
+        warnings: The ignored entries and other cautions, one sentence each.
     """
 
     def __init__(self, file_name: str, network: NetworkOutline, moves: Sequence[FileMove]) -> None:
@@ -93,20 +96,21 @@ class FileMoveApplier:
                          for named_move in moves for entry in named_move.unknown_entries]
 
     def find_unknown_names(self, subject_kind: SubjectKind) -> list[str]:
-        """The names for moves on a subject that the network lacks."""
+        """Returns the names in moves on one kind of subject (groups or tensors) that the network lacks."""
         return [
             name for named_move in self.moves if named_move.move.subject_kind is subject_kind
             for name in named_move.names if not subject_kind.has_subject_name(self.network, name)
         ]
 
     def check_subject_names(self, subject_kind: SubjectKind, names: Iterable[str], file_part_text: str) -> None:
-        """Refuses names that the network lacks, or warns of them.
+        """Refuses names of layers or tensors that the network lacks. If `is_lenient` is True, a warning is added
+        instead.
 
         Args:
-            file_part_text: Which part of the file has them, with its verb: "calibration.ranges names".
+            file_part_text: The part of the file that contains the names, with a verb: "calibration.ranges names".
 
         Raises:
-            InputError: there are some, and this is not lenient.
+            InputError: The network lacks a name, and `is_lenient` is False.
         """
         unknown_names = [name for name in names if not subject_kind.has_subject_name(self.network, name)]
         if not unknown_names:
@@ -122,10 +126,11 @@ class FileMoveApplier:
             f"{name_list_text(unknown_names)}.")
 
     def apply_moves(self, config: PrecisionConfig) -> PrecisionConfig:
-        """The config with the moves made.
+        """Returns the config with the moves of the file.
 
         Raises:
-            InputError: a name is not one of the network or cannot have its move, or two moves contradict each other.
+            InputError: The network lacks a name, a layer or tensor cannot have its move, or two moves contradict each
+                other.
         """
         for move_class in MOVE_KINDS.values():
             named_moves = [named_move for named_move in self.moves if type(named_move.move) is move_class]
@@ -146,7 +151,7 @@ class FileMoveApplier:
 
     def _choose_moves_by_subject(self, move_class: type[Move],
                                  named_moves: Sequence[FileMove]) -> dict[str, tuple[str, Move]]:
-        """The move on each target, and the name by which the file gives it."""
+        """Returns the move on each group or tensor, with the name that the file uses for the group or tensor."""
         subject_kind = move_class.subject_kind
         moves_by_subject: dict[str, tuple[str, Move]] = {}
         for name, move in ((name, named_move.move) for named_move in named_moves for name in named_move.names):
@@ -173,7 +178,8 @@ class FileMoveApplier:
 
     def _warn_of_shared_moves(self, move_class: type[Move], names: Sequence[str],
                               moves_by_subject: Mapping[str, tuple[str, Move]]) -> None:
-        """Says which names take a move that the file does not give them, since they are of one target."""
+        """Adds a warning about layers that get a move although the file does not name them, because their fusion group
+        gets it."""
         named_names = set(names)
         moved_names = {
             name: other_names

@@ -1,6 +1,7 @@
-"""The words for moves: one entry a kind, which every list, comparison, message and report reads.
+"""The texts for users about moves, one entry for each kind. All lists, comparisons, messages and reports use them.
 
-In a text, ``{move}`` is the move, whose fields and other texts it may name, and ``{subject}`` the title of its subject.
+In a text, ``{move}`` is the move, whose fields and other texts can be used, and ``{subject}`` is the title of its group
+or tensor.
 """
 
 from dataclasses import dataclass
@@ -8,16 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MoveTexts:
-    """The words for the moves of a kind.
+    """The texts for users about one kind of move.
 
     Attributes:
-        column: What they decide, in a word: the header of a table.
-        label: What a move decides, short, as a table shows it.
-        action: What its subject is to do, as words after "cannot".
-        row_note: What the row of a group says of it.
-        difference_title: What a line of a comparison is about.
-        difference: What a comparison shows for a move, and ``no_move`` where there is none.
-        origin: Who or what decided it: "user", "search:<method>", the method of a range.
+        column: The property that the move decides, in one word: the header of a table column.
+        label: The decision of a move, short, for tables.
+        action: The verb phrase behind "cannot".
+        row_note: The note in the row of a fusion group.
+        difference_title: The title of a line in a comparison of two configs.
+        difference: The text for a move in a comparison of two configs; ``no_move`` is the text if there is no move.
+        origin: The origin of a move: "user", "search:<method>", or the method of a range.
     """
 
     column: str
@@ -46,4 +47,4 @@ MOVE_TEXTS = {
     "barrier": MoveTexts("barrier", "fusion barrier", "become a network output",
                          "fusion barrier: its output becomes a network output", "barrier at {subject}"),
 }
-"""By the word for the kind in files."""
+"""The texts by the word for the kind of move in files."""

@@ -9,7 +9,7 @@ from trt_tui.core.precision import Precision
 
 @dataclass(frozen=True)
 class PrecisionMove(Move):
-    """The precision a group was given, and who gave it (``user`` or ``search:<method>``)."""
+    """The precision of a fusion group, and the origin of the decision (``user`` or ``search:<method>``)."""
 
     kind, subject_kind = "precision", GROUP_SUBJECTS
 
@@ -18,11 +18,9 @@ class PrecisionMove(Move):
 
     @property
     def effect_key(self) -> str:
-        """The precision, as files name it."""
         return self.precision.value
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why the group cannot run in that precision; see `Move.refusal_reason`."""
         if self.precision is Precision.TF32:
             return 'TF32 is a setting of the whole engine in every release: "tf32": true, or --tf32'
         if self.precision is Precision.FILE and network.get_group(subject).file_precision is None:
@@ -35,6 +33,9 @@ class PrecisionMove(Move):
 
     @classmethod
     def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
-        """The precision that the group has by default."""
+        """Returns the default precision of the fusion group as text.
+
+        Implements `Move.default_label`.
+        """
         group = network.get_group(subject)
         return group.precision_label(default_precisions.default_precision_of(group))

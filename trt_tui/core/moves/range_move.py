@@ -11,7 +11,12 @@ from trt_tui.core.quantized_types import MAX_AMAX
 
 @dataclass(frozen=True)
 class RangeMove(Move):
-    """A range (amax, in the tensor's own units) that replaces the calibrated one, and where it came from."""
+    """A range that replaces the calibrated range of a tensor.
+
+    Attributes:
+        amax: The end of the range, in the tensor's own units.
+        method: The origin of the range: a range method, or "user".
+    """
 
     kind, subject_kind = "range", TENSOR_SUBJECTS
 
@@ -20,18 +25,14 @@ class RangeMove(Move):
 
     @property
     def effect_key(self) -> float:
-        """The amax, in the tensor's own units."""
         return self.amax
 
     @property
     def has_measured_values(self) -> bool:
-        """Whether it holds figures that were measured."""
         return is_data_dependent(self.method)
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why this is no range; see `Move.refusal_reason`."""
         return "" if 0 <= self.amax <= MAX_AMAX else "a range is a number from 0 to the largest FP32 value"
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Gives the tensors this amax."""
         amax_by_tensor.update(dict.fromkeys(tensors, self.amax))

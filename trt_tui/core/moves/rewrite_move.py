@@ -1,7 +1,7 @@
-"""The move that writes a decomposed LayerNorm or RMSNorm as the operator.
+"""The move that replaces a decomposed LayerNorm or RMSNorm by the ONNX operator.
 
-TensorRT computes the operator's mean and variance in FP32 whatever the type around it; of the decomposed form every
-result is rounded, and a square overflows FP16 from 256 up.
+TensorRT computes mean and variance of the operator in FP32, whatever the surrounding type. In the decomposed form every
+intermediate result is rounded, and the square of a value from 256 up overflows FP16.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,11 @@ from trt_tui.core.network.layers import NetworkOutline
 
 @dataclass(frozen=True)
 class RewriteMove(Move):
-    """The operator that stands for the layers of a normalisation, and who said so."""
+    """The ONNX operator that replaces the layers of a decomposed normalisation.
+
+    Attributes:
+        reason: The origin of the move, such as "user".
+    """
 
     kind, subject_kind = "rewrite", GROUP_SUBJECTS
     is_normalisation_rewrite = True
@@ -23,11 +27,9 @@ class RewriteMove(Move):
 
     @property
     def effect_key(self) -> str:
-        """The operator."""
         return self.operator
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why the operator cannot stand there; see `Move.refusal_reason`."""
         norm = network.zero_cost_support.norms.get(subject)
         if norm is None:
             return "it contains no decomposed LayerNorm or RMSNorm"

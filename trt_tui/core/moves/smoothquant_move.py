@@ -1,9 +1,9 @@
-"""The move that scales the channels between a normalisation and what multiplies its result: SmoothQuant.
+"""The SmoothQuant move: it scales the channels between a normalisation and the layers that multiply its result.
 
-Source: Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models" (ICML
-2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division goes into the
-normalisation's scale and bias, the product into the weights, so that nothing is added at run time and only rounding
-sees a difference.
+The source is Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models"
+(ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division is folded
+into the scale and bias of the normalisation, the product into the weights. Nothing is added at run time, and only the
+rounding changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.quantized_types import MAX_AMAX
 
 DEFAULT_STRENGTH = 0.5
-"""The exponent a: 0 leaves all difficulty in the activations, 1 moves it into the weights."""
+"""The exponent a: 0 leaves the difficulty of quantization in the activations, 1 moves it into the weights."""
 
 
 @dataclass(frozen=True)
 class SmoothQuantMove(Move):
-    """The factors by which the channels behind a normalisation are divided, and the ranges that they have then.
+    """The SmoothQuant factors of the channels behind a normalisation, and the ranges of the divided tensors.
 
     Attributes:
-        strength: The exponent a that the factors were made with.
-        factors: One for each channel, above 0; see `trt_tui.core.moves.vectors`.
-        ranges: amax behind the division by tensor, in the units that it has there.
+        strength: The exponent a from which the factors were computed.
+        factors: One positive number for each channel, encoded by `trt_tui.core.moves.vectors`.
+        ranges: The amax of each tensor after the division, in the units of the divided tensor.
     """
 
     edits_constants = has_measured_values = True
@@ -41,11 +41,9 @@ class SmoothQuantMove(Move):
 
     @property
     def effect_key(self) -> tuple[str, tuple[tuple[str, float], ...]]:
-        """The factors and the ranges."""
         return self.factors, tuple(sorted(self.ranges.items()))
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Why the channels cannot be scaled so; see `Move.refusal_reason`."""
         norm = network.zero_cost_support.norms.get(subject)
         if norm is None:
             return "it contains no LayerNorm or RMSNorm"
@@ -59,12 +57,18 @@ class SmoothQuantMove(Move):
         return vectors.invalid_vector_reason(self.factors, norm.channels, positive=True)
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Sets the ranges behind the division; see `Move.adjust_ranges`."""
+        """Sets the ranges of the tensors whose channels SmoothQuant divides.
+
+        Implements `Move.adjust_ranges`.
+        """
         amax_by_tensor.update(self.ranges)
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """The normalisation's scale and bias, and the weights behind; see `Move.find_constant_edits`."""
+        """Returns the changes of the scale and bias of the normalisation and of the weights behind the normalisation.
+
+        Implements `Move.find_constant_edits`.
+        """
         norm = network.zero_cost_support.norms[subject]
         factors = vectors.decode_vector(self.factors)
         edits: dict[Port, ConstantEdit] = {
@@ -77,7 +81,6 @@ class SmoothQuantMove(Move):
 
     @property
     def channel_divisors(self) -> np.ndarray:
-        """The factors."""
         return vectors.decode_vector(self.factors)
 
 
@@ -86,8 +89,8 @@ class _ChannelDivision(ConstantEdit):
     factors: np.ndarray
 
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # a scale or bias that the network has
-        divided: np.ndarray = constant / self.factors  # channels are the last axis, or all there is
+        assert constant is not None  # the constant is a scale or bias of the network
+        divided: np.ndarray = constant / self.factors  # the channels are the last axis, or the only axis
         return divided.reshape(constant.shape)
 
 
@@ -104,13 +107,13 @@ class _ChannelScaling(ConstantEdit):
 
 def smoothquant_factors(activation_amax: np.ndarray, weight_amax: np.ndarray,
                         strength: float = DEFAULT_STRENGTH) -> np.ndarray:
-    """The factors of the channels, float32 ``(channels,)``: ``max|X_j|^a / max|W_j|^(1-a)``.
+    """Returns the SmoothQuant factors of the channels, float32 ``(channels,)``: ``max|X_j|^a / max|W_j|^(1-a)``.
 
-    A channel that is zero on either side keeps its size.
+    The factor is 1 for a channel whose activations or weights are all zero.
 
     Args:
         activation_amax: Largest magnitude of each channel in front of the weights.
-        weight_amax: The same of the weights that it meets, over all layers that read it.
+        weight_amax: Largest magnitude of the weights of each channel, over all layers that read the channel.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = activation_amax.astype(np.float64) ** strength / weight_amax.astype(np.float64) ** (1 - strength)

@@ -1,4 +1,5 @@
-"""A float32 vector as text: base64 of its little-endian bytes, as files and saved sessions hold a move's figures."""
+"""The text form of float32 vectors, base64 of the little-endian bytes. Files and saved sessions store the numbers of
+moves in this form."""
 
 import base64
 import binascii
@@ -7,15 +8,15 @@ import numpy as np
 
 
 def encode_vector(vector: np.ndarray) -> str:
-    """The text of a vector ``(n,)``."""
+    """Returns a vector ``(n,)`` as base64 text."""
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
 
 
 def decode_vector(text: str) -> np.ndarray:
-    """The vector of a text, float32 ``(n,)``.
+    """Returns the float32 vector ``(n,)`` of a base64 text.
 
     Raises:
-        ValueError: the text is no base64 of whole float32 numbers, or one of them is not finite.
+        ValueError: The text is not base64 of whole float32 numbers, or a number is not finite.
     """
     try:
         vector = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
@@ -27,7 +28,11 @@ def decode_vector(text: str) -> np.ndarray:
 
 
 def invalid_vector_reason(text: str, length: int, *, positive: bool = False) -> str:
-    """Why a text is not a vector of this length, "" where it is."""
+    """Returns the reason why a base64 text is not a vector of ``length`` finite numbers; "" if it is.
+
+    Args:
+        positive: True if the numbers must be above 0.
+    """
     try:
         vector = decode_vector(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which moves that cost nothing at run time can be made on a group, and why the others cannot."""
+"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant and bias correction."""
 
 from collections.abc import Iterable
 
@@ -12,13 +12,16 @@ from trt_tui.core.precision import Precision
 
 
 def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
-    """Why a group cannot be written as an operator, "" where it can."""
+    """Returns the reason why a fusion group cannot be replaced by a normalisation operator; "" if it can."""
     norm = network.zero_cost_support.norms.get(group.name)
     return "no decomposed LayerNorm or RMSNorm" if norm is None else norm.no_rewrite_reason
 
 
 def smoothquant_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
-    """Why the channels at a group, a normalisation or what it feeds, cannot be scaled, "" where they can."""
+    """Returns the reason why SmoothQuant cannot scale the channels at a fusion group; "" if it can.
+
+    The group may be the normalisation or a group that reads the normalisation.
+    """
     norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
     if norm is None:
         return "its input does not come from a LayerNorm or RMSNorm alone"
@@ -26,7 +29,7 @@ def smoothquant_refusal_reason(network: NetworkOutline, group: FusionGroup) -> s
 
 
 def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-    """Why the bias of a group cannot be corrected in a config, "" where it can."""
+    """Returns the reason why the bias of a fusion group cannot be corrected in a config; "" if it can."""
     bias = network.zero_cost_support.biases.get(group.name)
     if bias is None:
         return "it has no weight that INT8 rounds"
@@ -37,8 +40,10 @@ def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, 
 
 def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup],
                            reason: str = "user") -> PrecisionConfig:
-    """A config with those of some groups that are as in the file in the precision that comes nearest to it: what a free
-    move changes can no longer be written back as it is."""
+    """Returns a config in which some fusion groups have the nearest precision instead of their file precision.
+
+    A group that a zero-cost move changes can no longer be written as in the file.
+    """
     for group in groups:
         if config.precision_of(group) is Precision.FILE and group.file_precision is not None:
             config = config.with_group_precision([group], group.file_precision.nearest_precision, reason)
@@ -47,7 +52,10 @@ def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup
 
 def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
                          group: FusionGroup) -> list[tuple[type[Move], str]]:
-    """The free moves that a config has on a group, or on the normalisation that feeds it: their kinds and targets."""
+    """Returns the zero-cost moves of a config on a fusion group or on the normalisation that feeds the group.
+
+    Each move is given by its kind and by the group that it changes.
+    """
     norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
     candidates: list[tuple[type[Move], str | None]] = [(RewriteMove, group.name), (SmoothQuantMove, norm),
                                                        (BiasCorrectionMove, group.name)]

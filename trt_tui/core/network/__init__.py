@@ -1,1 +1,1 @@
-"""Networks as they are read: layers, opening, fusion groups, the layer tree."""
+"""The reading of ONNX files and the description of a network by layers, fusion groups and a layer tree."""

@@ -1,9 +1,9 @@
-"""The quantization of biases by ONNX Runtime, and the scales that it cannot work with.
+"""The quantization of biases by ONNX Runtime, and the scales at which its result is wrong.
 
 Under its default options ONNX Runtime quantizes the bias of a Conv, ConvTranspose, Gemm or MatMul of INT8 values whose
 result is quantized. It computes ``bias / (s_in * s_w)`` in the type of the scales, rounds the quotient to INT32 and
 dequantizes it with the product of the scales (``WeightBiasQuantization``; seen with 1.31 and 1.32). The result is wrong
-where the quotient overflows that type or INT32, and where the product is 0. TensorRT adds the bias in a float type.
+if the quotient overflows that type or INT32, or if the product is 0. TensorRT adds the bias in a float type.
 
 A product that is subnormal in FP16 but not 0 does no harm: the same rounded product divides and multiplies, and the
 quotient keeps the 11 bits of an FP16 bias.
@@ -21,18 +21,20 @@ from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 
 MAX_BIAS_QUOTIENT = {Precision.FP16: FP16_MAX, Precision.FP32: 2.0**30}
-"""The largest quotient of a bias and the product of its scales by the type of the scales: the largest FP16
-value, and half of INT32's range, since an INT8 kernel adds up to 65,536 products of 2^14 to it in INT32."""
+"""The maximum quotient of a bias and the product of its scales, by the type of the scales.
+
+For FP16 this is the largest FP16 value. For FP32 it is half of INT32's range, because an INT8 kernel adds up to 65,536
+products of 2^14 to the bias in INT32."""
 
 MIN_BIAS_SCALE = {Precision.FP16: FP16_MIN, Precision.FP32: float(np.finfo(np.float32).tiny)}
-"""The least product of an input scale and a weight scale, by their type."""
+"""The minimum product of an input scale and a weight scale, by their type."""
 
 FLOAT_TYPES: Mapping[Precision, np.dtype[Any]] = {Precision.FP16: np.dtype(np.float16),
                                                   Precision.FP32: np.dtype(np.float32)}
-"""The types of scales for which this holds."""
+"""The NumPy type of a scale, by precision; the limits above apply to these types."""
 
 BIAS_INPUTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
-"""The index of the bias, by operator; that of a MatMul is added behind it."""
+"""The index of the bias input, by operator; a MatMul has no such input, and an Add behind it adds its bias."""
 
 _EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -41,10 +43,11 @@ def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: floa
                                      scale_precision: Precision) -> np.ndarray:
     """Returns True for each channel whose bias ONNX Runtime cannot quantize.
 
-    Providers round the product of the scales before they divide, or not: both are looked at.
+    Some execution providers round the product of the scales before the division, and some do not; both cases are
+    checked.
 
     Args:
-        bias_magnitudes: Of the bias, by channel; see `measure_bias_channel_magnitudes`.
+        bias_magnitudes: Largest magnitude of the bias by channel, from `measure_bias_channel_magnitudes`.
         scale_precision: The type of the scales, one of `FLOAT_TYPES`.
     """
     exact_scale = weight_scale.astype(np.float64) * input_scale
@@ -57,9 +60,9 @@ def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: floa
 
 
 def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.ndarray:
-    """Returns the largest magnitude of a bias by the channel of a weight scale, float64.
+    """Returns the largest magnitude of a bias for each channel of a weight scale, float64.
 
-    A bias whose size is no multiple of the channels counts with its largest magnitude for all of them.
+    If the size of the bias is not a multiple of the channels, its largest magnitude counts for all channels.
     """
     magnitude = np.abs(np.nan_to_num(bias.astype(np.float64))).ravel()
     if channel_count == 1 or magnitude.size == 0 or magnitude.size % channel_count:
@@ -69,7 +72,7 @@ def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.
 
 
 def find_overflowing_biases(source_model: SourceModel) -> list[str]:
-    """Returns the nodes of a quantized file whose bias ONNX Runtime cannot quantize, in the file's order."""
+    """Returns the names of the nodes in a quantized file whose bias ONNX Runtime cannot quantize, in file order."""
     node_names = []
     for node in source_model.model.graph:
         bias = _find_constant_bias(node)
@@ -92,7 +95,7 @@ def find_overflowing_biases(source_model: SourceModel) -> list[str]:
 
 
 def _find_constant_bias(node: ir.Node) -> ir.TensorProtocol | None:
-    """Returns the constant bias of a product, None if it has none."""
+    """Returns the constant bias of a product; None if there is none."""
     if node.domain:
         return None
     if (index := BIAS_INPUTS.get(node.op_type)) is not None:
@@ -104,6 +107,6 @@ def _find_constant_bias(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def _find_stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Returns a stored constant, also one behind a Cast."""
+    """Returns the stored tensor of a constant, or of a constant behind a Cast; None for any other value."""
     producer = value.producer() if value is not None else None
     return stored_tensor(producer.inputs[0] if producer is not None and is_cast(producer) else value)

@@ -1,4 +1,4 @@
-"""Networks that repeat, as a matrix of roles and blocks."""
+"""The matrix view of networks that repeat a block: roles as rows, blocks as columns."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class BlockMatrix:
-    """Groups of a network that repeats, as a matrix.
+    """The fusion groups of a network with repeated blocks, as a matrix.
 
     Attributes:
-        roles: What the groups are in each block, such as ``mlp/fc2``.
+        roles: The roles of groups within a block, such as ``mlp/fc2``.
         columns: The blocks, such as ``0`` to ``11``.
-        cells: ``cells[role][column]``: names of the groups there; empty where a block lacks the role.
+        cells: ``cells[role][column]``: names of the groups there; empty if a block lacks the role.
     """
 
     roles: tuple[str, ...]
@@ -26,11 +26,11 @@ class BlockMatrix:
 
 
 def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
-    """Roles × blocks of a network that repeats; None where no scope occurs three times or more.
+    """Returns the matrix of roles and blocks of a repetitive network; None if no scope occurs three times or more.
 
-    Blocks are scopes whose paths differ in numbers only and that share at least half of their roles. Of several such
-    families (stages and the blocks in them) the one that covers most groups most densely is taken, then the one with
-    the fewest rows and columns.
+    Blocks are scopes whose paths differ only in numbers and that share at least half of their roles. There may be
+    several such families (stages and the blocks in them). The result is the family that covers most groups most
+    densely, then the family with the fewest rows and columns.
     """
     families: dict[str, list[Scope]] = {}
     for _, row in walk_rows(scope_tree):
@@ -60,7 +60,10 @@ def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
 
 
 def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """All roles (path below the block → label) in an order that fits every block, and each block's groups by role."""
+    """Returns all roles in an order that fits every block, and the groups of each block by role.
+
+    The roles map the path below the block to the label.
+    """
     order: list[str] = []
     labels: dict[str, str] = {}
     columns: list[dict[str, str]] = []
@@ -80,7 +83,7 @@ def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], l
 
 
 def _iterate_block_roles(block_scope: Scope) -> Iterator[tuple[str, str, str]]:
-    """Path below the scope, display label and name of each group in it."""
+    """Yields the path below a block scope, the display label and the name of each group in the block."""
     prefix_length = len(block_scope.path) + 1
     is_structural = block_scope.path.startswith("block ")
     stack: list[tuple[str, Row]] = [("", row) for row in reversed(block_scope.children)]
@@ -94,7 +97,7 @@ def _iterate_block_roles(block_scope: Scope) -> Iterator[tuple[str, str, str]]:
 
 
 def _block_column_names(block_scopes: Sequence[Scope]) -> tuple[str, ...]:
-    """The numbers in which the paths differ, joined by "."."""
+    """Returns the names of the block columns: the numbers in which the paths differ, joined by "." """
     numbers = [_DIGITS.findall(scope.path) for scope in block_scopes]
     varying_columns = [i for i in range(len(numbers[0])) if len({path_numbers[i] for path_numbers in numbers}) > 1]
     return tuple(".".join(path_numbers[i] for i in varying_columns) for path_numbers in numbers)

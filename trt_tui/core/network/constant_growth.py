@@ -1,4 +1,4 @@
-"""Small files whose constants grow without bound when computed: they are refused, with the name of the layer."""
+"""The refusal of small files whose constant expressions expand to more memory than is available."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,32 +15,33 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import byte_size_text
 
 MAX_GROWTH_BYTES = 2 << 30
-"""What constants may grow by whatever the file's size."""
+"""The growth of the constants, in bytes, that is accepted for a file of any size."""
 
 MAX_GROWTH_FACTOR = 16
-"""What they may grow by in terms of the file's size: weights of 4 bits that a file unpacks to FP32 twice."""
+"""The accepted growth of the constants as a multiple of the file size: 4-bit weights that are unpacked to FP32 twice.
+"""
 
 _MAX_SMALL_ELEMENTS = 64
-"""Elements of a tensor whose values are looked at: sizes, repeats, limits."""
+"""The maximum number of elements of a tensor whose values are evaluated: sizes, repeats, limits."""
 
 _SHRINKING_OPERATORS = frozenset(("Compress", "NonZero", "Unique"))
-"""Operators whose results have a size that onnx does not infer, and that is not larger than their input's."""
+"""Operators whose results are not larger than their inputs, but have a size that onnx does not infer."""
 
 
 def check_constant_growth(graph: LayerGraph, opsets: Mapping[str, int], file_name: str, file_bytes: int) -> None:
-    """Refuses a network whose constants, once computed, take far more memory than the file.
+    """Refuses a network whose constants, once computed, need far more memory than the file.
 
-    What a layer computes from constants counts as far as it is larger than all that the layer reads. Sizes are
-    inferred; where they are not, the small constants that decide them are computed here. Sizes that the values of large
-    constants decide are not known and do not count.
+    The growth of a layer is the size of its constant results minus the size of all its inputs, or 0 if negative. Sizes
+    are inferred; if that fails, the small constants that determine them are computed here. Sizes that depend on the
+    values of large constants are unknown and do not count.
 
     Args:
-        opsets: By domain.
-        file_name: Its name, for messages.
-        file_bytes: Bytes of the file and its external data.
+        opsets: Opsets by domain.
+        file_name: The name of the file, for messages.
+        file_bytes: Size of the file and its external data.
 
     Raises:
-        InputError: with the name of the layer that grows most.
+        InputError: the constants grow too much; the error names the layer with the largest growth.
     """
     layers = [layer for layer in graph.layers if layer.kind is LayerKind.CONSTANT and layer.inputs]
     sizes = _ConstantSizes(graph, opsets)
@@ -62,7 +63,7 @@ def check_constant_growth(graph: LayerGraph, opsets: Mapping[str, int], file_nam
 
 
 class _ConstantSizes:
-    """Shapes of constant tensors, and the values of small ones."""
+    """The shapes of constant tensors, and the values of small ones, as far as they can be inferred."""
 
     def __init__(self, graph: LayerGraph, opsets: Mapping[str, int]) -> None:
         self._graph = graph
@@ -71,14 +72,14 @@ class _ConstantSizes:
         self._values: dict[str, np.ndarray] = {}
 
     def count_bytes(self, tensor: str) -> int:
-        """0 where the size is not known."""
+        """Returns the size of a tensor in bytes; 0 if unknown."""
         shape = self._find_shape(tensor)
         element_count = _count_elements(shape)
         dtype = self._graph.ir_value(tensor).dtype
         return 0 if element_count is None else math.ceil(element_count * (4 if dtype is None else dtype.itemsize))
 
     def infer_missing_shapes(self, layers: Iterable[Layer]) -> None:
-        """Looks for the shapes that inference left open."""
+        """Infers the shapes of constant layers that the shape inference of the whole network left open."""
         layers = list(layers)
         needed_tensors = {
             name
@@ -107,7 +108,7 @@ class _ConstantSizes:
         return self._values[tensor]
 
     def _infer_layer_shapes(self, layer: Layer) -> None:
-        """Infers the shapes of one layer's results, its small inputs given, and computes small results."""
+        """Infers the shapes of a layer's results from its small inputs, and computes small results."""
         input_names = [name for name in dict.fromkeys(layer.inputs) if name]
         small_inputs = {name: value for name in input_names if (value := self._read_small_constant(name)) is not None}
         try:
@@ -123,11 +124,11 @@ class _ConstantSizes:
                 results = ReferenceEvaluator(model).run(None, {})
                 self._values.update((info.name, np.asarray(value)) for info, value
                                     in zip(model.graph.output, results, strict=True))
-        except Exception:  # what onnx cannot infer or compute stays open
+        except Exception:  # shapes that onnx cannot infer or compute stay open
             return
 
     def _build_layer_model(self, layer: Layer, small_inputs: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-        """The layer as a network of its own: small inputs stored, the others given."""
+        """Builds a model of a single layer: small inputs are initializers, the others are inputs of the model."""
         inputs = [onnx.helper.make_tensor_value_info(name, int(dtype), self._find_shape(name))
                   for name in dict.fromkeys(layer.inputs) if name and name not in small_inputs
                   and (dtype := self._graph.ir_value(name).dtype) is not None]
@@ -145,7 +146,7 @@ def _iterate_dimensions(value_info: onnx.ValueInfoProto) -> Iterator[int | None]
 
 
 def _count_elements(shape: Shape | None) -> int | None:
-    """Elements of a tensor; None where a size is open."""
+    """Returns the number of elements of a shape; None if a size is open."""
     if shape is None:
         return None
     sizes = [size for size in shape if isinstance(size, int)]

@@ -1,4 +1,4 @@
-"""Values of constant tensors: as the file stores them, or computed by what runs the network."""
+"""The values of constant tensors, read from the file or computed by the backend."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -15,14 +15,13 @@ from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 _MIN_MASK_MAGNITUDE = 1e9
-"""The least magnitude of a constant that is taken for a mask wherever a Where selects it."""
+"""The minimum magnitude of a constant that counts as a mask wherever a Where selects it."""
 
 _SCALING_OPERATORS = frozenset(("Mul", "Div", "Add", "Sub"))
-"""Operators that scale or shift by a constant."""
 
 
 def stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor of an initializer or of a Constant node's output, without reading it; None for anything else."""
+    """Returns the tensor of an initializer or of a Constant node without reading its data; None for any other value."""
     if value is None:
         return None
     if value.const_value is not None and value.producer() is None:
@@ -30,13 +29,16 @@ def stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     node = value.producer()
     if node is not None and node.op_type == "Constant" and node.domain == "":
         constant = node.attributes.get("value")
-        # onnx-ir's own look-up names the stored tensor, which would change what the model serializes to.
+        # onnx-ir's own look-up sets the name of the stored tensor, which would change the serialized model.
         return constant.as_tensor() if constant is not None else ir.convenience.get_const_tensor(value)
     return None
 
 
 def largest_magnitude(array: np.ndarray, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
-    """The largest absolute value of an array, float32; arguments and infinities as `ConstantValues.constant_amax`."""
+    """Returns the largest absolute value of an array, float32: per tensor, channel or block.
+
+    Arguments and infinities are treated as in `ConstantValues.constant_amax`.
+    """
     axes: int | tuple[int, ...] | None = None
     if axis is not None and block_size is not None:
         array = array.reshape(*array.shape[:axis], -1, block_size, *array.shape[axis + 1:])
@@ -53,11 +55,11 @@ def largest_magnitude(array: np.ndarray, axis: int | None = None, block_size: in
 
 
 class ConstantValues:
-    """Values of a network's constant tensors.
+    """The values of a network's constant tensors, with their amax and their roles as masks or epsilons.
 
     Args:
         model: The network.
-        get_backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
+        get_backend: Returns the backend that evaluates constant expressions; called at the first such expression.
     """
 
     def __init__(self, graph: LayerGraph, model: ir.Model, get_backend: Callable[[], Backend] | None) -> None:
@@ -69,11 +71,11 @@ class ConstantValues:
         self._has_evaluated_expressions = False
 
     def constant_value(self, tensor: str) -> np.ndarray:
-        """The value of a constant tensor, computed from other constants where the file holds it as an expression.
+        """Returns the value of a constant tensor, which the backend computes if the file stores it as an expression.
 
         Raises:
-            InputError: the expression could not be evaluated, or there is nothing to run it.
-            BackendUnavailableError: what would run it does not work here.
+            InputError: the expression could not be evaluated, or there is no backend.
+            BackendUnavailableError: the backend does not work on this machine.
         """
         if tensor not in self._values:
             constant = stored_tensor(self._graph.ir_value(tensor))
@@ -83,10 +85,12 @@ class ConstantValues:
         return self._values[tensor]
 
     def constant_amax(self, tensor: str, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
-        """Largest absolute value of a constant, float32: a scalar, or one value for each index of ``axis``.
+        """Returns the largest finite absolute value of a constant, float32: a scalar, or one value per index of
+        ``axis``.
 
-        With ``block_size``, which divides the axis, one for each so many values along it and each index of the other
-        axes: the shape is the constant's, that axis divided. Infinities are left out: they are masks, not magnitudes.
+        With ``block_size``, which must divide the size of the axis, each block along the axis gets one value. The
+        result then has the shape of the constant with that axis divided. Infinities are ignored, because they are
+        masks.
         """
         key = (tensor, axis, block_size)
         if key not in self._amax:
@@ -94,19 +98,23 @@ class ConstantValues:
         return self._amax[key]
 
     def is_mask(self, tensor: str) -> bool:
-        """Whether a constant lies beyond FP16, is no weight and scales or shifts no activation: -3.4e38 in front of a
-        Softmax and the factor of (1 - mask), not a kernel, not what denormalises a result."""
+        """Returns True if a constant beyond the range of FP16 is a mask, and not a weight or a scale of activations.
+
+        Examples of masks are -3.4e38 before a Softmax and the factor of (1 - mask). A convolution kernel or a constant
+        that denormalises a result is not a mask.
+        """
         graph = self._graph
         if not (graph.is_float(tensor) and float(self.constant_amax(tensor)) > FP16_MAX):
-            return False  # before its readers are listed: thousands of layers may read one constant
+            return False  # before its readers are listed, because thousands of layers may read one constant
         readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
         return not any(layer.op_type in PRODUCTS
                        for layer in readers) and not self._is_scale_of_products(tensor, readers)
 
     def _is_scale_of_products(self, tensor: str, reader_layers: Sequence[Layer]) -> bool:
-        """Whether a constant, all of it above zero, is only multiplied with, or added to, what products yield.
+        """Returns True if a positive constant only scales or shifts the results of products.
 
-        A mask is 0 or less somewhere, is selected, or meets what is computed from masks, which are no products.
+        A mask has values of 0 or below, is selected by a Where, or is combined with tensors computed from masks, not
+        with products.
         """
         return all(layer.op_type in _SCALING_OPERATORS and self._is_computed_from_product(operand)
                    for layer in reader_layers
@@ -114,7 +122,7 @@ class ConstantValues:
                    if operand != tensor) and bool(reader_layers) and bool(np.all(self.constant_value(tensor) > 0))
 
     def _is_computed_from_product(self, tensor: str) -> bool:
-        """Whether a tensor is what a product yields, floats computed or copied point by point in between."""
+        """Returns True if a tensor is the result of a product, followed only by pointwise operators and copies."""
         graph, stack, visited = self._graph, [tensor], {tensor}
         while stack:
             layer = graph.by_name.get(graph.producer.get(stack.pop(), ""))
@@ -129,7 +137,7 @@ class ConstantValues:
 
     @cached_property
     def masked_tensors(self) -> frozenset[str]:
-        """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
+        """The tensors into which a mask constant is added, selected or scaled, up to the next Softmax."""
         graph = self._graph
         tensors: set[str] = set()
         for layer in graph.layers:
@@ -142,9 +150,11 @@ class ConstantValues:
         return frozenset(tensors)
 
     def mask_magnitude_threshold(self, tensor: str) -> float:
-        """The magnitude from which values of a tensor are masks that a Where put in place of values, 0.0 for none.
+        """Returns the magnitude from which the values of a tensor are mask values written by a Where; 0.0 if there are
+        none.
 
-        Half that of the constant, on the way to the tensor by copies alone: masked logits (-1e9, -3.4e38).
+        The threshold is half the magnitude of the Where's constant (masked logits: -1e9, -3.4e38). Only copies may be
+        between the Where and the tensor.
         """
         graph, stack, visited, magnitudes = self._graph, [tensor], {tensor}, []
         while stack:
@@ -164,8 +174,10 @@ class ConstantValues:
 
     @cached_property
     def epsilon_constants(self) -> frozenset[str]:
-        """Stored numbers above zero that FP16 rounds to zero, and that keep a divisor from being zero: what an Add, Max
-        or Clip puts under a division, roots in between."""
+        """The stored positive numbers that keep a divisor from being zero and that FP16 rounds to zero.
+
+        Such a number is an operand of an Add, Max or Clip whose result is a divisor, possibly after a root.
+        """
         graph = self._graph
         tensors: set[str] = set()
         for layer in graph.layers:
@@ -179,7 +191,7 @@ class ConstantValues:
         return frozenset(tensors)
 
     def _is_divisor(self, tensor: str, max_steps: int = 4) -> bool:
-        """Whether something divides by a tensor, by its root or by a copy of it."""
+        """Returns True if a layer divides by a tensor, by its root or by a copy of it."""
         graph = self._graph
         for name in graph.consumers.get(tensor, ()) if max_steps else ():
             layer = graph.by_name[name]
@@ -196,7 +208,8 @@ class ConstantValues:
     # -- expressions --------------------------------------------------------------------------------------------
 
     def _evaluate_constant(self, tensor: str) -> np.ndarray:
-        """A constant expression's value, computed by the backend; the first request computes all of them."""
+        """Returns the value of a constant expression, computed by the backend; the first call computes all expressions.
+        """
         title, next_step = (f"constant {tensor} could not be computed",
                             "Fold the network's constants (for example with onnxsim) and open it again.")
         if self._get_backend is None:
@@ -209,7 +222,7 @@ class ConstantValues:
                 title, f"the file holds it as an expression. {error.title}: {error.cause}", error.next_step) from None
         if not self._has_evaluated_expressions:
             self._has_evaluated_expressions = True
-            with contextlib.suppress(TrtTuiError):  # one of them, which is named when it is asked for
+            with contextlib.suppress(TrtTuiError):  # the failing expression is reported when its value is requested
                 self._values.update(self._run_constant_expressions(backend, self._list_constant_expressions()))
         if tensor in self._values:
             return self._values[tensor]
@@ -225,14 +238,14 @@ class ConstantValues:
             return {name: np.asarray(array) for name, array in runner.run({}, tensor_names).items()}
 
     def _list_constant_expressions(self) -> list[str]:
-        """Float tensors that the file computes from constants and that something else reads."""
+        """Returns the float tensors that the file computes from constants and that other layers read."""
         graph = self._graph
         read_constants = dict.fromkeys(name for layer in graph.layers if layer.kind is not LayerKind.CONSTANT
                                        for name in graph.input_tensors(layer.name) if name in graph.constant_tensors)
         return [name for name in read_constants if graph.is_float(name) and stored_tensor(graph.ir_value(name)) is None]
 
     def _build_expression_model(self, tensor_names: Sequence[str]) -> ir.Model:
-        """The network that computes constant tensors from those that the file stores."""
+        """Builds a model that computes constant tensors from the stored ones."""
         layer_graph = self._graph
         needed_layers: set[str] = set()
         stack = list(tensor_names)

@@ -1,4 +1,8 @@
-"""Shapes behind shape arithmetic that a file holds unfolded: onnx infers none behind a Slice to ``size // 2 * 1``."""
+"""Shapes behind shape arithmetic that the file does not fold.
+
+onnx's shape inference has no result behind a Slice to ``size // 2 * 1``. Therefore the shape arithmetic is evaluated
+here and replaced by constants.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,23 +19,23 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import detach_big_weights
 
 Attributes: TypeAlias = Mapping[str, Any]
-"""Attributes of a node by name, as onnx reads them."""
+"""The attributes of a node by name, as onnx reads them."""
 
 _MAX_ROUNDS = 40
-"""Each round gets past the next such Slice of a chain."""
+"""The maximum number of rounds; each round resolves the next unfolded Slice of a chain."""
 
 _MAX_LAYERS = 5_000
-"""Sizes are looked for in networks of so many layers, which takes about a second."""
+"""The maximum number of layers of a network whose shapes are folded, which takes about a second."""
 
 _MAX_SHAPE_ELEMENTS = 64
-"""Elements of a tensor that may still be a shape."""
+"""The maximum number of elements of a tensor that is treated as a shape."""
 
 
 class FoldedShapes:
-    """Shapes of a network's tensors: as the network has them, and folded where that leaves a size open.
+    """The shapes of a network's tensors, with shape arithmetic folded if the network leaves a size open.
 
-    They are folded when the first such shape is asked for, and only where the inputs' sizes (but for the batch) are
-    fixed: elsewhere sizes are open because the data decide them.
+    Shapes are folded at the first request for an open one. They are folded only if the sizes of the network inputs are
+    fixed, except the batch. In other networks the data decide the open sizes.
     """
 
     def __init__(self, network: Network) -> None:
@@ -41,7 +45,7 @@ class FoldedShapes:
         self._values: dict[str, np.ndarray] = {}
 
     def find_shape(self, tensor: str) -> Shape | None:
-        """The sizes of a tensor; None where not even their number is known."""
+        """Returns the shape of a tensor; None if its rank is unknown."""
         shape = self._network.shape(tensor)
         if not self._has_fixed_inputs or shape is not None and all(isinstance(size, int) for size in shape[1:]):
             return shape
@@ -49,7 +53,8 @@ class FoldedShapes:
         return shape if folded_shape is None or shape is not None and len(folded_shape) != len(shape) else folded_shape
 
     def find_integer_values(self, tensor: str) -> list[int] | None:
-        """The values of a tensor that the file computes from fixed sizes."""
+        """Returns the values of an integer tensor that the file computes from fixed sizes; None for any other tensor.
+        """
         if not self._has_fixed_inputs or tensor not in self._shape_by_tensor or tensor not in self._values:
             return None
         return [int(number) for number in self._values[tensor].reshape(-1)]
@@ -60,10 +65,13 @@ class FoldedShapes:
 
 
 def build_outline_for_input_sizes(network: Network, input_sizes: Mapping[str, Sequence[int]]) -> NetworkOutline:
-    """The outline, with multiply-accumulates and shapes that the file leaves open as they are for inputs of some sizes.
+    """Builds the network outline with the shapes and multiply-accumulates that result from the given input sizes.
+
+    Only shapes and counts that the file leaves open are replaced.
 
     Args:
-        input_sizes: Sizes by input; those of an open first axis that all of them share count as a batch, of 1.
+        input_sizes: Sizes by input name. If all inputs with an open first axis share its size, that size is a batch and
+            counts as 1.
     """
     outline = network.build_outline()
     if len(outline.layers) > _MAX_LAYERS or all(layer.macs is not None for layer in outline.layers):
@@ -87,14 +95,17 @@ def build_outline_for_input_sizes(network: Network, input_sizes: Mapping[str, Se
 
 
 def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.ndarray]) -> dict[str, Shape]:
-    """The shapes of a model's tensors with what it computes of shapes folded, in place; adds that to ``folded_values``.
+    """Returns the shapes of a model's tensors after its shape arithmetic is folded, in place.
+
+    Args:
+        folded_values: Receives the values of the folded tensors, by name.
     """
     shapes: dict[str, Shape] = {}
     for _ in range(_MAX_ROUNDS):
         del model.graph.value_info[:]
         try:
             graph = infer_graph_shapes(model)
-        except Exception:  # onnx stops at the first operator that it cannot infer: what is known stands
+        except Exception:  # onnx stops at the first operator that it cannot infer; earlier shapes are kept
             break
         shapes |= {info.name: _declared_shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
                    if info.type.tensor_type.HasField("shape")}
@@ -113,7 +124,11 @@ def _declared_shape(value_info: onnx.ValueInfoProto) -> Shape:
 
 def _fold_shape_layers(graph: onnx.GraphProto, shapes: Mapping[str, Shape], folded_values: dict[str,
                                                                                                 np.ndarray]) -> None:
-    """Turns layers that compute known shapes into constants, in place; adds their values to ``folded_values``."""
+    """Replaces layers that compute known shapes by constants, in place.
+
+    Args:
+        folded_values: Receives the values of the folded tensors, by name.
+    """
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
               if tensor.data_type == onnx.TensorProto.INT64 and int(np.prod(tensor.dims)) <= _MAX_SHAPE_ELEMENTS}
     kept_nodes = []
@@ -135,7 +150,7 @@ def _fold_shape_layers(graph: onnx.GraphProto, shapes: Mapping[str, Shape], fold
 
 def _evaluate_shape_node(node: onnx.NodeProto, values: Mapping[str, np.ndarray],
                          shapes: Mapping[str, Shape]) -> np.ndarray | None:
-    """What a layer of shape arithmetic computes, NaN for sizes that are not known; None for any other layer."""
+    """Returns the result of a node of shape arithmetic, with NaN for unknown sizes; None for any other node."""
     if node.domain or len(node.output) != 1:
         return None
     attributes: Attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
@@ -154,7 +169,7 @@ def _evaluate_shape_node(node: onnx.NodeProto, values: Mapping[str, np.ndarray],
         return None
     try:
         return np.asarray(operator(attributes, *(values[name] for name in node.input if name)))
-    except (IndexError, ValueError):  # sizes that only a run knows
+    except (IndexError, ValueError):  # the sizes are known only at run time
         return None
 
 

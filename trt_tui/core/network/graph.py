@@ -1,4 +1,5 @@
-"""Layers and tensors of an opened model, and what makes and reads each: all that the fusion rules look at."""
+"""Layers and tensors of an opened model with the producers and consumers of each tensor, as the fusion rules need them.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,29 +18,29 @@ from trt_tui.core.network.unsupported_operators import unsupported_operator_reas
 from trt_tui.core.runner import TensorInfo
 
 SHAPE_READERS = frozenset(("Shape", "Size"))
-"""Operators that read no values."""
+"""Operators that read the shape of a tensor, but none of its values."""
 
 _GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class LayerGraph:
-    """Layers and tensors of a model by name; not to be changed.
+    """The layers and tensors of a model, by name; read-only.
 
     Attributes:
-        opset: Of ONNX's own operators; 0 where the model names none.
+        opset: The opset of ONNX's own operators; 0 if the model does not state it.
         layers: In network order.
-        by_name: The same by name.
-        producer: The layer that makes a tensor, by tensor name.
-        consumers: The layers that read a tensor, those whose subgraphs capture it too, by tensor name.
-        readers: Those of them that read its values: all but Shape and Size.
-        constant_tensors: Tensors that are stored or computed from stored ones alone.
-        static_tensors: These, and what is computed from them and shapes alone.
-        blocking_plugins: The plugin in front of each tensor that cannot be simulated, by tensor name.
-        value_sized_tensors: Tensors whose sizes values decide, so that they may differ from precision to precision:
+        by_name: The layers, by name.
+        producer: The name of the layer that writes a tensor, by tensor name.
+        consumers: The layers that read a tensor, by tensor name; includes layers whose subgraphs read it.
+        readers: The consumers that read the values of a tensor: all except Shape and Size.
+        constant_tensors: Tensors that are stored, or computed only from stored tensors.
+        static_tensors: The constant tensors, and tensors computed only from constants and shapes.
+        blocking_plugins: The plugin before each tensor that cannot be simulated, by tensor name.
+        value_sized_tensors: Tensors whose sizes depend on computed values, so that they may differ between precisions:
             behind a NonZero, or a Range up to a computed length.
 
     Args:
-        has_operator_library: A library of operators was given, so that what simulates runs plugins too.
+        has_operator_library: True if the backend has a library of operators, so that the simulation runs plugins too.
     """
 
     def __init__(self, model: ir.Model, has_operator_library: bool = False) -> None:
@@ -89,47 +90,49 @@ class LayerGraph:
         return frozenset(tensors)
 
     def node(self, layer_name: str) -> ir.Node:
-        """The node behind a layer; not to be changed."""
+        """Returns the ONNX node of a layer; the caller must not change it."""
         return self._nodes[layer_name]
 
     def input_tensors(self, layer_name: str) -> tuple[str, ...]:
-        """Tensors a layer reads, those captured by its subgraphs too."""
+        """Returns the tensors that a layer reads, including those that only its subgraphs read."""
         return self._reads[layer_name]
 
     def has_tensor(self, name: str) -> bool:
-        """Whether a tensor of this name is made, stored or given."""
+        """Returns True if a tensor of this name is computed, stored, or an input of the network."""
         return name in self._values
 
     def ir_value(self, tensor: str) -> ir.Value:
-        """The value behind a tensor; not to be changed."""
+        """Returns the onnx-ir value of a tensor; the caller must not change it."""
         return self._values[tensor]
 
     def is_float(self, tensor: str) -> bool:
-        """Whether a tensor is FP32, and no sequence or optional."""
         return tensor in self._floats
 
     def shape(self, tensor: str) -> Shape | None:
-        """Sizes of a tensor: a number, a name, or None for an open one; None where not even the rank is known."""
+        """Returns the shape of a tensor; None if its rank is unknown."""
         value = self._values.get(tensor)
         return None if value is None else _value_shape(value)
 
 
 def reads_only_shape(layer: Layer) -> bool:
-    """Whether a layer reads a tensor's sizes and none of its values."""
     return layer.op_type in SHAPE_READERS and layer.domain in ("", "ai.onnx")
 
 
 def tensor_info(value: ir.Value) -> TensorInfo:
-    """Name, type and shape of an input or output; the type is ``object`` where it is no tensor or not known."""
+    """Returns the name, type and shape of a network input or output.
+
+    The type is ``object`` if the value is not a tensor or its type is unknown.
+    """
     is_known = value.dtype not in (None, ir.DataType.UNDEFINED) and isinstance(value.type, ir.TensorType)
     dtype = np.dtype(value.dtype.numpy() if is_known and value.dtype is not None else object)
     return TensorInfo(value.name or "", dtype, _value_shape(value))
 
 
 def iterate_captured_tensors(node: ir.Node) -> Iterator[str]:
-    """Names of outer tensors that a node's subgraphs use, those nested in them and their bare results too.
+    """Yields the names of outer tensors that the subgraphs of a node use, at any depth.
 
-    `onnx_ir.analysis.analyze_implicit_usage` leaves out what a subgraph hands on without reading it.
+    The names include outer tensors that a subgraph only returns, which `onnx_ir.analysis.analyze_implicit_usage` leaves
+    out.
     """
     for attr in node.attributes.values():
         if attr.type not in _GRAPH_ATTRIBUTES:
@@ -145,13 +148,12 @@ def iterate_captured_tensors(node: ir.Node) -> Iterator[str]:
             yield from dict.fromkeys(value.name for value in used_values if value not in inner_values)
 
 
-# -- what a node is ---------------------------------------------------------------------------------------------------
+# -- classification ---------------------------------------------------------------------------------------------------
 
 
 def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_tensors: set[str],
                  blocking_plugins: dict[str, str] | None) -> Layer:
-    """The layer of a node; adds what it makes to the constant and static tensors that come before it, or to those
-    behind a plugin."""
+    """Builds the layer of a node and adds its outputs to the constant, static or plugin-blocked tensors, in place."""
     inputs = tuple(value.name or "" if value is not None else "" for value in node.inputs)
     outputs = tuple(value.name or "" for value in node.outputs)
     input_names = [name for name in (*inputs, *iterate_captured_tensors(node)) if name]
@@ -173,7 +175,7 @@ def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_t
 
 
 def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
-    """The kind of a node, and why it cannot take a lower precision."""
+    """Returns the kind of a node, and the reason why it cannot take a lower precision ("" if it can)."""
     if any(attr.type in _GRAPH_ATTRIBUTES for attr in node.attributes.values()):
         return LayerKind.OPAQUE, f"{node.op_type} contains a subgraph, which stays in FP32"
     if reason := unsupported_operator_reason(node):
@@ -202,7 +204,10 @@ def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
 
 
 def count_macs(node: ir.Node, find_shape: Callable[[ir.Value], Shape | None]) -> int | None:
-    """Multiply-accumulates of one run, an open batch taken as 1; None where sizes are open."""
+    """Counts the multiply-accumulates of one execution of a node; None if a needed size is open.
+
+    An open first dimension counts as a batch of 1.
+    """
     if node.op_type not in PRODUCTS or node.domain != "":
         return 0
     result, weight = (_static_sizes(value, find_shape) for value in (node.outputs[0], node.inputs[1]))
@@ -225,7 +230,7 @@ def _value_shape(value: ir.Value) -> Shape | None:
 
 
 def _static_sizes(value: ir.Value | None, find_shape: Callable[[ir.Value], Shape | None]) -> list[int] | None:
-    """Static sizes, an open first dimension (the batch) taken as 1; None where another one is open."""
+    """Returns the sizes of a value with an open first dimension (the batch) as 1; None if another size is open."""
     shape = None if value is None else find_shape(value)
     if shape is None:
         return None

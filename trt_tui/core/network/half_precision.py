@@ -1,4 +1,4 @@
-"""Networks typed in 16 bits: the FP32 networks that they were made from."""
+"""The conversion of networks typed in 16 bits to the FP32 networks that they were made from."""
 
 from dataclasses import dataclass, field
 
@@ -13,12 +13,12 @@ _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precisi
 
 @dataclass
 class UpcastResult:
-    """What raising a network did.
+    """The changes that the conversion of a 16-bit network to FP32 made.
 
     Attributes:
-        has_changes: Whether there was anything to raise.
-        source_tensors: Tensors that are new, by name, and the tensor of the file that each stands for.
-        added_nodes: Names of nodes that are new.
+        has_changes: True if the network contained 16-bit types.
+        source_tensors: New tensors by name, each with the tensor of the file that it represents.
+        added_nodes: Names of new nodes.
     """
 
     has_changes: bool = False
@@ -27,7 +27,7 @@ class UpcastResult:
 
 
 def has_half_precision(graph: ir.Graph) -> bool:
-    """Whether anything of a network is typed in FP16 or BF16."""
+    """Returns True if any input, weight, constant or Cast of a network has the type FP16 or BF16."""
     stored = [
         typed_value.const_value
         for inner_graph in (graph, *graph.subgraphs())
@@ -42,7 +42,7 @@ def has_half_precision(graph: ir.Graph) -> bool:
 
 
 def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
-    """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types."""
+    """Converts a network typed in FP16 or BF16 to FP32, in place; its inputs and outputs keep their types."""
     subgraphs = list(graph.subgraphs())
     stored_tensors = [(typed_value, typed_value.const_value)
                       for inner_graph in (graph, *subgraphs)
@@ -113,10 +113,10 @@ def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
 
 
 def drop_identity_casts(graph: ir.Graph) -> dict[str, str]:
-    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32, and what `x.float()` leaves.
+    """Removes Casts from FP32 to FP32, which remain of Casts between 16 and 32 bits and of `x.float()`.
 
     Returns:
-        The tensor that is read in place of each result that is gone, by its name.
+        The tensor that replaces each removed result, by the name of the result.
     """
     replaced_names: dict[str, str] = {}
     for node in list(graph):

@@ -1,4 +1,4 @@
-"""Which network it is: hashes of its structure, layer by layer and as a whole, and of its files."""
+"""The hashes that identify a network: of each layer, of the whole structure, and of its files."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from trt_tui.core.network.layers import Layer
 
 
 def hash_layers(graph: LayerGraph) -> dict[str, bytes]:
-    """A SHA-256 of each layer, by name: of all of it but the weights' values."""
+    """Returns a SHA-256 hash of each layer by name, over everything except the values of the weights."""
     return {layer.name: _hash_layer(graph, layer) for layer in graph.layers}
 
 
@@ -38,7 +38,7 @@ _SubgraphNode = tuple[str | None, str, str, list[str | None], list[str | None], 
 
 
 def _subgraph_record(graph: ir.Graph) -> list[_SubgraphNode]:
-    """A subgraph without its weights' values."""
+    """Returns the nodes of a subgraph as plain data, without the values of its weights."""
     nodes: list[_SubgraphNode] = []
     for node in graph.all_nodes():
         attributes = [(name, str(attr.value)) for name, attr in sorted(node.attributes.items())
@@ -50,11 +50,12 @@ def _subgraph_record(graph: ir.Graph) -> list[_SubgraphNode]:
 
 
 def hash_structure(graph: LayerGraph, weights: Mapping[str, ir.Value], hash_by_layer: Mapping[str, bytes]) -> str:
-    """Hash of everything but the weights' values: nodes, attributes, tensor names, types and shapes.
+    """Returns the hash of a network without the values of its weights: nodes, attributes, tensor names, types and
+    shapes.
 
     Args:
-        weights: All that the file stores, by name, also what nothing reads.
-        hash_by_layer: From `hash_layers`.
+        weights: All tensors that the file stores, by name, including unused tensors.
+        hash_by_layer: The result of `hash_layers`.
     """
     digest = hashlib.sha256()
     for info in (*graph.inputs, *graph.outputs):
@@ -69,7 +70,7 @@ def hash_structure(graph: LayerGraph, weights: Mapping[str, ir.Value], hash_by_l
 
 
 def hash_files(files: Iterable[Path]) -> str:
-    """Hash of files, one after the other, read in pieces."""
+    """Returns the hash of the contents of several files in order, read in pieces."""
     digest = hashlib.sha256()
     for file in files:
         with open(file, "rb") as stream:

@@ -1,7 +1,8 @@
-"""The layer tree: scopes, and in them one row for each fusion group. Plain immutable data, no drawing.
+"""The layer tree: scopes, each with one row per fusion group, as immutable data.
 
-`trt_tui.core.network.scopes` says where a scope comes from. A chain of scopes with a single child is one row,
-``mlp/fc2``; a scope that holds one group is a row with its name. The groups of one attention lie in a row of their own.
+The sources of a scope are described in `trt_tui.core.network.scopes`. A chain of scopes with a single child is one row,
+``mlp/fc2``. A scope that holds one group is a row with the name of the scope. The groups of one attention are the
+children of a scope of their own.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from trt_tui.core.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class GroupRow:
-    """One fusion group.
+    """The row of one fusion group in the layer tree.
 
     Attributes:
         label: Unique among the rows of its scope.
-        path: Unique in the tree: scope parts and the row's own part, joined by "/". Two blocks that repeat have the
-            same paths below their own.
+        path: Unique in the tree: the parts of the scope and the part of the row, joined by "/". Repeated blocks have
+            the same paths below the path of the block.
         group: The group; its ``layers`` are the nodes below the row.
-        refusal_reason: Why it cannot run in INT8 or, where it cannot run in FP16 either, in FP16; "" where it can run
-    in both.
+        refusal_reason: The reason why the group cannot run in FP16 or, if it can, in INT8. "" if it can run in both.
     """
 
     label: str
@@ -37,7 +37,10 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False)
 class UngroupedRow:
-    """A layer that is in no group and not folded: an If, a custom operator, ... with the reason in ``refusal_reason``.
+    """The row of a layer that is in no fusion group but shown, such as an If or a custom operator.
+
+    Attributes:
+        refusal_reason: The reason why the layer cannot take a lower precision.
     """
 
     label: str
@@ -48,7 +51,7 @@ class UngroupedRow:
 
 @dataclass(frozen=True, eq=False)
 class OtherNodesRow:
-    """All layers that make no difference to precision, by name; always the last row of the tree."""
+    """The last row of the layer tree: the names of all layers that do not affect precision."""
 
     label: str
     path: str
@@ -57,12 +60,12 @@ class OtherNodesRow:
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """An inner node of the tree.
+    """An inner node of the layer tree, with rows and scopes below.
 
     Attributes:
-        name: Its parts joined by "/"; several where a chain of scopes was joined; "" for the root.
+        name: The parts of the scope, joined by "/"; several parts if a chain of scopes was merged; "" for the root.
         path: Unique in the tree; "" for the root.
-        children: In order of their first group in the network.
+        children: Rows and scopes, in the order of their first group in the network.
         groups: Names of all groups below, in row order.
     """
 
@@ -73,23 +76,27 @@ class Scope:
 
     @property
     def label(self) -> str:
-        """What its row is called."""
         return self.name
 
 
 Row: TypeAlias = "Scope | GroupRow | UngroupedRow | OtherNodesRow"
 
 ATTENTION_LABEL = "attention core"
-"""What the row of the groups of one attention is called."""
+"""The label of the scope that holds the groups of one attention."""
 
-_PlacedRow: TypeAlias = "tuple[int, tuple[str, ...], str, str, FusionGroup | Layer]"  # index, scope, own part, label
+_PlacedRow: TypeAlias = "tuple[int, tuple[str, ...], str, str, FusionGroup | Layer]"  # index, scope, path part, label
 
 
 # -- building -------------------------------------------------------------------------------------------------------
 
 
 class _ScopeBuilder:
-    """A scope while the tree is built: its children by name, rows as lists of what has this own part."""
+    """A mutable scope during the construction of the layer tree.
+
+    Attributes:
+        scopes: The child scopes, by name.
+        items: The children in order: a scope, or a row as its path part, label, and group or layer.
+    """
 
     __slots__ = ("name", "scopes", "items")
 
@@ -97,15 +104,15 @@ class _ScopeBuilder:
         self.name = name
         self.scopes: dict[str, _ScopeBuilder] = {}
         self.items: list[_ScopeBuilder | tuple[str, str, FusionGroup | Layer]] = [
-        ]  # a row is own part, label, what it shows
+        ]
 
 
 def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> Scope:
-    """The tree of a network.
+    """Builds the layer tree of a network.
 
     Args:
         layers: All layers, in network order.
-        groups: All groups, in network order. A group lies in the scope of the layer that it is named after.
+        groups: All groups, in network order. A group is placed in the scope of its main layer.
     """
     by_name = {layer.name: layer for layer in layers}
     grouped_layers = {name for group in groups for name in group.layers}
@@ -144,7 +151,7 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
 
 
 def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_PlacedRow]:
-    """Puts the groups of each attention into a scope of its own, in the innermost one that they have in common."""
+    """Moves the groups of each attention into a new scope inside their innermost common scope."""
     scopes_by_attention: dict[str, list[tuple[str, ...]]] = {}
     for _, scope, _, _, group_or_layer in placed_rows:
         if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention:
@@ -163,7 +170,10 @@ def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_
 
 
 def _build_immutable_tree(root: _ScopeBuilder, folded_layers: tuple[str, ...]) -> Scope:
-    """The immutable tree, from the leaves up and without recursion (names may nest deeper than Python does)."""
+    """Converts the scope builders into an immutable tree, from the leaves upwards.
+
+    There is no recursion, because scopes can be nested deeper than Python's recursion limit.
+    """
     scopes: list[tuple[_ScopeBuilder, str]] = []
     stack = [(root, "")]
     while stack:
@@ -210,7 +220,10 @@ def _build_row(label: str, path: str, group_or_layer: FusionGroup | Layer) -> Gr
 
 
 def _merge_scope_with_single_child(scope: _ScopeBuilder, child_row: Row, use_scope_label: bool) -> Row:
-    """A scope with one child: the child under both names; a group's own part goes where the scope names it already."""
+    """Returns the row of a scope's only child, labelled with the names of both.
+
+    If the child is a group, its own label is dropped, because the name of the scope identifies it.
+    """
     label = scope.name if use_scope_label else f"{scope.name}/{child_row.label}"
     if isinstance(child_row, Scope):
         return Scope(label, child_row.path, child_row.children, child_row.groups)
@@ -233,7 +246,7 @@ def _make_unique_label(label: str, taken_labels: set[str]) -> str:
 
 
 def _make_labels_unique(rows: list[Row]) -> list[Row]:
-    """Rows with labels unique among them; scopes keep theirs."""
+    """Returns the rows with labels that are unique among them; the labels of scopes do not change."""
     if len({row.label for row in rows}) == len(rows):
         return rows
     taken_names = {row.label for row in rows if isinstance(row, Scope)}
@@ -247,11 +260,11 @@ def _group_names(row: Row) -> tuple[str, ...]:
     return (row.group.name,) if isinstance(row, GroupRow) else ()
 
 
-# -- going over it -----------------------------------------------------------------------------------------------------
+# -- traversal ---------------------------------------------------------------------------------------------------------
 
 
 def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
-    """All rows below a scope in display order, each with its depth (0 for the scope's children)."""
+    """Yields all rows below a scope in display order, each with its depth; the children of the scope have depth 0."""
     stack: list[tuple[int, Row]] = [(0, row) for row in reversed(scope_tree.children)]
     while stack:
         depth, row = stack.pop()
@@ -261,7 +274,7 @@ def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
 
 
 def group_titles(scope_tree: Scope) -> dict[str, str]:
-    """Where each group stands in the tree, as a path of labels, by group name."""
+    """Returns the position of each group in the layer tree as labels joined by "/", by group name."""
     title_by_group: dict[str, str] = {}
     parent_labels: list[str] = []
     for depth, row in walk_rows(scope_tree):

@@ -1,15 +1,15 @@
-"""Finds the fusion groups whose float results become integers or positions: indices of a look-up, sizes, counts.
+"""The search for fusion groups whose float results become integers or positions: indices of a look-up, sizes, counts.
 
-A rounded float that becomes an integer may become its neighbour: FP16 has no odd integer above 2048. An index is then
-another row of the table, or lies beyond it.
+A rounded float that becomes an integer may become its neighbour: FP16 has no odd integer above 2048. An index then
+selects another row of the table, or is out of bounds.
 
-The search walks back from each Cast to an integer type, and from each float input that is read as a position or a
-count (`INDEX_INPUTS`). Integer index inputs of Gather, ScatterND, Slice and others need no entry: floats reach them
-through a Cast, or through an operator that compares and so ends the walk. The walk follows copies, elementwise
-operators and casts. It ends at every other operator: products, normalisations and Softmax, whose results are inexact in
-any precision, reductions, and ArgMax, TopK, NonZero, NonMaxSuppression and comparisons, which order values. A Cast to
-bool compares with 0 and is no start. A group that holds such an operator is left out, although elementwise layers that
-TensorRT fuses behind it may be a part of the walk.
+The search walks back from each Cast to an integer type, and from each float input that is read as a position or a count
+(`INDEX_INPUTS`). Integer index inputs of Gather, ScatterND, Slice and others need no entry: floats reach them through a
+Cast, or through an operator that compares and so ends the walk. The walk follows copies, elementwise operators and
+casts. It ends at every other operator: products, normalisations and Softmax, whose results are inexact in any
+precision, reductions, and ArgMax, TopK, NonZero, NonMaxSuppression and comparisons, which order values. A Cast to bool
+compares with 0 and does not start a walk. A group that contains an operator that ends the walk is left out, even if
+TensorRT fuses elementwise layers of the walk into the group.
 """
 
 from collections.abc import Iterable
@@ -21,8 +21,10 @@ from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import COPIES, POINTWISE
 
 INDEX_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (2,), "Upsample": (1,)}
-"""Float inputs that are read as positions, counts or factors of a size, by operator. The region of interest of a
-Resize moves where it samples, which is a coordinate: see `trt_tui.core.measure.coordinates`."""
+"""Float inputs that are read as positions, counts or factors of a size, by operator.
+
+The region of interest of a Resize is missing because it moves the sampling points, which is a coordinate: see
+`trt_tui.core.measure.coordinates`."""
 
 _CAST_OPERATORS = frozenset(("Cast", "CastLike"))
 
@@ -34,7 +36,7 @@ _INTEGER_TYPES = frozenset((
 
 
 def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGroup]) -> tuple[str, ...]:
-    """Returns the names of the groups whose floats become integers or positions, in network order."""
+    """Returns the names of the fusion groups whose float results become integers or positions, in network order."""
     groups = tuple(groups)
     group_by_layer = {layer: group for group in groups for layer in group.layers}
     exact_groups = {group.name for group in groups
@@ -59,7 +61,6 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
 
 
 def _is_copy_or_elementwise(layer: Layer) -> bool:
-    """Returns True if a layer copies values, converts them or computes each from those at the same position."""
     return layer.domain in ("", "ai.onnx") and layer.op_type in _FOLLOWED_OPERATORS
 
 
@@ -76,4 +77,4 @@ def _iterate_index_tensors(graph: LayerGraph, layer: Layer) -> Iterable[str]:
         if tensor and graph.is_float(tensor) and tensor not in graph.static_tensors:
             yield tensor
             yield from layer.outputs if layer.op_type in _FOLLOWED_OPERATORS else (
-            )  # its own group reads it in its float type
+            )  # the group of the layer reads the tensor in its float type

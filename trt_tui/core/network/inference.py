@@ -1,4 +1,4 @@
-"""Shapes and types of tensors: by onnx's inference, from neighbouring operators, and from plugins."""
+"""Shapes and types of tensors, inferred by onnx, from neighbouring operators, and from plugin libraries."""
 
 import functools
 import math
@@ -17,23 +17,26 @@ from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
 _MAX_FOLLOWED_ELEMENTS = 1 << 16
-"""Elements of a tensor whose values onnx's inference may follow one by one: ten million take 9 s and hundreds of MB."""
+"""The maximum number of elements of a tensor whose values onnx's shape inference may propagate one by one.
+
+Ten million elements take 9 s and hundreds of MB."""
 
 _LENGTH_KEEPING_OPERATORS = frozenset("Add Cast Identity Mul Squeeze Sub Unsqueeze".split())
-"""Operators that onnx's inference follows value by value."""
+"""Operators whose values onnx's shape inference propagates and that keep the number of elements."""
 
 _INPUT_TYPED_OPERATORS = {"": RUNTIME_ONLY_OPERATORS, "com.microsoft": frozenset(
     "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DecoderMaskedMultiHeadAttention FastGelu FusedConv FusedGemm "
     "FusedMatMul FusedMatMulActivation Gelu GroupNorm GroupQueryAttention MultiHeadAttention NhwcFusedConv NhwcMaxPool "
     "PackedAttention PackedMultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization TransposeMatMul".split())}
-"""Operators of ONNX Runtime, which its own optimizer writes, whose first result has the type of their first input."""
+"""Operators of ONNX Runtime whose first result has the type of their first input, by domain; its optimizer writes them.
+"""
 
 
 def infer_shapes(model: ir.Model) -> str:
-    """Gives values the shapes and types that onnx can infer; "", or why onnx could not go over the network.
+    """Sets all shapes and types that onnx can infer; returns onnx's error message, or "" if there is none.
 
-    `onnx_ir.passes.common.ShapeInferencePass` turns types of sequences into tensors, and only logs where it fails.
+    `onnx_ir.passes.common.ShapeInferencePass` turns types of sequences into tensors, and only logs its failures.
     """
     try:
         graph = infer_graph_shapes(detach_big_weights(model)[0])
@@ -52,20 +55,20 @@ _CONTRADICTION_PATTERN = re.compile(
     r"Inferred shape and existing shape differ in (?P<where>dimension \d+|rank): \((?P<inferred>\d+)\) vs "
     r"\((?P<declared>\d+)\)|(?P<other>Dimension mismatch in unification between (?P<first>\d+) and (?P<second>\d+)|"
     r"Incompatible dimensions))")
-"""What onnx's strict inference says of sizes that contradict each other."""
+"""The error message of onnx's strict shape inference about contradicting sizes."""
 
 
 def check_declared_sizes(model: ir.Model, file_name: str) -> None:
-    """Refuses a model that declares sizes which its operators contradict: of an output, an input or a tensor between.
+    """Refuses a model that declares sizes of tensors which contradict its operators.
 
     Raises:
-        InputError: with the node, and both sizes.
+        InputError: two sizes contradict each other; the error names the node and both sizes.
     """
     try:
         proto = detach_big_weights(model)[0]
         onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=_count_propagated_elements(proto.graph)
                                           <= _MAX_FOLLOWED_ELEMENTS)
-    except Exception as error:  # onnx also stops at operators and types that it does not know
+    except Exception as error:  # onnx also stops at unknown operators and types
         contradiction = _CONTRADICTION_PATTERN.search(str(error))
     else:
         return
@@ -87,17 +90,20 @@ def check_declared_sizes(model: ir.Model, file_name: str) -> None:
 
 
 def infer_graph_shapes(model: onnx.ModelProto) -> onnx.GraphProto:
-    """The graph of a model without big weights, with all that onnx infers of its tensors.
+    """Returns the graph of a model without big weights, with all shapes and types that onnx infers.
 
     Raises:
-        Exception: whatever onnx raises for a model that it cannot go over.
+        Exception: any error that onnx raises for a model that it cannot infer.
     """
     return onnx.shape_inference.infer_shapes(model, data_prop=_count_propagated_elements(model.graph)
                                              <= _MAX_FOLLOWED_ELEMENTS).graph
 
 
 def _count_propagated_elements(graph: onnx.GraphProto) -> float:
-    """The most values that onnx's inference would follow in one tensor: what a Range counts, what Concats join."""
+    """Returns the maximum number of values of one tensor that onnx's shape inference would propagate.
+
+    Long tensors come from Range nodes and from Concats.
+    """
     stored_tensors = {item.name: item for item in graph.initializer}
     stored_tensors.update((node.output[0], node.attribute[0].t) for node in graph.node
                           if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"))
@@ -119,7 +125,7 @@ def _count_propagated_elements(graph: onnx.GraphProto) -> float:
 
 
 def _range_length(node: onnx.NodeProto, stored_tensors: Mapping[str, onnx.TensorProto]) -> float:
-    """How far a Range over stored limits counts; 1 where they are computed."""
+    """Returns the number of elements of a Range with stored limits; 1 if a limit is computed."""
     limits = [onnx.numpy_helper.to_array(stored_tensors[name]) for name in node.input if name in stored_tensors]
     if len(limits) < 3 or any(limit_array.size != 1 for limit_array in limits):
         return 1.0
@@ -128,10 +134,10 @@ def _range_length(node: onnx.NodeProto, stored_tensors: Mapping[str, onnx.Tensor
 
 
 def propagate_types(model: ir.Model) -> bool:
-    """Gives tensors without a type the one that the schema of an operator around them requires.
+    """Gives tensors without a type the type that the schemas of the neighbouring operators require.
 
-    Where a schema ties two tensors to one type, the known type of one is given to the other. Returns whether there
-    was anything to give.
+    If a schema requires one type for two tensors, the known type of one is set for the other. Returns True if any type
+    was set.
     """
     opset = model.graph.opset_imports.get("", 0)
     pending = {
@@ -156,7 +162,7 @@ def propagate_types(model: ir.Model) -> bool:
 
 
 def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir.DataType | None, list[ir.Value]]]:
-    """Tensors of a node that have one type, with that type where the operator has but one."""
+    """Yields the groups of tensors of a node that share one type, with that type if the operator allows only one."""
     if node.op_type in _INPUT_TYPED_OPERATORS.get(node.domain, ()):
         if node.inputs and node.inputs[0] is not None:
             yield None, [node.inputs[0], node.outputs[0]]
@@ -175,7 +181,10 @@ def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir
 @functools.cache
 def _find_type_parameters(operator: str, opset: int, input_count: int, output_count: int) -> tuple[
         tuple[str, ...], tuple[str, ...], dict[str, ir.DataType]]:
-    """The type parameter of each input and output ("" for one that may be anything), and those that are one type."""
+    """Returns the type parameter of each input and each output, and the types of parameters that allow only one.
+
+    The parameter is "" for an input or output of any type.
+    """
     schema = get_onnx_schema(operator, opset)
     allowed_types = {
         constraint.type_param_str: list(constraint.allowed_type_strs)
@@ -204,10 +213,12 @@ def _find_type_parameters(operator: str, opset: int, input_count: int, output_co
 
 
 def infer_plugin_types(model: ir.Model, backend: Backend) -> None:
-    """Gives what plugins make the types and shapes that a backend with their libraries knows, and what lies behind.
+    """Sets the types and shapes of plugin outputs, and of all tensors behind them, with the help of a backend.
+
+    The backend must have loaded the libraries of the plugins.
 
     Raises:
-        InputError: the backend does not take one of them; names it.
+        InputError: the backend does not accept a plugin; the error names the node.
     """
     plugin_values = [value for node in model.graph if is_plugin(node) for value in node.outputs if value.name]
     if not plugin_values:

@@ -1,4 +1,5 @@
-"""Local functions: each call is replaced by the nodes of its function, and its name becomes their scope."""
+"""The inlining of local functions: the nodes of a function replace each call, and the call's name becomes their scope.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,24 +9,25 @@ from trt_tui.core.network.naming import FreshNames
 from trt_tui.errors import InputError
 
 SCOPE_KEY = "trt_tui.scope"
-"""Key in ``Node.meta`` of the call path of an inlined node: the names of the calls, outermost first."""
+"""The key in ``Node.meta`` of the call path of an inlined node: the names of the calls, outermost first."""
 
 MAX_INLINED_NODES = 200_000
-"""What local functions may expand to: a few lines of nested calls can stand for more nodes than memory holds."""
+"""The maximum number of nodes after inlining. A few lines of nested calls can expand to more nodes than fit in memory.
+"""
 _MAX_CALL_DEPTH = 100
 
 _GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def inline_functions(model: ir.Model, file_name: str) -> None:
-    """Inlines all local functions, in place and in time linear in what comes of them.
+    """Inlines all local functions of a model, in place and in time linear in the number of resulting nodes.
 
     Args:
-        model: Structure checked.
-        file_name: The file's name, for messages.
+        model: A model whose structure has been checked.
+        file_name: The name of the file, for messages.
 
     Raises:
-        InputError: functions call each other in a circle, nest too deep, expand to too much, or want another opset.
+        InputError: the calls form a cycle, are nested too deep, expand to too many nodes, or need another opset.
     """
     if not model.functions:
         return
@@ -52,7 +54,7 @@ def _list_subgraphs(node: ir.Node) -> list[ir.Graph]:
     return subgraphs
 
 
-# -- before anything is expanded --------------------------------------------------------------------------------------
+# -- checks before the expansion --------------------------------------------------------------------------------------
 
 
 def _check_functions(model: ir.Model, file_name: str) -> None:
@@ -87,7 +89,7 @@ def _check_functions(model: ir.Model, file_name: str) -> None:
 def _sort_callees_first(callees_by_function: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]],
                         file_name: str) -> list[ir.OperatorIdentifier]:
     order: list[ir.OperatorIdentifier] = []
-    is_sorted: dict[ir.OperatorIdentifier, bool] = {}  # False while those that it calls are on the way
+    is_sorted: dict[ir.OperatorIdentifier, bool] = {}  # False until all functions that it calls are sorted
     stack = list(callees_by_function)
     while stack:
         key = stack[-1]
@@ -107,12 +109,12 @@ def _sort_callees_first(callees_by_function: dict[ir.OperatorIdentifier, list[ir
     return order
 
 
-# -- expanding --------------------------------------------------------------------------------------------------------
+# -- expansion --------------------------------------------------------------------------------------------------------
 
 
 def _inline_call(graph: ir.Graph, call: ir.Node, function: ir.Function, fresh_names: FreshNames,
                  functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Node]:
-    """Puts a function's nodes in place of a call; returns the calls among them."""
+    """Replaces a call by the nodes of its function; returns the calls among these nodes."""
     attributes = {**{name: attr for name, attr in function.attributes.items() if attr.value is not None},
                   **call.attributes}
     copier = _FunctionCopier(attributes, fresh_names, dict(_pair_inputs(function.inputs, call.inputs)))
@@ -132,7 +134,7 @@ def _inline_call(graph: ir.Graph, call: ir.Node, function: ir.Function, fresh_na
     return [node for node in nodes if node.op_identifier() in functions]
 
 
-_OWN_NAME_KEY = "trt_tui.own_name"  # a node's name in its function's body
+_OWN_NAME_KEY = "trt_tui.own_name"  # the name of a node in the body of its function
 
 
 def _pair_inputs(function_inputs: Sequence[ir.Value],
@@ -142,7 +144,7 @@ def _pair_inputs(function_inputs: Sequence[ir.Value],
 
 def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value | None,
                          fresh_names: FreshNames) -> None:
-    """Lets everything that used a call's output use what the function makes of it; graph outputs keep their names."""
+    """Connects all readers of a call's output to the function's result; graph outputs keep their names."""
     if new_value is None:
         raise _missing_input_error(old_value)
     if old_value.is_graph_output():
@@ -163,16 +165,15 @@ def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Val
 
 
 def _missing_input_error(output: ir.Value) -> InputError:
-    """The error where an output of a body would be an input that its call leaves out."""
     return InputError("a local function returns an input that is missing", f"output {output.name}",
                       "Check the export.")
 
 
 class _FunctionCopier:
-    """Copies nodes of a function's body; tensors that attributes hold are shared.
+    """A copier of the nodes in a function's body; tensors in attributes are shared with the original.
 
     Attributes:
-        replacements: What stands for each value of the body.
+        replacements: The new value for each value of the body; None for an omitted input.
     """
 
     def __init__(self, attributes: dict[str, ir.Attr], fresh_names: FreshNames,
@@ -182,7 +183,7 @@ class _FunctionCopier:
         self.replacements = replacements
 
     def copy_nodes(self, body_nodes: Iterable[ir.Node]) -> list[ir.Node]:
-        for node in body_nodes:  # all first: the nodes may stand unsorted
+        for node in body_nodes:  # all outputs are copied first, because the nodes may be unsorted
             for value in node.outputs:
                 self._copy_value(value)
         return [self._copy_node(node) for node in body_nodes]
@@ -203,14 +204,21 @@ class _FunctionCopier:
         return copy
 
     def _find_replacement(self, value: ir.Value) -> ir.Value:
-        """What stands for a value of the body that has to be there."""
+        """Returns the new value for a value of the function's body.
+
+        Raises:
+            InputError: the value is an input that the call omits.
+        """
         replacement = self.replacements.get(value, value)
         if replacement is None:
             raise _missing_input_error(value)
         return replacement
 
     def _copy_attribute(self, attribute: ir.Attr) -> ir.Attr | None:
-        """The attribute, with the call's value where it stands for one; None where the call gives none."""
+        """Copies an attribute; a reference to an attribute of the function gets the value from the call.
+
+        Returns None if the call does not set the referenced attribute.
+        """
         if attribute.ref_attr_name is not None:
             call_attribute = self._attributes.get(attribute.ref_attr_name)
             if call_attribute is not None and call_attribute.type in _GRAPH_ATTRIBUTES:

@@ -1,7 +1,8 @@
-"""Operators that compute on codes, as ONNX Runtime's quantizer writes them, as Q/DQ with the same codes.
+"""The conversion of operators on quantized values, such as QLinearConv, to float operators with Q/DQ.
 
-TensorRT takes Q/DQ only. ``QLinearConv(x, w)`` is a Conv of what the codes stand for, quantized again; the definitions
-are ONNX's (QLinearConv-10, QLinearMatMul-21) and ONNX Runtime's (``docs/ContribOperators.md``).
+ONNX Runtime's quantizer writes such operators, and TensorRT reads Q/DQ only. The quantized values do not change.
+``QLinearConv(x, w)`` is a Conv of the dequantized values, whose result is quantized again. The definitions are ONNX's
+(QLinearConv-10, QLinearMatMul-21) and ONNX Runtime's (``docs/ContribOperators.md``).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,20 +18,20 @@ from trt_tui.core.network.qdq_steps import ORT_DOMAIN, has_known_attributes, is_
 from trt_tui.errors import InputError
 
 _TYPE_AND_MIDDLE_BY_BITS = {4: (ir.DataType.INT4, 8), 8: (ir.DataType.INT8, 128)}
-"""By the bits of a MatMulNBits: the codes that it stores without a zero point, and the number that stands for 0."""
+"""The type of the values that a MatMulNBits stores, and the stored number for 0 if there is no zero point, by bits."""
 _COPY_OPERATORS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
-"""Operators that hand on codes as they are, so that they do the same on what these stand for."""
+"""Operators that copy quantized values unchanged, so that they have the same effect on dequantized values."""
 
 
 @dataclass(frozen=True)
 class _IntegerOperatorLayout:
-    """How an operator on codes is read.
+    """The layout of the inputs of an operator on quantized values.
 
     Attributes:
-        float_operator: What it computes on floats.
-        operand_indices: Where codes, scale and zero point of each operand lie.
-        result_indices: Where scale and zero point of the result lie.
-        passed_indices: Inputs that are handed on, in front of the operands.
+        float_operator: The same operator on floats.
+        operand_indices: For each operand, the index of its quantized values; scale and zero point follow.
+        result_indices: The indices of scale and zero point of the result.
+        passed_indices: Inputs that are passed unchanged, before the operands.
         dropped_attributes: Attributes that the float operator does not have.
     """
 
@@ -60,11 +61,12 @@ _OPERATOR_FORMS = {
 
 
 def convert_integer_operators_to_qdq(graph: ir.Graph) -> int:
-    """Turns operators on codes into float operators between DequantizeLinear and QuantizeLinear, in place; returns how
-    many. Those with another layout or meaning, and those whose ranges a run computes, are left as they are.
+    """Converts operators on quantized values to float operators between Q/DQ nodes, in place; returns their number.
+
+    Operators with another layout or meaning do not change, nor do operators whose scales are computed at run time.
 
     Raises:
-        InputError: stored codes have a type that the operator does not take; names the node.
+        InputError: stored quantized values have a type that the operator does not accept; the error names the node.
     """
     return _QdqConverter(graph).convert_all_operators()
 
@@ -72,7 +74,7 @@ def convert_integer_operators_to_qdq(graph: ir.Graph) -> int:
 class _QdqConverter:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._scale_by_value: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}  # scale and zero point of codes
+        self._scale_by_value: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}  # scale and zero point
 
     @cached_property
     def _fresh_names(self) -> FreshNames:
@@ -141,7 +143,8 @@ class _QdqConverter:
         return True
 
     def _convert_nbits_matmul(self, node: ir.Node) -> bool:
-        """A MatMul by a weight in blocks of 4 or 8 bits, stored column by column, that lie around 0."""
+        """Converts a MatMulNBits to a MatMul with a dequantized weight of INT4 or INT8, in blocks and symmetric around
+        0."""
         nbits_weights = read_nbits_weights(node)
         if nbits_weights is None:
             return False
@@ -180,7 +183,7 @@ class _QdqConverter:
         return True
 
     def _convert_quantized_constant_copy(self, node: ir.Node) -> bool:
-        """A DequantizeLinear behind an operator that hands on stored codes, in front of it."""
+        """Moves a DequantizeLinear of a copied constant before the copy operator, which then copies floats."""
         copy_node = node.inputs[0].producer() if node.inputs[0] is not None else None
         quantized_value = copy_node.inputs[0] if copy_node is not None and copy_node.inputs else None
         if (copy_node is None or quantized_value is None or copy_node.domain != ""
@@ -207,7 +210,8 @@ class _QdqConverter:
         return True
 
     def _convert_copy_of_quantized_values(self, node: ir.Node) -> bool:
-        """An operator that hands on codes, on what they stand for."""
+        """Converts an operator that copies quantized values to one that copies dequantized values, followed by a
+        quantization."""
         quantized_value = node.inputs[0]
         if quantized_value is None or len([output for output in node.outputs if output.name]) != 1:
             return False
@@ -218,7 +222,7 @@ class _QdqConverter:
 
     def _replace_node(self, node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], attributes: list[ir.Attr],
                       scale: ir.Value | None, zero_point: ir.Value | None) -> None:
-        """The float operator under the node's name, and a QuantizeLinear that makes the node's codes of its result."""
+        """Replaces a node by its float operator and a QuantizeLinear that restores the quantized result."""
         new_node = ir.Node("", operator, list(inputs), attributes, name=node.name,
                            metadata_props=dict(node.metadata_props))
         new_node.meta.update(node.meta)
@@ -258,9 +262,10 @@ class _QdqConverter:
 
     def _dequantize_bias(self, node: ir.Node, bias: ir.Value, input_scale: ir.Value | None,
                          weight_scale: ir.Value | None) -> ir.Value:
-        """An int32 bias, whose scale is the product of those of input and weight."""
+        """Inserts a DequantizeLinear for an INT32 bias, whose scale is the product of the scales of input and weight.
+        """
         scales = [stored_tensor(value) for value in (input_scale, weight_scale)]
-        assert scales[0] is not None and scales[1] is not None  # as was looked at
+        assert scales[0] is not None and scales[1] is not None  # checked by _convert_operator
         array = np.asarray(scales[0].numpy().reshape(-1)[:1] * scales[1].numpy().reshape(-1), np.float32)
         name = self._fresh_names.make_unique_name(f"{bias.name}_scale")
         scale = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(array.shape),
@@ -274,11 +279,12 @@ class _QdqConverter:
 
 
 def read_nbits_weights(node: ir.Node) -> tuple[ir.Value, ir.TensorProtocol, ir.TensorProtocol, int] | None:
-    """What a MatMulNBits multiplies: data, codes (K, N), their scales (blocks of K, N), and how long a block is.
+    """Returns the operands of a MatMulNBits: data, quantized values (K, N), their scales (blocks of K, N), and block
+    size.
 
-    None where it has zero points other than the middle, another order of its rows, weights that are computed, or scales
-    that no TensorRT takes.
-    ONNX Runtime's ContribOperators.md: codes are (N, blocks, bytes of a block), the lower half of a byte first.
+    Returns None if the zero points are not the middle of the range, or if no TensorRT accepts the scales. The result is
+    also None for reordered rows and for computed weights. ONNX Runtime's ContribOperators.md: the stored array is (N,
+    blocks, bytes of a block), with the lower half of each byte first.
     """
     attributes = node.attributes
     row_count, column_count, block_size = (attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
@@ -327,13 +333,13 @@ def _pad_inputs(inputs: Sequence[ir.Value | None], count: int) -> list[ir.Value 
 
 
 def _has_many_scales(scale: ir.Value | None) -> bool:
-    """Whether there is more than one scale."""
+    """Returns True if a stored scale has more than one element."""
     constant = stored_tensor(scale)
     return constant is not None and constant.size > 1
 
 
 def _find_scale_axis(node: ir.Node, operator_layout: _IntegerOperatorLayout, operand_position: int) -> int | None:
-    """The axis that the scales of an operand lie along."""
+    """Returns the axis along which the scales of an operand are stored; None for one scale."""
     if operand_position == 0:
         return None
     if operator_layout.float_operator == "Conv":

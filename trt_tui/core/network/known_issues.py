@@ -1,4 +1,4 @@
-"""Layers that are known to gain little or to lose much in codes, each with where that is known from."""
+"""Layers that are known to gain little speed or to lose much accuracy in quantized types, each with the source."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from trt_tui.core.network.layers import FusionGroup, KnownIssue, Layer
 from trt_tui.formatting import counted_noun_text
 
 MIN_CHANNELS = 16
-"""ModelOpt leaves out Convs with fewer channels, and MatMuls and Gemms with a smaller K or N."""
+"""The size below which ModelOpt does not quantize a layer: the channels of a Conv, K and N of a MatMul or Gemm."""
 
 MODELOPT = "ModelOpt 0.47"
 RTX = "TensorRT-RTX 1.7"
@@ -16,7 +16,7 @@ DOREFA = "Zhou et al., DoReFa-Net, 2016"
 
 
 def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
-    """Which of some Convs ModelOpt leaves out by rules of its own, whatever it is told, and why.
+    """Returns the Convs that ModelOpt never quantizes under any options, each with the reason.
 
     The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
     ``modelopt/onnx/quantization/graph_utils.py``.
@@ -51,7 +51,7 @@ def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) 
 
 def find_known_issues(graph: LayerGraph, layers: Mapping[str, Layer], groups: Iterable[FusionGroup]
                       ) -> dict[str, tuple[KnownIssue, ...]]:
-    """The troubles of each group that can be quantized, by its name; groups without any are left out."""
+    """Returns the known issues of each quantizable fusion group, by group name; groups without issues are omitted."""
     quantizable = [group for group in groups if group.is_quantizable]
     issues_by_group: dict[str, tuple[KnownIssue, ...]] = {}
     for group in quantizable:
@@ -82,7 +82,7 @@ def _iterate_layer_issues(graph: LayerGraph, group: FusionGroup, layers: Mapping
 
 
 def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
-    """Why a MatMul or Gemm is too small for codes, "" where it is not or sizes are open.
+    """Returns the reason why a MatMul or Gemm is too small for quantization; "" if it is not, or if sizes are open.
 
     The rules are those of ``find_nodes_from_matmul_to_exclude`` in ``modelopt/onnx/quantization/graph_utils.py``: M or
     N of 1 (GEMV), K or N below 16.
@@ -101,5 +101,4 @@ def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
 
 def known_issue_lines(known_issues: Mapping[str, tuple[KnownIssue, ...]], group: FusionGroup,
                       is_quantized: bool) -> list[str]:
-    """What is said of a group that runs in codes; nothing of any other."""
     return [issue.issue_description for issue in known_issues.get(group.name, ())] if is_quantized else []

@@ -1,4 +1,4 @@
-"""Layers, fusion groups and their outline: plain data, no weights, picklable."""
+"""Layers, fusion groups and the network outline: plain picklable data without weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trt_tui.core.runner import TensorInfo
 
 
 class LayerKind(str, Enum):
-    """What a layer is to the precision question."""
+    """The role of a layer in decisions about precision, such as computing, copying or shape arithmetic."""
 
     COMPUTE = "compute"
     COPY = "copy"
@@ -28,22 +28,23 @@ class LayerKind(str, Enum):
 
 
 IRRELEVANT_KINDS = (LayerKind.CAST, LayerKind.CONSTANT, LayerKind.SHAPE, LayerKind.INTEGER)
-"""Kinds that make no difference to precision; the tree counts them in one row."""
+"""Kinds of layers that do not affect precision; the layer tree counts them in one row."""
 
 Shape: TypeAlias = tuple[int | str | None, ...]
-"""Sizes of a tensor: a number, a name, or None for an open one without a name."""
+"""The sizes of a tensor: a number, the name of an open size, or None for an open size without a name."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One ONNX node.
+    """One ONNX node in the description of a network.
 
     Attributes:
-        name: Unique; TensorRT's layer names follow it.
-        inputs: Tensor names, "" for an optional input left out.
-        scope: Call path that the file states (local functions, exporter metadata), outermost first; may be empty.
-        macs: Multiply-accumulates of one run with a batch of 1 where the file leaves it open; None where unknown.
-        refusal_reason: Why the layer cannot take a lower precision, "" where it can.
+        name: Unique; TensorRT uses it in its layer names.
+        index: Position in network order.
+        inputs: Tensor names; "" for an omitted optional input.
+        scope: Call path in the file (local functions, exporter metadata), outermost first; may be empty.
+        macs: Multiply-accumulates of one execution; an open batch size counts as 1. None if unknown.
+        refusal_reason: The reason why the layer cannot take a lower precision; "" if it can.
     """
 
     name: str
@@ -60,10 +61,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class QdqSite:
-    """One input of a layer that carries Q/DQ when its group runs in INT8; fewer do in other code types.
+    """An input of a layer that gets a Q/DQ pair when its group runs in INT8.
+
+    Other quantized types can have fewer sites.
 
     Attributes:
-        axis: Channel axis of a weight (one scale per channel), None for one scale per tensor.
+        index: Index of the input.
+        axis: Channel axis of a weight, which has one scale per channel. None for one scale per tensor.
         role: "input", "weight" or "skip" (the other input of a residual Add).
     """
 
@@ -76,14 +80,14 @@ class QdqSite:
 
 @dataclass(frozen=True)
 class FilePrecision:
-    """What a file of its own precisions runs a group in.
+    """The precision that a quantized or typed model file gives to a fusion group.
 
     Attributes:
-        label: In words: "INT8", "INT4 w" where weights alone are codes, "FP16".
-        float_type: The float type of its results.
-        nearest_precision: The precision that comes nearest to it.
-        is_plain_fp32: It is FP32, with nothing in front of it.
-        refused_nodes: Nodes in front of it, or its own, that a TensorRT refuses, and for what.
+        label: The precision for users: "INT8", "INT4 w" if only weights are quantized, "FP16".
+        float_type: The float type of the group's results.
+        nearest_precision: The assignable precision that is nearest to this one.
+        is_plain_fp32: True if the group runs in FP32 without Q/DQ nodes before it.
+        refused_nodes: Nodes of the group, or before it, that a TensorRT release refuses, each with the reason.
     """
 
     label: str
@@ -95,21 +99,23 @@ class FilePrecision:
 
 @dataclass(frozen=True)
 class FusionGroup:
-    """Layers that TensorRT fuses and that take one precision.
+    """The layers that TensorRT runs as one kernel and that take one precision.
 
     Attributes:
-        name: The name of the layer that gives the group its character (the Conv, the Softmax, ...).
+        name: The name of its main layer (the Conv, the Softmax, ...).
+        operator: The operator of its main layer, or the name of the decomposed operator, such as GELU.
         layers: Names, in network order.
-        inputs: Float tensors computed outside, in order of first use.
-        outputs: Tensors that something outside uses.
-        final_tensor: The last computed tensor, where the group's error is taken.
-        sites: Where Q/DQ goes when the group runs in INT8; empty if it cannot.
-        refusal_reasons: Why a precision is not possible, by precision.
-        shape_layers: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
-        attention: The attention that it is a part of, named after its Softmax; "" where it is of none.
-        attention_role: What it is in it: ``QK``, ``Softmax``, ``PV``, or ``mask`` for what lies between; "" where it is
-        of none.
-        file_precision: What the file runs it in, where the file has precisions of its own.
+        inputs: Float tensors that are computed outside the group, in order of first use.
+        outputs: Tensors that are read outside the group.
+        final_tensor: The last computed tensor; the group's error is measured there.
+        sites: Inputs that get Q/DQ when the group runs in INT8; empty if it cannot.
+        refusal_reasons: The reason why a precision is not possible, by precision.
+        shape_layers: Layers outside of all groups that compute shapes for the group from the group's own tensors, in
+            network order.
+        attention: The attention that contains the group, named after its Softmax; "" if there is none.
+        attention_role: The role in the attention: ``QK``, ``Softmax``, ``PV``, or ``mask`` for a group between these.
+            "" if the group is in no attention.
+        file_precision: The precision of the group in the file; None if the file has no precisions.
     """
 
     name: str
@@ -127,53 +133,57 @@ class FusionGroup:
 
     @property
     def is_quantizable(self) -> bool:
-        """Whether it can run in INT8."""
         return Precision.INT8 not in self.refusal_reasons
 
     @cached_property
     def allowed_precisions(self) -> frozenset[Precision]:
-        """The precisions it can run in."""
+        """The precisions that the fusion group can run in."""
         file_precisions = (Precision.FILE,) if self.file_precision is not None else ()
         return frozenset(precision for precision in (*ASSIGNABLE, *file_precisions)
                          if precision not in self.refusal_reasons)
 
     def resolve_file_precision(self, precision: Precision) -> Precision:
-        """A precision, or for what the file has the one that comes nearest to it."""
+        """Returns the precision, or for `Precision.FILE` the assignable precision that is nearest to the file's."""
         return (self.file_precision.nearest_precision
                 if precision is Precision.FILE and self.file_precision is not None else precision)
 
     def precision_shown_by_engine(self, precision: Precision) -> Precision:
-        """What an engine that runs it in a precision shows: `resolve_file_precision`, without the type that products
-        are summed in, which no release tells."""
+        """Returns the precision that an engine reports for the fusion group if the group runs in ``precision``.
+
+        The result is that of `resolve_file_precision` without the type of the accumulator, which no TensorRT release
+        reports.
+        """
         return self.resolve_file_precision(precision).value_type
 
     def precision_rank(self, precision: Precision) -> int:
-        """The order of `precision.rank`, what the file has at its place in it."""
+        """Returns the rank of a precision, including the file precision, among all precisions.
+
+        The order is that of `trt_tui.core.precision.precision_rank`. The file precision has the rank of FP32 if it is
+        plain FP32, and at most the rank of FP16 if not.
+        """
         if precision is not Precision.FILE or self.file_precision is None:
             return precision_rank(precision)
         return precision_rank(Precision.FP32) if self.file_precision.is_plain_fp32 else min(
             precision_rank(self.file_precision.nearest_precision), precision_rank(Precision.FP16))
 
     def precision_label(self, precision: Precision) -> str:
-        """A precision as it is shown: what the file has with an ``f`` behind it."""
+        """Returns the label of a precision for users; a file precision gets the suffix `` f``."""
         return (f"{self.file_precision.label} f"
                 if precision is Precision.FILE and self.file_precision is not None else precision.label)
 
     @cached_property
     def main_layers(self) -> frozenset[str]:
-        """The layers that give it its character: those that multiply, else the one it is named after."""
+        """The layers that multiply (Conv, Gemm, MatMul) or, if there are none, the main layer of the fusion group."""
         return frozenset(site.layer for site in self.sites if site.role != "skip") or frozenset((self.name,))
 
     def activation_qdq_sites(self) -> tuple[QdqSite, ...]:
-        """Its sites on tensors that are computed."""
         return tuple(site for site in self.sites if site.role != "weight")
 
     def weight_qdq_sites(self) -> tuple[QdqSite, ...]:
-        """Its sites on constants."""
         return tuple(site for site in self.sites if site.role == "weight")
 
     def qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
-        """The sites that carry Q/DQ when it runs in a precision."""
+        """Returns the sites that get Q/DQ when the fusion group runs in a precision."""
         quantized_type = QUANTIZED_TYPES.get(precision)
         if quantized_type is None:
             return ()
@@ -181,41 +191,43 @@ class FusionGroup:
                      (quantized_type.quantizes_skips or site.role != "skip"))
 
     def qdq_sites_of_multiplied_inputs(self) -> tuple[QdqSite, ...]:
-        """The sites on tensors that are computed and that a product reads."""
+        """Returns the Q/DQ sites on computed tensors that a Conv, Gemm or MatMul of the fusion group multiplies."""
         return tuple(site for site in self.sites if site.role == "input")
 
     def calibrated_qdq_sites(self, precision: Precision) -> tuple[QdqSite, ...]:
-        """Those of them on tensors that are computed, which take their scales from ranges."""
+        """Returns the Q/DQ sites on computed tensors for a precision; their scales come from calibrated ranges."""
         return tuple(site for site in self.qdq_sites_at_precision(precision) if site.role != "weight")
 
 
 @dataclass(frozen=True)
 class KnownIssue:
-    """What is known of a layer in codes, as a sentence, and its source."""
+    """A known issue of a layer in a quantized type, as a sentence with its source."""
 
     text: str
     source: str
 
     @property
     def issue_description(self) -> str:
-        """Both: "a Conv of 3 channels in, 12 out: ModelOpt leaves it out (ModelOpt 0.47)"."""
+        """The issue and its source: "a Conv of 3 channels in, 12 out: ModelOpt leaves it out (ModelOpt 0.47)"."""
         return f"{self.text} ({self.source})"
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkOutline:
-    """What a front end needs to know of a network: plain data, no weights, picklable.
+    """The description of a network without weights, which the user interface receives; plain picklable data.
 
     Attributes:
-        shapes: Of each group's tail and each layer's first output.
-        structure_sha256: Hash of everything but the weights' values.
-        opset: Of ONNX's own operators.
-        layer_digests: The first 3 bytes of each layer's hash, by name: tells which layers of two networks differ.
-        notes: What was changed at opening, one sentence each.
-        quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
-        zero_cost_support: What can be changed at no cost at run time.
-        known_issues: What is known to go wrong with groups in codes, by name; see `trt_tui.core.network.known_issues`.
-        index_groups: Groups whose floats become integers or positions; see `trt_tui.core.network.index_paths`.
+        shapes: Shapes of the final tensor of each group and the first output of each layer, by tensor name.
+        structure_sha256: Hash of everything except the values of the weights.
+        opset: The opset of ONNX's own operators.
+        layer_digests: The first 3 bytes of each layer's hash, by name; a comparison shows which layers of two networks
+            differ.
+        notes: Changes made when the file was opened, one sentence each.
+        quantized_ranges: amax of activation tensors that have Q/DQ pairs in the file, by tensor name.
+        zero_cost_support: Possible changes that add no run time.
+        known_issues: Known issues of groups in a quantized type, by group name; see
+            `trt_tui.core.network.known_issues`.
+        index_groups: Groups whose results become integers or positions; see `trt_tui.core.network.index_paths`.
     """
 
     name: str
@@ -236,7 +248,7 @@ class NetworkOutline:
 
     @property
     def has_file_precision(self) -> bool:
-        """Whether the file says what its layers run in: it has Q/DQ, or float types below FP32."""
+        """True if the model file gives precisions to its layers: it contains Q/DQ, or float types below FP32."""
         return any(group.file_precision is not None for group in self.groups)
 
     @cached_property
@@ -249,12 +261,11 @@ class NetworkOutline:
 
     @cached_property
     def group_by_layer(self) -> dict[str, FusionGroup]:
-        """The group of each layer that is in one, by layer name."""
         return {layer: group for group in self.groups for layer in group.layers}
 
     @cached_property
     def calibrated_tensors(self) -> tuple[str, ...]:
-        """Tensors whose range INT8 needs, each once, in network order."""
+        """The tensors that need a range for INT8, each once, in network order."""
         return tuple(dict.fromkeys(site.tensor for group in self.groups for site in group.activation_qdq_sites()))
 
     @cached_property
@@ -272,13 +283,10 @@ class NetworkOutline:
         return self.group_by_name[name]
 
     def find_group(self, layer_name: str) -> FusionGroup | None:
-        """The group a layer belongs to; None for folded layers."""
         return self.group_by_layer.get(layer_name)
 
     def has_tensor(self, name: str) -> bool:
-        """Whether a tensor of this name is read or made."""
         return name in self._tensor_names
 
     def shape(self, tensor: str) -> Shape | None:
-        """Sizes of a tensor, as far as `shapes` has it."""
         return self.shapes.get(tensor)

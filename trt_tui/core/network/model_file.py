@@ -1,4 +1,4 @@
-"""From a file on disk to a parsed model whose structure and external data hold."""
+"""The reading of an ONNX file from disk, with checks of its structure and its external data."""
 
 import logging
 import os
@@ -13,19 +13,19 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.reading import check_regular_file
 
 SMALL_TENSOR_BYTES = 1024
-"""Tensors up to this size are kept in memory: shapes and axes among them decide what is inferred."""
+"""The maximum size of external tensors that are copied into memory; shapes and axes among them affect shape inference.
+"""
 
-logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # it prints names from files as they are
+logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # onnx_ir logs names from files unescaped
 
 _COPY_NEXT_STEP = "It may be truncated or another format: copy or export the network again."
 
 
 def read_model(path: Path) -> tuple[ir.Model, list[Path]]:
-    """Reads an ONNX file; returns the model, and the files that its weights lie in.
+    """Reads an ONNX file; returns the model and the external files that contain its weights.
 
-    The initializers of the main graph that lie in external files are memory-mapped when somebody reads them; all other
-    external tensors (in subgraphs, attributes, local functions) are read here, so that nothing resolves their paths
-    anew.
+    Initializers of the main graph in external files are memory-mapped at the first access. All other external tensors
+    (in subgraphs, attributes, local functions) are read here, so that no other code resolves their paths.
 
     Raises:
         InputError: the file is missing, empty, not ONNX, truncated or damaged, or its external data are missing, too
@@ -53,7 +53,7 @@ def _parse_model(path: Path) -> ir.Model:
         raise InputError(f"{path} cannot be read", str(error), "Check the file's permissions.") from None
     except Exception as error:
         cause: BaseException = error
-        while cause.__cause__ is not None:  # the wrappers only say where it was met
+        while cause.__cause__ is not None:  # the wrapping exceptions only add the position in the file
             cause = cause.__cause__
         raise InputError(f"{path} is not a complete ONNX file", f"{type(cause).__name__}: {cause}",
                          _COPY_NEXT_STEP) from None
@@ -61,14 +61,17 @@ def _parse_model(path: Path) -> ir.Model:
 
 
 def _iterate_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, the bodies of local functions, and all graphs inside of them."""
+    """Yields the main graph, the bodies of local functions, and all graphs nested in them."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         yield graph
         yield from graph.subgraphs()
 
 
 def _copy_tensors_to_memory(model: ir.Model) -> None:
-    """Takes tensors out of the parsed file: one that stays there copies itself at each reading and keeps all others."""
+    """Copies tensors out of the parsed protobuf message.
+
+    A tensor in the message is copied at each access and keeps the whole message in memory.
+    """
     for graph in _iterate_graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.serde.TensorProtoTensor):
@@ -78,7 +81,6 @@ def _copy_tensors_to_memory(model: ir.Model) -> None:
 
 def _copy_attribute_tensors(graph: ir.Graph,
                             tensor_class: type[ir.serde.TensorProtoTensor] | type[ir.ExternalTensor]) -> None:
-    """Puts a tensor in memory in place of each tensor of this kind that an attribute holds."""
     for node in graph:
         for name, attr in list(node.attributes.items()):
             if attr.is_ref():
@@ -103,7 +105,7 @@ def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
-    """Binds every external tensor to a file in the network's folder; returns those files."""
+    """Binds every external tensor to a file in the folder of the network; returns these files."""
     folder = path.absolute().parent
     sizes: dict[str, int] = {}
     files = []
@@ -130,7 +132,7 @@ def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
 
 
 def _iterate_tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
-    """The tensors that a graph holds itself, without those of graphs inside of it."""
+    """Yields the tensors in the initializers and attributes of a graph, without those of its subgraphs."""
     yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
     for node in graph:
         for attr in node.attributes.values():
@@ -143,7 +145,11 @@ def _iterate_tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
 
 
 def _find_external_data_file(folder: Path, location: str, file_name: str, tensor_name: str | None) -> Path:
-    """The file at a location, which must be one of its own and lie in the network's folder."""
+    """Returns the path of an external data file after safety checks.
+
+    The file must be in the folder of the network, also after symbolic links are resolved, and must have a single hard
+    link.
+    """
     data_path = Path(os.path.normpath(folder / location))
     if os.path.isabs(location) or folder not in data_path.parents:
         raise InputError(f"external data of {file_name} is outside its folder",

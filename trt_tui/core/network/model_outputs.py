@@ -1,4 +1,4 @@
-"""Models with other outputs: more of them, or only the part that computes some of its tensors."""
+"""Copies of a model with other outputs: additional ones, or only some of its tensors."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,14 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 
 def drop_unused_nodes(model: ir.Model) -> None:
-    """Takes nodes and initializers out, in place."""
     RemoveUnusedNodesPass()(model)
 
 
 def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
-    """The model with some of its tensors as outputs too, in the types that they have there; itself for none."""
+    """Returns a copy of the model with additional tensors as outputs, in the types they have in the model.
+
+    Returns the model itself if ``tensor_names`` is empty.
+    """
     if not tensor_names:
         return model
     model = model.clone()
@@ -22,7 +24,7 @@ def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
 
 
 def extract_subgraph_of_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
-    """The part of the model that computes some of its tensors, which are its outputs."""
+    """Returns the part of a model that computes the named tensors, with these tensors as its only outputs."""
     model = model.clone()
     values = {value.name: value for node in model.graph for value in node.outputs}
     model.graph.outputs.clear()

@@ -1,4 +1,7 @@
-"""Names of nodes and tensors: unique, and by TensorRT's rule where TensorRT has one."""
+"""Unique names for nodes and tensors.
+
+Nodes follow the naming rule of TensorRT's parser. New tensors get a counter behind the name.
+"""
 
 from collections.abc import Iterable
 
@@ -24,16 +27,19 @@ def assign_node_names(graph: ir.Graph) -> None:
 
 
 def value_name(value: ir.Value) -> str:
-    """The name of a tensor of a network: once one is opened or lowered, all that are read have one."""
+    """Returns the name of an ONNX value that is known to have one.
+
+    Every value that is read in an opened or lowered network has a name.
+    """
     assert value.name is not None
     return value.name
 
 
 class FreshNames:
-    """Gives tensors names that are new to a graph and those inside of it.
+    """A generator of tensor names that neither a graph nor its subgraphs use.
 
     Args:
-        taken_names: Further names that are not to be given.
+        taken_names: Further names that must not be returned.
     """
 
     def __init__(self, graph: ir.Graph, taken_names: Iterable[str] = ()) -> None:
@@ -45,7 +51,7 @@ class FreshNames:
         self._counts: dict[str, int] = {}
 
     def make_unique_name(self, base_name: str) -> str:
-        """The wanted name or, where it is taken, the first ``<wanted>_<n>`` from 2 on that is not."""
+        """Returns the base name if it is free, else the first free ``<base name>_<n>``, counted from 2."""
         name, count = base_name, self._counts.get(base_name, 1)
         while name in self._taken_names:
             count += 1

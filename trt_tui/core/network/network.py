@@ -1,4 +1,4 @@
-"""The network as the rest of the program sees it: its outline, its tensors and weights, and what each can run in."""
+"""The opened network: its outline, its model, and access to its tensors and weights."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
 FP16_MASK_VALUE = FP16_MAX / 2
-"""What a constant beyond FP16 is clamped to: such constants are masks (-3.4e38 in front of a Softmax), and half of the
-range leaves room for the scores that are added to them."""
+"""The value that constants beyond the range of FP16 are clamped to.
+
+Such constants are masks (-3.4e38 before a Softmax). Half of the FP16 range leaves room for the scores that are added to
+them."""
 
 
 class Network(NetworkOutline):
-    """An opened network: an outline, and its tensors and weights. Immutable; nobody may change its model.
+    """An opened network: its outline together with its tensors and weights; immutable, including its model.
 
     Args:
-        opened_model: What `trt_tui.core.network.opening.open_model` returned.
+        opened_model: The result of `trt_tui.core.network.opening.open_model`.
         path: The file, for names and hashes.
-        get_backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
-        groups: Its fusion groups; found by the rules of fusion by default.
-        has_operator_library: What runs it was given a library of operators.
+        get_backend: Returns the backend that evaluates constant expressions; called at the first such expression.
+        groups: The fusion groups; by default the fusion rules determine them.
+        has_operator_library: True if the backend has a library of operators.
 
     Attributes:
-        model: At `opset`.
+        model: The ONNX model at `opset`.
         graph: Its layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
             `input_tensors`, `ir_value` and `is_float` are the graph's.
-        external_files: The data files that the weights lie in.
-        source_model: What the file has of precisions of its own; None where it is FP32.
-        blocking_plugins: The plugin in front of each tensor that cannot be simulated, by tensor name.
-        value_sized_tensors: Tensors whose sizes values decide, see `trt_tui.core.network.graph.LayerGraph`.
+        external_files: The data files that contain the weights.
+        source_model: The model with the precisions of the file; None if the file is FP32.
+        blocking_plugins: The plugin before each tensor that cannot be simulated, by tensor name.
+        value_sized_tensors: Tensors whose sizes depend on computed values, as in
+            `trt_tui.core.network.graph.LayerGraph`.
 
     Raises:
         InputError: the network computes constants that do not fit in memory.
@@ -102,60 +105,65 @@ class Network(NetworkOutline):
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
     def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
-        """The same file with another model, and that model's groups."""
         return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
                        has_operator_library=self._has_operator_library)
 
     def build_outline(self) -> NetworkOutline:
-        """The network without its tensors and weights."""
         return NetworkOutline(**{field.name: getattr(self, field.name) for field in fields(NetworkOutline)})
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def has_tensor(self, name: str) -> bool:
-        """Whether a tensor of this name is made, stored or given."""
         return self.graph.has_tensor(name)
 
     def shape(self, tensor: str) -> Shape | None:
-        """Sizes of any tensor; None where not even the rank is known."""
         return self.graph.shape(tensor)
 
     @cached_property
     def tensors_with_shared_range(self) -> dict[str, tuple[str, ...]]:
-        """Tensors that must share one scale with others (inputs and output of a Concat), by tensor name."""
+        """The tensors that must share one scale, such as inputs and output of a Concat, by the name of each of them."""
         return supported_precisions.find_tensors_with_shared_range(self.graph)
 
     # -- weights ------------------------------------------------------------------------------------------------
 
     def constant_value(self, tensor: str) -> np.ndarray:
-        """The value of a constant tensor; raises as `trt_tui.core.network.constants.ConstantValues.constant_value`."""
+        """Returns the value of a constant tensor.
+
+        Raises the errors of `trt_tui.core.network.constants.ConstantValues.constant_value`.
+        """
         return self._constant_values.constant_value(tensor)
 
     def constant_amax(self, tensor: str, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
-        """Largest finite absolute value of a constant; see
-        `trt_tui.core.network.constants.ConstantValues.constant_amax`."""
+        """Returns the largest finite absolute value of a constant, per tensor, channel or block.
+
+        The arguments are those of `trt_tui.core.network.constants.ConstantValues.constant_amax`.
+        """
         return self._constant_values.constant_amax(tensor, axis, block_size)
 
     def is_mask(self, tensor: str) -> bool:
-        """Whether a constant beyond FP16 is a mask; see `trt_tui.core.network.constants.ConstantValues.is_mask`."""
+        """Returns True if a constant beyond the range of FP16 is a mask.
+
+        `trt_tui.core.network.constants.ConstantValues.is_mask` has the definition.
+        """
         return self._constant_values.is_mask(tensor)
 
     @property
     def epsilon_constants(self) -> frozenset[str]:
-        """Constants that keep a divisor from being zero and that FP16 rounds to zero."""
+        """The constants that keep a divisor from being zero and that FP16 rounds to zero."""
         return self._constant_values.epsilon_constants
 
     @property
     def masked_tensors(self) -> frozenset[str]:
-        """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
+        """The tensors into which a mask constant is added, selected or scaled, up to the next Softmax."""
         return self._constant_values.masked_tensors
 
     def mask_magnitude_threshold(self, tensor: str) -> float:
-        """The magnitude from which values of a tensor are masks that a Where put there, 0.0 where it has none."""
+        """Returns the magnitude from which the values of a tensor are mask values written by a Where; 0.0 if there are
+        none."""
         return self._constant_values.mask_magnitude_threshold(tensor)
 
     def convert_model_to_opset(self, opset: int) -> ir.Model:
-        """The model at ``opset`` or, where it is newer already, as it is. Node names are the same.
+        """Returns the model converted to an opset, or unchanged if its opset is not lower. Node names stay the same.
 
         Raises:
             InputError: onnx's version converter cannot convert the network.
@@ -172,24 +180,23 @@ class Network(NetworkOutline):
         return self._model_by_opset[opset]
 
     def sha256(self) -> str:
-        """Hash of the file and its external data, read in pieces."""
         return hashes.hash_files((self.path, *self.external_files))
 
 
 def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = None, *,
                  has_operator_library: bool = False, reference: Path | str | None = None) -> Network:
-    """Opens an ONNX file.
+    """Opens an ONNX file as a `Network`.
 
     Args:
-        get_backend: Gives what runs the network's constant expressions (weights that the file computes from others),
-            such as `trt_tui.backends.registry.get_simulation_backend`. Without it the network opens as well, and
-            `Network.constant_value` raises for those.
-        has_operator_library: The backend was given libraries of operators, and runs plugins too.
-        reference: The FP32 network that a quantized one was made from; it means nothing to one in FP32. See
+        get_backend: Returns the backend that evaluates the network's constant expressions (weights that the file
+            computes from others), such as `trt_tui.backends.registry.get_simulation_backend`. Without a backend, the
+            network opens, and `Network.constant_value` raises an error for such weights.
+        has_operator_library: True if the backend has a library of operators and runs plugins.
+        reference: The FP32 network that a quantized network was made from; unused if the network is FP32. See
             `trt_tui.core.network.original_network`.
 
     Raises:
-        InputError: see `trt_tui.core.network.opening.open_model`, `Network` and
+        InputError: the errors of `trt_tui.core.network.opening.open_model`, `Network` and
             `trt_tui.core.network.inference.infer_plugin_types`.
     """
     path = Path(path)
@@ -204,7 +211,11 @@ def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = N
 
 @contextmanager
 def _pause_garbage_collection() -> Iterator[None]:
-    """What opening makes lives as long as the network; searching it for garbage meanwhile takes 40 % of the time."""
+    """Disables garbage collection for the duration of a with block.
+
+    The objects of an opened network live as long as the network. Searching them for garbage takes 40 % of the time of
+    opening.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

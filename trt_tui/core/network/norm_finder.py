@@ -1,4 +1,5 @@
-"""Normalisations and biases of a network: where a LayerNorm or RMSNorm stands, taken apart or not, what it feeds."""
+"""The search for normalisations and biases in a network: each LayerNorm and RMSNorm, decomposed or not, and its
+consumers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,11 @@ from trt_tui.core.network.zero_cost_support import (
 _NORM_OPERATORS = frozenset(("LayerNormalization", "RMSNormalization"))
 
 _MAX_FOLLOWED_COPIES = 64
-"""The most copies that are followed between a normalisation and what multiplies its result."""
+"""The maximum number of copies that are followed between a normalisation and the layers that multiply its result."""
 
 
 def find_normalisations_and_biases(graph: LayerGraph, groups: Sequence[FusionGroup]) -> ZeroCostSupport:
-    """The normalisations and biases of a network, by group."""
+    """Returns the normalisations and biases of a network that zero-cost moves can change, by group name."""
     group_by_layer = {layer: group for group in groups for layer in group.layers}
     norms = {}
     for layer in graph.layers:
@@ -38,7 +39,7 @@ def find_normalisations_and_biases(graph: LayerGraph, groups: Sequence[FusionGro
 
 def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,
                                  group_name_by_layer: Mapping[str, str]) -> Normalisation:
-    """A normalisation with what can be done to it, and why not."""
+    """Returns a normalisation with its consumers and the reasons against its zero-cost moves."""
     no_rewrite_reason = normalisation.no_rewrite_reason
     if len(normalisation.layers) == 1:
         no_rewrite_reason = f"it is the operator {normalisation.operator} already"
@@ -74,7 +75,8 @@ def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation
 
 
 def _match_normalisation_operator(graph: LayerGraph, layer: Layer) -> Normalisation | None:
-    """The normalisation that one layer computes."""
+    """Returns the normalisation that a single layer computes; None if the layer is not a normalisation with constant
+    affine."""
     if layer.op_type not in _NORM_OPERATORS or layer.kind is not LayerKind.COMPUTE or len(layer.outputs) > 1:
         return None
     attributes = graph.node(layer.name).attributes
@@ -86,7 +88,7 @@ def _match_normalisation_operator(graph: LayerGraph, layer: Layer) -> Normalisat
         port if port is not None and layer.inputs[port[1]] in graph.constant_tensors else None for port in ports
     ]
     if constant != ports:
-        return None  # its affine is computed
+        return None  # its scale or bias is computed
     scale, bias = constant
     return Normalisation(layer.op_type, (layer.name, ), layer.inputs[0], layer.outputs[0], axis,
                          float(attributes.get_float("epsilon", 1e-5)), scale, bias,
@@ -94,10 +96,10 @@ def _match_normalisation_operator(graph: LayerGraph, layer: Layer) -> Normalisat
 
 
 class _DecomposedNormalisationMatcher:
-    """Matches what exporters make of a LayerNorm below opset 17, and of an RMSNorm below opset 23.
+    """A matcher of the layers that exporters write for a LayerNorm below opset 17 or an RMSNorm below opset 23.
 
-    ``(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias``; an RMSNorm has neither mean nor bias. The
-    square is a Pow or a Mul, the division a Div by the root, or a Mul by its reciprocal.
+    The pattern is ``(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias``; an RMSNorm has neither mean
+    nor bias. The square is a Pow or a Mul. The division is a Div by the root, or a Mul by its reciprocal.
     """
 
     def __init__(self, graph: LayerGraph) -> None:
@@ -105,7 +107,7 @@ class _DecomposedNormalisationMatcher:
         self.layers: list[Layer] = []
 
     def match_normalisation(self, first_layer: Layer) -> Normalisation | None:
-        """The normalisation whose first layer is ``first_layer``."""
+        """Returns the decomposed normalisation that begins with ``first_layer``; None if there is none."""
         self.layers = []
         if first_layer.kind is not LayerKind.COMPUTE or first_layer.op_type not in ("ReduceMean", "Pow", "Mul"):
             return None
@@ -141,7 +143,7 @@ class _DecomposedNormalisationMatcher:
 
     def _build_normalisation(self, operator: str, source: str, centred_tensor: str, axes: tuple[int, ...],
                              epsilon: float, division: Layer) -> Normalisation | None:
-        """The normalisation that ends in ``division``, or in the scale and bias behind it."""
+        """Returns the normalisation that ends in ``division``, or in the scale and bias behind the division."""
         last_layer, ports = division, []
         sizes = (self.graph.shape(source) or ())[min(axes):]
         for operators in (("Mul",), ("Add",)) if operator == "LayerNormalization" else (("Mul",),):
@@ -173,7 +175,7 @@ class _DecomposedNormalisationMatcher:
                                                                                                 source), refusal_reason)
 
     def _match_division_by_root(self, variance_tensor: str, centred_tensor: str) -> Layer | None:
-        """The layer that divides by the root of the variance."""
+        """Returns the layer that divides by the root of the variance; None if there is none."""
         root_layer = self._find_sole_reader(variance_tensor, "Sqrt", "Pow")
         if root_layer is None or root_layer.op_type == "Pow" and self._find_scalar_operand(
                 root_layer, variance_tensor) not in (0.5, -0.5):
@@ -193,13 +195,13 @@ class _DecomposedNormalisationMatcher:
         self.layers.append(division)
         return division
 
-    # -- pieces --
+    # -- queries --
 
     def _list_readers(self, tensor: str) -> list[Layer]:
         return [self.graph.by_name[name] for name in self.graph.consumers.get(tensor, ())]
 
     def _find_sole_reader(self, tensor: str, *operators: str) -> Layer | None:
-        """The only layer that reads a tensor, where it is one of some operators."""
+        """Returns the only reader of a tensor if it has one of the operators; None if not."""
         users = self._list_readers(tensor)
         is_output = any(info.name == tensor for info in self.graph.outputs)
         user = users[0] if len(users) == 1 and not is_output else None
@@ -217,7 +219,8 @@ class _DecomposedNormalisationMatcher:
             self.graph, layer.inputs[1]) == 2.0
 
     def _find_mean_axes(self, layer: Layer) -> tuple[int, ...] | None:
-        """The axes of a mean that keeps them, counted from the end and in order; None for another one."""
+        """Returns the axes of a mean, counted from the end and in order; None if the mean drops its axes or they are
+        unknown."""
         attributes = self.graph.node(layer.name).attributes
         rank = len(self.graph.shape(layer.inputs[0]) or ())
         axes = list(attributes.get_ints("axes", ())) if "axes" in attributes else []
@@ -229,12 +232,13 @@ class _DecomposedNormalisationMatcher:
         return tuple(sorted(axis - rank if axis >= 0 else axis for axis in axes))
 
     def _find_scalar_operand(self, layer: Layer | None, other_operand: str) -> float | None:
-        """The number beside a tensor that a layer reads."""
+        """Returns the scalar constant that a layer combines with a tensor; None if there is none."""
         operands = [name for name in layer.inputs if name != other_operand] if layer is not None else []
         return _read_scalar_constant(self.graph, operands[0]) if len(operands) == 1 else None
 
     def _find_affine_parameter_index(self, layer: Layer, normalised_sizes: Sequence[object]) -> int | None:
-        """Which input of a layer holds one value for each element that is normalised over."""
+        """Returns the index of a layer's constant input with one value per normalised element; None if there is none.
+        """
         for index, name in enumerate(layer.inputs):
             shape = self.graph.shape(name)
             if name not in self.graph.constant_tensors or shape is None:
@@ -249,7 +253,7 @@ class _DecomposedNormalisationMatcher:
 
 
 def _read_scalar_constant(graph: LayerGraph, tensor: str) -> float | None:
-    """The value of a stored constant of one element."""
+    """Returns the value of a stored constant with one element; None for any other tensor."""
     constant = stored_tensor(graph.ir_value(tensor)) if tensor in graph.constant_tensors else None
     return float(constant.numpy().reshape(-1)[0]) if constant is not None and constant.size == 1 else None
 
@@ -264,15 +268,17 @@ def _read_input_sizes(graph: LayerGraph, layer_input: Port) -> list[int]:
     return [size if isinstance(size, int) else 0 for size in graph.shape(graph.by_name[layer].inputs[index]) or (0,)]
 
 
-# -- what a normalisation feeds ---------------------------------------------------------------------------------------
+# -- consumers of a normalisation -------------------------------------------------------------------------------------
 
 
 def _iterate_normalisation_consumers(graph: LayerGraph, normalisation: Normalisation,
                                      scaled_tensors: set[str]) -> Iterator[NormalisationConsumer | str]:
-    """What multiplies a normalisation's result, copies on the way followed, and why its channels cannot be scaled.
+    """Yields the layers that multiply a normalisation's result, directly or through copies.
+
+    If the channels cannot be scaled, the reason is yielded as text.
 
     Args:
-        scaled_tensors: Takes the result and its copies.
+        scaled_tensors: Receives the names of the result and its copies.
     """
     outputs = {info.name for info in graph.outputs}
     visited: set[str] = set()
@@ -313,7 +319,7 @@ def _iterate_normalisation_consumers(graph: LayerGraph, normalisation: Normalisa
 
 def _match_product_consumer(graph: LayerGraph, layer: Layer, tensor: str,
                             channel_count: int) -> NormalisationConsumer | None:
-    """A MatMul or Gemm of a tensor, its channels last, by a stored weight."""
+    """Returns a layer as a consumer if it multiplies a tensor with channels last by a stored weight; None if not."""
     if layer.op_type not in ("MatMul", "Gemm") or layer.kind is not LayerKind.COMPUTE or len(layer.inputs) < 2:
         return None
     weight, attributes = layer.inputs[1], graph.node(layer.name).attributes
@@ -326,7 +332,7 @@ def _match_product_consumer(graph: LayerGraph, layer: Layer, tensor: str,
 
 
 def _keeps_channels(graph: LayerGraph, copy_layer: Layer, tensor: str, channel_count: int) -> bool:
-    """Whether a copy keeps the channels, the last axis of its input, last and whole."""
+    """Returns True if a copy keeps the channels, the last axis of its input, complete and in the last position."""
     attributes = graph.node(copy_layer.name).attributes
     input_shape, output_shape = graph.shape(tensor), graph.shape(copy_layer.outputs[0])
     if input_shape is None or output_shape is None or input_shape[-1:] != (channel_count, ) or output_shape[-1:] != (
@@ -336,7 +342,7 @@ def _keeps_channels(graph: LayerGraph, copy_layer: Layer, tensor: str, channel_c
     if copy_layer.op_type in ("Identity", "Dropout"):
         return True
     if copy_layer.op_type in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Tile", "Expand"):
-        # rows stay rows where the last axis keeps its size
+        # if the last axis keeps its size, each row of channels stays whole
         return copy_layer.inputs[0] == tensor
     if copy_layer.op_type == "Transpose":
         order = attributes.get_ints("perm", ()) if "perm" in attributes else ()
@@ -366,7 +372,7 @@ def _pads_with_zeros(graph: LayerGraph, layer: Layer) -> bool:
 
 
 def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> CorrectableBias:
-    """Where a shift of what a group multiplies can be folded in."""
+    """Returns the bias of a fusion group into which a correction can be folded, or the reason why there is none."""
     weights, main_layer = group.weight_qdq_sites(), graph.by_name[group.name]
     if len(weights) != 1:
         return CorrectableBias(
@@ -394,7 +400,7 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
 
 
 def _find_added_bias(graph: LayerGraph, group: FusionGroup, layer: Layer, channel_count: int) -> CorrectableBias:
-    """The Add of a constant behind a MatMul, as far as it belongs to the group."""
+    """Returns the bias that an Add behind a MatMul adds, if the Add belongs to the fusion group."""
     users = graph.consumers.get(layer.outputs[0], ())
     next_layer = graph.by_name[users[0]] if len(users) == 1 else None
     if next_layer is not None and next_layer.op_type == "Add" and next_layer.name in group.layers:

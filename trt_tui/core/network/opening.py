@@ -1,8 +1,8 @@
-"""From a file to a model that the rest of the program can rely on.
+"""The conversion of an ONNX file into a model in the form that the rest of the program requires.
 
-`open_model` reads an ONNX file and returns an onnx-ir model in which every node has a unique name, local functions are
-inlined, the opset is at least 17, Q/DQ pairs and 16-bit types are taken out and remembered, and shapes are inferred.
-Weights stay where they are: initializers in external files are memory-mapped when somebody reads them.
+`open_model` reads an ONNX file and returns an onnx-ir model. Every node has a unique name, local functions are inlined,
+the opset is at least 17, and shapes are inferred. Q/DQ pairs and 16-bit types are removed and recorded. Weights are not
+loaded: initializers in external files are memory-mapped at the first access.
 """
 
 from collections import ChainMap
@@ -38,26 +38,27 @@ _QUANTIZED_WEIGHTS_NOTE = (
     "name the original network with --reference FP32.onnx.")
 
 QUANTIZED_TYPES_OPSET = 21
-"""The first opset in which Q and DQ hold all that the operators of TensorRT and ONNX Runtime for the same do."""
+"""The first opset whose Q and DQ cover the quantized types of TensorRT's and ONNX Runtime's own Q and DQ operators."""
 
 _COMMON_QUANTIZED_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32)
-"""The codes that Q and DQ of any opset hold."""
+"""The quantized types that Q and DQ of every opset support."""
 
 BASE_OPSET = 17
-"""The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
+"""The lowest opset that the program works in, and the highest that TensorRT 8.6 reads."""
 
 
 @dataclass
 class OpenedModel:
-    """A model as `open_model` returns it, and what was found on the way.
+    """The model that `open_model` returns, with the facts that were recorded when the file was opened.
 
     Attributes:
-        model: Float network, Q/DQ pairs taken out.
-        external_files: The data files that the weights lie in.
-        notes: What was changed at opening, one sentence each.
-        quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
-        source_model: The network before that, with what the FP32 network has of its own; None where it is that network.
-        unused_weights: Initializers that nothing reads, by name, taken out of the model.
+        model: The float network, without Q/DQ pairs.
+        external_files: The data files that contain the weights.
+        notes: Changes that were made, one sentence each.
+        quantized_ranges: amax of activation tensors that have Q/DQ pairs in the file, by tensor name.
+        source_model: The network with its Q/DQ pairs and 16-bit types, and its relation to the FP32 network. None if
+            the file is an FP32 network.
+        unused_weights: Initializers that nothing reads, by name; they were removed from the model.
     """
 
     model: ir.Model
@@ -69,7 +70,7 @@ class OpenedModel:
 
 
 def open_model(path: Path) -> OpenedModel:
-    """Reads an ONNX file.
+    """Reads an ONNX file and converts the model to the form that the rest of the program requires.
 
     Raises:
         InputError: the file is missing, empty, not ONNX, truncated, older than opset 7, or its external data is
@@ -149,7 +150,7 @@ def open_model(path: Path) -> OpenedModel:
 
 
 def _rewrite_grid_samples_for_parser(model: ir.Model) -> list[str]:
-    """Writes GridSamples so that TensorRT's parser reads them as ONNX does; returns what to know of it."""
+    """Rewrites GridSample nodes so that TensorRT's parser and ONNX agree; returns notes for the user."""
     notes = []
     if node_names := opset_conversion.drop_linear_grid_sample_modes(model):
         notes.append(
@@ -166,7 +167,7 @@ def _rewrite_grid_samples_for_parser(model: ir.Model) -> list[str]:
 
 
 def _source_model_notes(source_model: SourceModel) -> list[str]:
-    """What to know of a file's own precisions, one sentence each."""
+    """Returns the notes for the user on the precisions in a model file, one sentence each."""
     notes = [
         *refusal_summary_lines(source_model.node_refusals),
         _FILE_PRECISION_NOTE.format(", ".join(sorted(source_model.quantized_type_names
@@ -197,13 +198,12 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
 
 
 def quantized_weights_note(source_model: SourceModel) -> str:
-    """The note on a file that stores weights as codes alone."""
     return _QUANTIZED_WEIGHTS_NOTE.format("1 weight is" if source_model.quantized_weight_count ==
                                           1 else f"{source_model.quantized_weight_count} weights are")
 
 
 def _copy_model(model: ir.Model) -> ir.Model:
-    """A copy of a model that keeps its types: those of a clone are the model's own."""
+    """Copies a model together with the type objects of its values; a clone shares these with the original."""
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
         for value in (*graph.inputs, *graph.initializers.values(), *(output for node in graph
@@ -214,7 +214,8 @@ def _copy_model(model: ir.Model) -> ir.Model:
 
 
 def _add_subgraph_output_identities(model: ir.Model) -> None:
-    """Puts an Identity where a branch or body returns what a graph around it holds, which no runtime takes as it is."""
+    """Inserts an Identity wherever a subgraph returns a value of an outer graph, because no runtime accepts that
+    directly."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         if next(graph.subgraphs(), None) is not None:
             _add_identities_for_outer_values(graph, ChainMap(), FreshNames(graph))
@@ -226,7 +227,7 @@ def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str
                                                   *(value for node in graph for value in node.outputs))}
     for index, value in enumerate(graph.outputs):
         if value.name not in own_values and value.name in outer_values:
-            # onnx-ir makes another value of it, which nothing makes
+            # onnx-ir represents it by another value, which has no producer
             identity = ir.Node("", "Identity", [outer_values[value.name]])
             graph.append(identity)
             result, = identity.outputs
@@ -244,9 +245,9 @@ def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str
 
 
 def _drop_unused_weights(opened_model: OpenedModel) -> None:
-    """Takes out initializers that nothing reads: left by exporters, or by Q/DQ pairs that went.
+    """Removes initializers that nothing reads, left by an exporter or by removed Q/DQ pairs.
 
-    `onnx_ir.passes.common.RemoveUnusedNodesPass` would take nodes with them, which belong to what the file shows.
+    `onnx_ir.passes.common.RemoveUnusedNodesPass` would also remove unused nodes, which are part of what the user sees.
     """
     initializers = opened_model.model.graph.initializers
     for name, value in list(initializers.items()):
@@ -259,7 +260,7 @@ def _convert_opened_model(opened_model: OpenedModel, path: Path, source_opset: i
         raise InputError(f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
                          "the Scan of opset 8 has another form", f"Export the network again with opset {target_opset}.")
     try:
-        # The converter wants a model that its own checker's IR rules accept.
+        # The converter requires a model that passes the IR rules of its checker.
         opened_model.model.ir_version = max(opened_model.model.ir_version, 4)
         opened_model.notes += opset_conversion.parser_difference_notes(opened_model.model, target_opset)
         model = convert_opset(opened_model.model, target_opset)

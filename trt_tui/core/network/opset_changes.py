@@ -1,15 +1,16 @@
-"""Every change of an ONNX operator between the opsets that are read and written, and what keeps its meaning.
+"""The changes of ONNX operators between the opsets that are read and written, with the way to keep each meaning.
 
-A raised opset changes neither what an operator computes nor what TensorRT's parser reads. So each change of a schema
-stands in the table below; `tests/test_opset_changes.py` walks the schemas of the installed onnx and fails at one that
-is missing. Changes of types alone need no row: attributes, inputs, outputs and texts are the same there.
+A conversion to a higher opset changes neither the result of an operator nor its reading by TensorRT's parser. Therefore
+the table below lists each change of a schema. `tests/test_opset_changes.py` compares the table with the schemas of the
+installed onnx and fails if a change is missing. A change that only adds types needs no row: attributes, inputs, outputs
+and texts are equal.
 
 Sources:
 
 - Meaning: the schemas of onnx 1.23; the tests run operators of both versions in ONNX Runtime.
-- Parser: network definitions that the parsers of TensorRT-RTX 1.4.0 and 1.7.1 make of an operator at each opset,
-  compared layer by layer with their attributes. They differ for GridSample (RTX 1.4 alone), and for a Resize of opset
-  10 that shrinks by nearest values. onnx-tensorrt's importers read attributes by name with ONNX's defaults.
+- Parser: network definitions that the parsers of TensorRT-RTX 1.4.0 and 1.7.1 create from an operator at each opset,
+  compared layer by layer with their attributes. They differ for GridSample (RTX 1.4 only), and for a Resize of opset 10
+  that shrinks by nearest values. onnx-tensorrt's importers read attributes by name with ONNX's defaults.
 - GridSample: onnx-tensorrt pull request 1060 and TensorRT issue 4646. TensorRT 10.13.3, 11.1 and RTX 1.5 read "linear"
   and "cubic" as nearest; RTX 1.4 and 1.7.1 read an absent mode as linear, at opset 16 and at 20.
 """
@@ -18,11 +19,11 @@ from collections.abc import Mapping
 from enum import Enum
 
 NEWEST_WRITTEN_OPSET = 23
-"""The highest opset that a network is raised to: RMSNormalization came with it."""
+"""The highest opset that a network is converted to; RMSNormalization was introduced in it."""
 
 
 class OpsetChange(Enum):
-    """What keeps the meaning of an operator across a change of its schema."""
+    """The way in which the meaning of an operator is kept across a change of its schema."""
 
     DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
     MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
@@ -69,4 +70,4 @@ OPSET_CHANGES: Mapping[tuple[str, int], OpsetChange] = {
         19: "DequantizeLinear Pad Resize", 20: "ReduceMax ReduceMin", 21: "Transpose",
         22: "AveragePool Dropout EyeLike LSTM MaxPool", 23: "Squeeze Unsqueeze"}),
 }
-"""What keeps the meaning, by operator and the opset that changed it."""
+"""The way to keep the meaning, by operator and the opset that changed it."""

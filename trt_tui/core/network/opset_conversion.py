@@ -1,7 +1,7 @@
-"""Conversion of models to another opset, with the corrections that onnx's version converter leaves out.
+"""The conversion of models to another opset, with corrections that onnx's version converter lacks.
 
-Each adapter stands with the opset that changed the operator. What has no form in newer opsets is refused with
-the node's name. `trt_tui.core.network.opset_changes` lists all changes, with their sources.
+Each adapter is listed with the opset that changed the operator. A node that the new opset cannot express is refused
+with its name. `trt_tui.core.network.opset_changes` lists all changes, with their sources.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from trt_tui.formatting import name_list_text
 
 
 def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_opset: int) -> None:
-    """Removes the two outputs of BatchNormalizations that opset 14 no longer has; the model is changed.
+    """Removes the two outputs of BatchNormalization that opset 14 removed, in place.
 
     Raises:
-        ValueError: something reads one of them.
+        ValueError: a node reads one of these outputs.
     """
     if not source_opset < 14 <= target_opset:
         return
@@ -36,7 +36,7 @@ def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_
 
 
 class OpsetError(ValueError):
-    """A node whose meaning an opset cannot express for the runtimes that read it.
+    """An error for a node whose meaning an opset cannot express for the runtimes that read it.
 
     Args:
         next_step: The way out, as a sentence; "" for a newer export.
@@ -49,16 +49,16 @@ class OpsetError(ValueError):
 
 CUBIC_GRID_NOTE = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
                    "TensorRT-RTX up to 1.5 read it as nearest")
-"""Source: `trt_tui.core.network.opset_changes`."""
+"""The note for users on a cubic GridSample. Source: `trt_tui.core.network.opset_changes`."""
 
 CUBIC_GRID_NEXT_STEP = "Export the network with an opset from 16 to 19, which names the mode bicubic."
 
 
 def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
-    """Puts operators right that a conversion from an opset left with another meaning; the model is changed.
+    """Corrects operators whose meaning onnx's version converter changed, in place.
 
     Raises:
-        ValueError: an operator means what no operator of the new opset does.
+        ValueError: no operator of the new opset has the meaning of a node.
     """
     target_opset = model.graph.opset_imports[""]
     fresh_names = FreshNames(model.graph)
@@ -69,7 +69,10 @@ def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
 
 
 def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
-    """Returns what TensorRT's parser reads otherwise than ONNX Runtime, whose reading a conversion keeps."""
+    """Returns notes for users on nodes that TensorRT's parser and ONNX Runtime read differently before a conversion.
+
+    The conversion keeps the reading of ONNX Runtime.
+    """
     if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"].opset or target_opset < _ADAPTERS["Resize"].opset:
         return []
     resize_names = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
@@ -82,15 +85,15 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
 
 
 def _find_min_resize_scale(node: ir.Node) -> float:
-    """Returns the least scale of a Resize of opset 10; 1.0 if it is computed."""
+    """Returns the smallest scale of a Resize of opset 10; 1.0 if it is computed."""
     scales = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return 1.0 if scales is None else float(scales.numpy().min(initial=1))
 
 
 def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
-    """Leaves the mode out of GridSamples of opset 20 or later where it is the default, linear; returns their names.
+    """Removes the mode "linear", which is the default, from GridSamples of opset 20 or later; returns their names.
 
-    TensorRT's parser reads "linear" as nearest, and an absent mode as linear; ONNX means linear by both.
+    TensorRT's parser reads "linear" as nearest, and an absent mode as linear; in ONNX both mean linear.
     """
     if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
         return []
@@ -102,7 +105,7 @@ def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
 
 
 def find_cubic_grid_samples(model: ir.Model) -> list[str]:
-    """Returns the names of the GridSamples whose mode TensorRT's parser may read as nearest."""
+    """Returns the names of the GridSamples whose mode "cubic" TensorRT's parser may read as nearest."""
     if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
         return []
     return [node.name or "" for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
@@ -110,7 +113,7 @@ def find_cubic_grid_samples(model: ir.Model) -> list[str]:
 
 
 def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
-    """GridSample spells its modes otherwise since opset 20, and TensorRT's parser knows the older words alone."""
+    """Adapts a GridSample to opset 20, which renamed the modes; TensorRT's parser reads only the older names."""
     mode = node.attributes.get_string("mode", "")
     if mode in ("cubic", "bicubic"):
         raise OpsetError(CUBIC_GRID_NOTE.format(node.name),
@@ -121,19 +124,26 @@ def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
-    """The value of a Pad is an input since opset 11; the converter leaves the attribute where the mode needs none."""
+    """Removes the attribute value of a Pad, which is an input since opset 11.
+
+    onnx's version converter keeps the attribute if the mode does not need a value.
+    """
     node.attributes.pop("value", None)
 
 
 def _adapt_batch_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
-    """More outputs than one meant training mode."""
+    """Sets the training mode of a BatchNormalization with several outputs; before opset 14 these implied training mode.
+    """
     if len(node.outputs) > 1:
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
 
 
 def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Resize-10 and Upsample count from the corner, and take the value before a place between two (ONNX Runtime, as
-    TensorRT; where they shrink, the one behind)."""
+    """Sets the modes of a Resize or Upsample of opset 10 or lower that have the same meaning since opset 11.
+
+    Coordinates count from the corner. A position between two values takes the value before it, in ONNX Runtime as in
+    TensorRT; if the operator shrinks, ONNX Runtime takes the value behind it.
+    """
     node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
     if node.attributes.get_string("mode", "nearest") != "nearest":
         return
@@ -147,7 +157,7 @@ def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
-    """GroupNormalization has a scale and a bias for each channel since opset 21, for each group before."""
+    """Repeats scale and bias of a GroupNormalization, which are per group before opset 21 and per channel since."""
     groups = node.attributes.get_int("num_groups", 1)
     data = node.inputs[0]
     channels = data.shape[1] if data is not None and data.shape is not None and len(data.shape) > 1 else None
@@ -160,7 +170,7 @@ def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: FreshNames) -> ir.Value:
-    """Each element of a vector some times, one behind the other."""
+    """Returns a vector in which each element of the given vector is repeated ``count`` times in succession."""
     constant = stored_tensor(value)
     if constant is not None:
         return _add_initializer(node, np.repeat(constant.numpy(), count),
@@ -176,7 +186,10 @@ def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: Fr
 
 
 def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Below opset 13 Hardmax works over all axes from its own on, since then over that one."""
+    """Flattens the input of a Hardmax to keep its meaning from before opset 13.
+
+    Before opset 13, Hardmax works over all axes from the given axis on; since then, it works over that axis only.
+    """
     axis = node.attributes.get_int("axis", 1)
     node.attributes["axis"] = ir.AttrInt64("axis", -1)
     (source,), (result,) = node.inputs, node.outputs
@@ -237,14 +250,15 @@ _ADAPTERS = {
     "Hardmax": _OpsetAdapter(13, _adapt_hardmax), "GroupNormalization": _OpsetAdapter(21, _adapt_group_normalisation),
     "GridSample": _OpsetAdapter(20, _adapt_grid_sample), "Pad": _OpsetAdapter(11, _adapt_pad)
 }
-"""By operator as the converter writes it: the opset that changed it, and what puts it right."""
+"""The opset that changed an operator, with the function that corrects the node, by operator as the converter writes it.
+"""
 
 ADAPTED_OPERATORS = frozenset(_ADAPTERS)
-"""The operators that have an adapter."""
 
 
 def find_ir_version(opset: int) -> int:
-    """The IR version that came with an opset; that of opset 22 for opsets that onnx does not know."""
+    """Returns the IR version that was introduced with an opset; the version of opset 22 if onnx does not know the
+    opset."""
     try:
         return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
     except ValueError:
@@ -252,10 +266,10 @@ def find_ir_version(opset: int) -> int:
 
 
 def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
-    """The model without its big weights, and those by name.
+    """Returns a model as protobuf without its big weights, and these weights by name.
 
-    The weights over 1 KiB stand as graph inputs, so that neither size limits nor copies matter. The given model is left
-    as it was.
+    Weights over 1 KiB become graph inputs, so that neither size limits nor copies matter. The given model does not
+    change.
     """
     graph = model.graph
     inputs = list(graph.inputs)
@@ -278,7 +292,7 @@ def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.V
 
 
 def _attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
-    """The model of a skeleton, its big weights put back."""
+    """Builds a model from a protobuf message and its detached big weights."""
     model = ir.from_proto(proto)
     graph = model.graph
     inputs = list(graph.inputs)
@@ -293,11 +307,11 @@ def _attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) ->
 
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
-    """The model at a higher opset, by onnx's version converter and `trt_tui.core.network.opset_conversion`.
+    """Returns the model converted to a higher opset, by onnx's version converter and the adapters of this module.
 
     Raises:
-        Exception: whatever the converter raises for an operator that it cannot convert; a ValueError for one whose
-            meaning the new opset cannot express, and for an opset whose changes nobody has looked at.
+        Exception: any error that the converter raises for an operator that it cannot convert; a ValueError for a node
+            whose meaning the new opset cannot express, and for an opset whose changes have not been reviewed.
     """
     if opset > NEWEST_WRITTEN_OPSET:
         raise ValueError(f"no network is raised above opset {NEWEST_WRITTEN_OPSET}")
@@ -321,7 +335,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir.Graph) -> None:
-    """Gives operators that the converter rewrote (Upsample is Resize) the names that they and their outputs had."""
+    """Gives nodes that the converter rewrote (Upsample to Resize), and their outputs, their previous names."""
     node_names = {node.name for node in converted_graph}
     tensor_names = {value.name
                     for node in converted_graph
@@ -342,7 +356,7 @@ def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir
 
 
 def drop_initializer_inputs(graph: ir.Graph) -> None:
-    """Old files list every weight among the inputs; only what has no value is an input."""
+    """Removes initializers from the graph inputs, where old files list every weight."""
     inputs = [value for value in graph.inputs if value.name not in graph.initializers]
     if len(inputs) != len(graph.inputs):
         graph.inputs.clear()

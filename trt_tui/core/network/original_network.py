@@ -1,4 +1,4 @@
-"""Restores weights and activations of a quantized network from the FP32 network that it was made from."""
+"""The restoration of a quantized network's original weights and activations from its FP32 network (the reference)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -24,24 +24,28 @@ _FOLDED_OPERATORS = frozenset(("BatchNormalization",))
 """Operators that quantizers fold into the layer before."""
 
 MAX_WEIGHT_NOISE_SHARE = 0.25
-"""Two weights are alike up to this energy of their difference, as a share of the weight's: 6 dB. INT4 in blocks loses a
-fiftieth of it; a folded weight is another one altogether."""
+"""The maximum energy of the difference of two weights that count as equal, as a share of the energy of the weight: 6
+dB.
+
+INT4 in blocks causes a fiftieth of this difference. A folded weight differs completely."""
 
 _InputPort = tuple[ir.Node, int]
 
 
 def restore_original_activations(graph: ir.Graph, source_model: SourceModel, fp32_layer_by_node: Mapping[str, str],
                                  fp32_graph: LayerGraph, constant_values: ConstantValues) -> int:
-    """Gives restored activations the operator and the bounds of the FP32 network, in place; returns how many differed.
+    """Gives restored activations the operator and bounds that the FP32 network has, in place; returns the number of
+    changes.
 
-    A range tells that there was an activation, and where samples ended: a ReLU6 whose samples stayed below 6 looks like
-    a Relu, and a tensor that happened not to be negative like one behind a Relu. The FP32 network knows.
+    A Q/DQ range shows that there was an activation, and where the samples ended. A ReLU6 whose samples stayed below 6
+    looks like a Relu, and a tensor without negative samples looks like the output of a Relu. The FP32 network resolves
+    this.
 
     Args:
-        graph: The FP32 network that was made of the quantized one.
-        fp32_layer_by_node: The reference's layer for each of its nodes, by name.
+        graph: The FP32 network that was derived from the quantized file.
+        fp32_layer_by_node: The reference layer for each node of the graph, by name.
         fp32_graph: The layers of the reference.
-        constant_values: Its constants.
+        constant_values: The constants of the reference.
     """
     fresh_names = FreshNames(graph)
     change_count = 0
@@ -68,7 +72,8 @@ def restore_original_activations(graph: ir.Graph, source_model: SourceModel, fp3
 
 
 def _find_sole_next_layer(fp32_graph: LayerGraph, layer: Layer) -> Layer | None:
-    """What alone reads a layer's result, folded operators passed; None where that is nothing or several."""
+    """Returns the only reader of a layer's result, after any folded operators; None if there is no reader or several.
+    """
     while True:
         readers = fp32_graph.readers.get(layer.outputs[0], [])
         if len(readers) != 1:
@@ -80,7 +85,7 @@ def _find_sole_next_layer(fp32_graph: LayerGraph, layer: Layer) -> Layer | None:
 
 def _read_clip_bounds(fp32_graph: LayerGraph, layer: Layer,
                       constant_values: ConstantValues) -> list[float | None] | None:
-    """The bounds of a Clip, None for one that it does not have; None where they are computed."""
+    """Returns the bounds of a Clip, with None for an absent bound; None if the bounds are computed."""
     bounds: list[float | None] = []
     for tensor in layer.inputs[1:]:
         if tensor and tensor not in fp32_graph.constant_tensors:
@@ -105,7 +110,7 @@ def _add_scalar(graph: ir.Graph, number: float | None, name: str) -> ir.Value | 
 
 
 class _Fp32Network:
-    """The FP32 network: its layers and the values of its constants."""
+    """The FP32 reference network: its layers and the values of its constants."""
 
     def __init__(self, opened_model: OpenedModel, get_backend: Callable[[], Backend] | None) -> None:
         self.graph = LayerGraph(opened_model.model)
@@ -114,23 +119,24 @@ class _Fp32Network:
 
 def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_model: OpenedModel, fp32_path: Path,
                              get_backend: Callable[[], Backend] | None) -> None:
-    """Replaces the weights of ``opened_model`` by those of the FP32 network that it was quantized from, in place.
+    """Replaces the weights of a quantized network by those of its FP32 network (the reference), in place.
 
-    What runs as in the file goes on with the file's own.
+    Groups in file precision keep the weights of the file.
 
-    A quantized file holds what quantizing left of its weights, so errors against these hide what quantizing lost.
-    Layers are matched by name; those that the quantizer renamed by their operators and shapes, in order. A weight is
-    taken only where it is like the file's own: quantizers also fold (a BatchNormalization into the Conv before it), and
-    a folded weight has no counterpart.
+    The weights of a quantized file already contain the quantization error, so errors measured against them would hide
+    it. Layers are matched by name. Layers that the quantizer renamed are matched by operator and shapes, in order. A
+    weight is replaced only if the reference weight is similar: quantizers also fold (a BatchNormalization into the Conv
+    before it), and a folded weight has no counterpart.
 
     Args:
+        opened_model: The quantized network.
         file_name: The name of the quantized network's file.
         fp32_model: The FP32 network.
-        fp32_path: Its file.
-        get_backend: Gives what runs its constant expressions.
+        fp32_path: The file of the FP32 network.
+        get_backend: Returns the backend that evaluates the constant expressions of the FP32 network.
 
     Raises:
-        InputError: the reference is in FP32, and no quantized layer has a weight like one of its.
+        InputError: the reference is in FP32, and no quantized layer has a weight similar to one in the reference.
     """
     source_model = opened_model.source_model
     integer_nodes = [
@@ -182,7 +188,7 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
 
 def _restore_constants_beyond_16_bits(graph: ir.Graph, fp32_layer_by_node: dict[str, str], fp32_network: _Fp32Network,
                                       replaced_names: frozenset[str]) -> list[str]:
-    """Replaces constants that 16 bits could not hold: masks that became infinite, epsilons that became 0.
+    """Replaces constants that 16-bit types could not represent: masks that became infinite, epsilons that became 0.
 
     Returns their names. A constant is taken only if it rounds to the file's own.
     """
@@ -196,7 +202,7 @@ def _restore_constants_beyond_16_bits(graph: ir.Graph, fp32_layer_by_node: dict[
     restored_names = []
     for value, value_ports in ports_by_value.items():
         constant = stored_tensor(value)
-        assert constant is not None  # as above
+        assert constant is not None  # checked in the loop above
         own_array = constant.numpy()
         array = _find_original_constant(
             value_ports, fp32_layer_by_node,
@@ -214,7 +220,7 @@ def _restore_constants_beyond_16_bits(graph: ir.Graph, fp32_layer_by_node: dict[
 
 
 def _is_equal_after_rounding(array: np.ndarray, rounded_array: np.ndarray) -> bool:
-    """Returns True if an array is a file's own in FP16 or BF16."""
+    """Returns True if an array rounded to FP16 or BF16 equals ``rounded_array``."""
     with np.errstate(over="ignore"):
         return array.shape == rounded_array.shape and any(
             np.array_equal(array.astype(dtype.numpy()).astype(np.float32), rounded_array)
@@ -223,7 +229,7 @@ def _is_equal_after_rounding(array: np.ndarray, rounded_array: np.ndarray) -> bo
 
 def _find_original_constant(input_ports: list[_InputPort], fp32_layer_by_node: dict[str, str],
                             fp32_network: _Fp32Network) -> np.ndarray | None:
-    """Returns the reference's constant at some inputs, float32; None if there is not exactly one."""
+    """Returns the constant of the reference at the given inputs, float32; None if there is not exactly one."""
     names = set()
     for node, index in input_ports:
         layer = fp32_layer_by_node.get(node.name or "")
@@ -236,7 +242,7 @@ def _find_original_constant(input_ports: list[_InputPort], fp32_layer_by_node: d
 
 
 def _list_weights_with_readers(graph: ir.Graph) -> list[tuple[ir.Value, list[_InputPort]]]:
-    """Float initializers of more than one element, with the inputs of nodes that read them."""
+    """Returns the float initializers with more than one element, each with the node inputs that read it."""
     ports_by_weight: dict[ir.Value, list[_InputPort]] = defaultdict(list)
     for node in graph:
         for index, value in enumerate(node.inputs):
@@ -248,21 +254,25 @@ def _list_weights_with_readers(graph: ir.Graph) -> list[tuple[ir.Value, list[_In
 
 def _find_original_weight(value: ir.Value, input_ports: list[_InputPort], fp32_layer_by_node: dict[str, str],
                           fp32_network: _Fp32Network) -> np.ndarray | None:
-    """The reference's weight in place of one; None where there is not exactly one, or it is unlike."""
+    """Returns the reference weight that corresponds to a weight; None if there is not exactly one or it is not similar.
+    """
     array = _find_original_constant(input_ports, fp32_layer_by_node, fp32_network)
-    assert value.const_value is not None  # as `_list_weights_with_readers` found it
+    assert value.const_value is not None  # `_list_weights_with_readers` lists only stored weights
     own_array = np.asarray(value.const_value.numpy(), np.float64)
     if array is None or array.shape != own_array.shape:
         return None
-    if _is_equal_after_rounding(array, own_array):  # also where the file's own is infinite
+    if _is_equal_after_rounding(array, own_array):  # also if the file's constant is infinite
         return array
     energy = float(np.sum(np.square(array, dtype=np.float64)))
     return array if float(np.sum(np.square(own_array - array))) <= MAX_WEIGHT_NOISE_SHARE * energy else None
 
 
 def _match_nodes_to_fp32_layers(graph: ir.Graph, fp32_graph: LayerGraph) -> dict[str, str]:
-    """The reference's layer for each node, by name; those with other names are matched in order, where both
-    networks have as many of a kind."""
+    """Returns the matching reference layer for each node, by node name.
+
+    Nodes without a layer of the same name are matched by operator and shapes, in order, if both networks have equally
+    many of that kind.
+    """
     reference_names: dict[str, str] = {}
     unmatched_nodes: dict[object, list[str]] = defaultdict(list)
     for node in graph:

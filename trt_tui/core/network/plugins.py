@@ -1,7 +1,7 @@
-"""Operators that a library brings: plugins of TensorRT, and custom operators of ONNX Runtime.
+"""Operators that need a library: TensorRT plugins, and custom operators of ONNX Runtime.
 
-Only what has its library runs such a node. Without one for ONNX Runtime the simulation ends in front of the
-node: what lies behind is left to engines, keeps FP32, and is judged by nothing that is simulated.
+A runtime executes such a node only if it has loaded the library. Without a library for ONNX Runtime, the simulation
+ends before the node. Layers behind the node run in engines only, keep FP32, and have no simulated accuracy.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from trt_tui.formatting import name_list_text
 RUNTIME_DOMAINS = frozenset(
     ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft",
      "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc"))
-"""Domains beside ONNX's own whose operators ONNX Runtime has without a library."""
+"""Operator domains, besides that of ONNX, whose operators ONNX Runtime executes without a library."""
 
 RUNTIME_ONLY_OPERATORS = frozenset(("SimplifiedLayerNormalization",))
-"""Operators of ONNX Runtime that stand among ONNX's own, which does not have them."""
+"""Operators of ONNX Runtime that use the domain of ONNX but are not part of the ONNX standard."""
 
 EARLY_RUNTIME_OPERATORS = frozenset(("LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"))
-"""Operators that ONNX Runtime has in every opset, and ONNX only from a later one on."""
+"""Operators that ONNX Runtime supports in every opset, but ONNX defines only from a later opset on."""
 
 _PLUGIN_DOMAIN = "trt_tui.plugin"
 
 
 def is_plugin(node: ir.Node) -> bool:
-    """Whether a library has to bring a node's operator, or one of an operator in its subgraphs."""
+    """Returns True if a node, or a node in its subgraphs, has an operator that must come from a library."""
     if node.domain in ("", "ai.onnx"):
         is_foreign = not onnx.defs.has(node.op_type) and node.op_type not in RUNTIME_ONLY_OPERATORS
     else:
@@ -42,11 +42,13 @@ def _list_subgraphs(node: ir.Node) -> list[ir.Graph]:
 
 
 def find_blocking_plugin(node: ir.Node, input_names: Sequence[str], blocking_plugins: Mapping[str, str]) -> str:
-    """The plugin that keeps the simulation from a node: itself or the first one in front of it; "" where none does.
+    """Returns the name of the plugin that prevents the simulation of a node; "" if there is none.
+
+    The plugin is the node itself or the first plugin before the node.
 
     Args:
-        input_names: The tensors that it reads.
-        blocking_plugins: The plugin in front of each tensor that cannot be simulated.
+        input_names: The tensors that the node reads.
+        blocking_plugins: The plugin before each tensor that cannot be simulated, by tensor name.
     """
     if is_plugin(node):
         return node.name or ""
@@ -54,7 +56,7 @@ def find_blocking_plugin(node: ir.Node, input_names: Sequence[str], blocking_plu
 
 
 def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
-    """Why a layer at or behind a plugin is left to engines."""
+    """Returns the reason why a layer at or behind a plugin runs in engines only."""
     if node.name == plugin_name:
         domain_text = f" of {node.domain}" if node.domain else ""
         return (
@@ -66,10 +68,10 @@ def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
 
 
 def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
-    """The note on a network that the simulation runs in part.
+    """Returns the note for the user on a network whose simulation ends at plugins.
 
     Args:
-        plugins: Names and operators of the nodes that end it.
+        plugins: Names and operators of the nodes that end the simulation.
     """
     plugins_text = name_list_text([f"{name} ({operator})" for name, operator in plugins])
     return (
@@ -79,10 +81,10 @@ def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
 
 @contextlib.contextmanager
 def move_plugins_to_own_domain(model: ir.Model) -> Iterator[None]:
-    """In this block the operators of a model that its opset does not have stand in a domain of their own.
+    """Moves operators that the model's opset lacks into a separate domain for the duration of a with block.
 
-    These are plugins that stand among ONNX's own operators, and `EARLY_RUNTIME_OPERATORS`. onnx's version converter
-    leaves other domains alone, and refuses an operator that it does not know in the opset.
+    The moved nodes are plugins in the domain of ONNX, and `EARLY_RUNTIME_OPERATORS`. onnx's version converter ignores
+    other domains, but refuses an operator that the opset does not define.
     """
     opset = model.graph.opset_imports.get("", 0)
     nodes = [node for node in model.graph.all_nodes() if node.domain == "" and (
@@ -99,7 +101,7 @@ def move_plugins_to_own_domain(model: ir.Model) -> Iterator[None]:
 
 
 def restore_plugin_domains(model: ir.Model) -> None:
-    """Puts plugins back that `move_plugins_to_own_domain` has moved."""
+    """Moves plugins back to the domain of ONNX, from which `move_plugins_to_own_domain` had moved them."""
     for node in model.graph.all_nodes():
         if node.domain == _PLUGIN_DOMAIN:
             node.domain = ""

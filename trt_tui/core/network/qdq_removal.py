@@ -1,6 +1,6 @@
-"""Q/DQ pairs of a quantized network taken out, which leaves the FP32 network that it was made from.
+"""The removal of Q/DQ pairs from a quantized network, which yields the FP32 network that it was made from.
 
-What the file has in place of them is kept beside it (`trt_tui.core.network.source_model`).
+The file's version of the network is kept beside the result (`trt_tui.core.network.source_model`).
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ from trt_tui.formatting import counted_noun_text
 
 @dataclass
 class QdqRemovalResult:
-    """What was found when Q/DQ pairs were taken out.
+    """The result of the removal of Q/DQ pairs.
 
     Attributes:
-        ranges: amax of activation tensors that carried pairs, by tensor name.
-        source_tensors: Tensors that are new, by name, and the tensor of the file that each stands for.
-        added_nodes: Names of nodes that are new.
-        has_pairs: Whether there was anything to take out.
+        ranges: amax of activation tensors that had pairs, by tensor name.
+        source_tensors: New tensors by name, each with the tensor of the file that it represents.
+        added_nodes: Names of new nodes.
+        has_pairs: True if there was anything to remove.
         notes: One sentence for each change.
     """
 
@@ -43,12 +43,12 @@ class QdqRemovalResult:
 
 
 def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
-    """Takes Q/DQ pairs out of the graph, in place, and returns what they said.
+    """Removes Q/DQ pairs from a graph, in place, and returns their ranges and the changes.
 
-    A DequantizeLinear on a constant becomes what it computes.
+    A DequantizeLinear on a constant is replaced by its result.
 
     Raises:
-        InputError: a node's scale, zero point or blocks make no sense; names it.
+        InputError: the scale, zero point or blocks of a node are invalid; the error names the node.
     """
     removal = QdqRemovalResult()
     activation_by_quantize: dict[ir.Node, ir.Value] = {}
@@ -64,7 +64,7 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
             continue
         read_qdq_step(quantize)
         source = activation_by_quantize.get(quantize) or quantize.inputs[0]
-        if source is None:  # an input that the call of a local function leaves out
+        if source is None:  # an input that the call of a local function omits
             continue
         if step.is_constant and step.scale is not None and step.scale.ndim == 0 \
                 and np.isfinite(step.scale) and stored_tensor(source) is None:
@@ -92,7 +92,7 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
 
 
 def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
-    """Removes a node, and what computed its scale where nothing else reads that."""
+    """Removes a DequantizeLinear, and the node that computed its scale if no other node reads that scale."""
     scale = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
     graph.remove(node, safe=True)
     if scale is not None and is_dequantize(scale) and not scale.outputs[0].uses() \
@@ -101,8 +101,10 @@ def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorProtocol, step: QdqStep) -> bool:
-    """Puts an FP32 initializer, computed when somebody reads it, in place of a DequantizeLinear on a constant; returns
-    whether it could be."""
+    """Replaces a DequantizeLinear on a constant by an FP32 initializer; returns True if this was possible.
+
+    The values are computed at the first access.
+    """
     output = node.outputs[0]
     if weight.dtype not in TYPE_NAMES or not step.is_constant or output.is_graph_output():
         return False
@@ -118,7 +120,10 @@ def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorPr
 
 
 def _compute_representable_range(step: QdqStep) -> tuple[float, float]:
-    """The least and the largest value that a Q/DQ pair lets through, without the code -128 where 0 is the middle."""
+    """Returns the smallest and the largest value that a Q/DQ pair can represent.
+
+    In a symmetric type, the quantized value -128 is not counted.
+    """
     assert step.scale is not None and step.zero_point is not None and step.quantized_dtype is not None
     scale, zero_point = float(step.scale), float(step.zero_point)
     low, high = (limit - zero_point for limit in type_limits(step.quantized_dtype))
@@ -126,17 +131,18 @@ def _compute_representable_range(step: QdqStep) -> tuple[float, float]:
 
 
 def can_be_negative(value: ir.Value) -> bool:
-    """Whether a Conv, MatMul or similar operator computes a value; a quantizer drops a Relu behind these."""
+    """Returns True if a Conv, MatMul or similar operator computes a value; a quantizer drops a Relu behind these."""
     node = value.producer()
     return node is not None and node.op_type in (
         "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")
 
 
 class _ActivationRestorer:
-    """The activations that a quantizer left to the ranges of its pairs, put back: one of a kind for each tensor.
+    """A creator of the activations that a quantizer replaced by the ranges of Q/DQ pairs; at most one of a kind per
+    tensor.
 
     Attributes:
-        added_nodes: Names of the nodes.
+        added_nodes: Names of the new nodes.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -153,7 +159,7 @@ class _ActivationRestorer:
         return FreshNames(self._graph, taken_names=(node.name for node in self._graph if node.name))
 
     def add_activation(self, value: ir.Value, max_value: float) -> ir.Value:
-        """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""
+        """Returns a value behind a Relu, or behind a Clip to 0 and 6 (ReLU6) if its range ends at 6."""
         operator = "Clip" if abs(max_value - 6) < 0.01 else "Relu"
         if (value, operator) not in self._activation_by_value:
             self._activation_by_value[value, operator] = self._create_activation(value, operator)
@@ -181,8 +187,10 @@ class _ActivationRestorer:
 
 
 def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value) -> str:
-    """Lets everything that used ``old_value`` use ``new_value``; a graph output keeps its name through an Identity,
-    whose name is returned."""
+    """Replaces all uses of ``old_value`` by ``new_value``; returns the name of an added Identity, or "".
+
+    The Identity keeps the name of a graph output.
+    """
     identity_name = ""
     if old_value.is_graph_output():
         name = old_value.name

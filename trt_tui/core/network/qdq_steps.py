@@ -1,8 +1,9 @@
-"""What QuantizeLinear, DequantizeLinear and Cast nodes of a file do to a tensor, read once and checked.
+"""The effect of QuantizeLinear, DequantizeLinear and Cast nodes of a file on a tensor.
 
-The arithmetic is ONNX's: ``q = saturate(round_half_even(x / scale) + zero)`` and ``x = (q - zero) * scale``, with one
-scale for a tensor, for each index of an axis, or for each block of ``block_size`` along an axis (QuantizeLinear-21).
-TensorRT's own operators for the same (domain ``trt``, as ModelOpt writes them) are read as ONNX's.
+Each node is read once and checked. The arithmetic is ONNX's (QuantizeLinear-21): ``q = saturate(round_half_even(x /
+scale) + zero)`` and ``x = (q - zero) * scale``. There is one scale for a tensor, for each index of an axis, or for each
+block of ``block_size`` along an axis. TensorRT's own operators for the same purpose (domain ``trt``, as ModelOpt writes
+them) are read in the same way.
 """
 
 from dataclasses import dataclass
@@ -17,17 +18,17 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 
 PRECISION_BY_HALF_TYPE = {ir.DataType.FLOAT16: Precision.FP16, ir.DataType.BFLOAT16: Precision.BF16}
-"""The float types below FP32."""
+"""The float types below FP32, with their precisions."""
 
 PRECISION_BY_FLOAT_TYPE = {ir.DataType.FLOAT: Precision.FP32, **PRECISION_BY_HALF_TYPE}
-"""The float types that layers compute in."""
+"""The float types that layers compute in, with their precisions."""
 
 TYPE_NAMES = {
     ir.DataType.INT8: "INT8", ir.DataType.UINT8: "INT8", ir.DataType.INT16: "INT16", ir.DataType.UINT16: "INT16",
     ir.DataType.INT4: "INT4", ir.DataType.UINT4: "INT4", ir.DataType.INT32: "INT32", ir.DataType.FLOAT8E4M3FN: "FP8",
     ir.DataType.FLOAT8E5M2: "FP8 E5M2", ir.DataType.FLOAT4E2M1: "FP4"
 }
-"""What codes of a type are called."""
+"""The names of quantized types for users."""
 
 ORT_DOMAIN = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -42,7 +43,9 @@ _FP8 = ir.DataType.FLOAT8E4M3FN
 _IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
                    "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
                    "TRT_MXFP8DynamicQuantize": (_FP8, ir.DataType.UINT8)}
-"""The codes of operators that name none, by output: those that find scales as they run hand these on as codes too."""
+"""The types of the outputs of operators that do not state a quantized type, by operator.
+
+Operators that compute scales at run time return these as quantized values, too."""
 
 
 _ORT_ATTRIBUTES = {item: frozenset(names.split()) for item, names in {
@@ -51,46 +54,44 @@ _ORT_ATTRIBUTES = {item: frozenset(names.split()) for item, names in {
     "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
     "QLinearConcat": "axis", "QLinearGlobalAveragePool": "channels_last",
     "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked"}.items()}
-"""Attributes of ONNX Runtime's own operators that are computed or written otherwise here (ONNX Runtime 1.32)."""
+"""The attributes of ONNX Runtime's own operators that are computed or rewritten here (ONNX Runtime 1.32)."""
 
 
 def has_known_attributes(node: ir.Node) -> bool:
-    """Whether all attributes of a node are known_names here.
+    """Returns True if the program knows all attributes of a node of ONNX Runtime's own operators.
 
-    A release of ONNX Runtime may give its own operators more of them: such a node is left to it as it is.
+    A release of ONNX Runtime may add attributes to its operators. A node with an unknown attribute is not changed.
     """
     known_names = _ORT_ATTRIBUTES.get(node.op_type) if node.domain == ORT_DOMAIN else None
     return known_names is None or all(name in known_names or name.startswith("__") for name in node.attributes)
 
 
 def is_quantize(node: ir.Node | None) -> bool:
-    """Whether a node turns floats into codes."""
     return node is not None and (node.domain, node.op_type) in _QUANTIZE_OPERATORS and has_known_attributes(node)
 
 
 def is_dequantize(node: ir.Node | None) -> bool:
-    """Whether a node turns codes into floats."""
     return node is not None and (node.domain, node.op_type) in _DEQUANTIZE_OPERATORS and has_known_attributes(node)
 
 
 def is_cast(node: ir.Node | None) -> bool:
-    """Whether a node changes the type of a tensor."""
     return node is not None and node.domain == "" and node.op_type == "Cast"
 
 
 @dataclass(frozen=True, eq=False)
 class QdqStep:
-    """What one such node does.
+    """The effect of a QuantizeLinear, DequantizeLinear or Cast node on a tensor.
 
     Attributes:
         operator: "cast", "quantize" or "dequantize".
-        dtype: The type of its result.
-        scale: Float32, None for a Cast.
-        zero_point: Of the codes' type and the scale's shape; None for a Cast.
-        axis: That scales lie along, where there is more than one.
-        block_size: How many values along the axis share a scale, 0 where all do.
-        is_constant: Whether scale and zero point are constants; what a run makes of the others is not simulated.
-        node_name: The node's name.
+        dtype: The type of the result.
+        scale: Float32; None for a Cast.
+        zero_point: Has the quantized type and the shape of the scale; None for a Cast.
+        axis: The axis along which there is more than one scale.
+        block_size: Number of values along the axis that share a scale; 0 if all do.
+        is_constant: True if scale and zero point are constants. If they are computed at run time, the step is not
+            simulated.
+        node_name: The name of the node.
     """
 
     operator: str
@@ -104,15 +105,15 @@ class QdqStep:
 
     @property
     def quantized_dtype(self) -> ir.DataType | None:
-        """The type of the codes that it makes or reads; None for a Cast."""
+        """The quantized type that the step writes or reads; None for a Cast."""
         return None if self.zero_point is None else ir.DataType.from_numpy(self.zero_point.dtype)
 
 
 def read_qdq_step(node: ir.Node) -> QdqStep:
-    """What a node of the file does; see the module.
+    """Reads the effect of a QuantizeLinear, DequantizeLinear or Cast node.
 
     Raises:
-        InputError: its scale is zero, negative or NaN, or its sizes do not fit; names the node.
+        InputError: the scale is zero, negative or NaN, or sizes do not match; the error names the node.
     """
     if is_cast(node):
         return QdqStep("cast", ir.DataType(node.attributes["to"].as_int()), node_name=node.name or "")
@@ -143,7 +144,7 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
 
 
 def _find_quantized_dtype(node: ir.Node, zero_point: ir.TensorProtocol | None) -> ir.DataType:
-    """The type of the codes that a node makes or reads."""
+    """Returns the quantized type that a node writes or reads."""
     if zero_point is not None:
         return zero_point.dtype
     if is_dequantize(node):
@@ -172,11 +173,11 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
                           "--nodes_to_exclude), or repair this node.")
 
     flat_scale = scale.reshape(-1)
-    # TensorRT-RTX 1.7 takes negative scales of INT4 blocks (ONNX Runtime writes them to use code -8), and no others.
+    # TensorRT-RTX 1.7 accepts negative scales only for INT4 blocks; ONNX Runtime writes them to use the value -8.
     quantized_input = node.inputs[0] if block_size and is_dequantize(node) else None
     allows_negative = quantized_input is not None and quantized_input.dtype is ir.DataType.INT4
     invalid_indices = np.flatnonzero(
-        ~((np.abs(flat_scale) if allows_negative else flat_scale) > 0))  # NaN is not above 0 either
+        ~((np.abs(flat_scale) if allows_negative else flat_scale) > 0))  # also finds NaN
     if invalid_indices.size or not scale.size:
         position_text = f" (number {invalid_indices[0]} of {scale.size})" if scale.size > 1 else ""
         raise unusable_scale_error(
@@ -199,7 +200,7 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
             raise unusable_scale_error(
                 f"its scales have {scale.ndim} axes, and the tensor they are blocks of has {rank}")
         count = scale.shape[axis]
-        if block_size > size and count == 1:  # as ModelOpt writes short weights
+        if block_size > size and count == 1:  # ModelOpt writes short weights in this form
             return
         fitting_axes = [
             other_axis for other_axis, total in enumerate(shape)
@@ -221,7 +222,7 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
 
 
 def broadcast_scale(values: np.ndarray, shape: tuple[int, ...], axis: int, block_size: int) -> np.ndarray:
-    """Scales or zero points in a form that broadcasts to a tensor's shape."""
+    """Returns scales or zero points in a form that broadcasts to the shape of a tensor."""
     if block_size:
         return np.repeat(values, block_size, axis=axis)[tuple(slice(size) for size in shape)]
     if values.size == 1:
@@ -232,10 +233,10 @@ def broadcast_scale(values: np.ndarray, shape: tuple[int, ...], axis: int, block
 
 
 def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
-    """What a step makes of an array; floats are float32 with values of the step's type.
+    """Returns the result of a conversion step on an array; float results are float32 with values of the step's type.
 
     Args:
-        array: Float32, or codes for a step that dequantizes.
+        array: Float32, or quantized values if the step dequantizes.
     """
     if step.operator == "cast":
         return round_to_type(array, step.dtype)
@@ -255,7 +256,7 @@ def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
 
 
 def type_limits(dtype: ir.DataType) -> tuple[float, float]:
-    """The least and the greatest finite value of a type of codes."""
+    """Returns the smallest and the largest finite value of a quantized type."""
     if dtype.is_floating_point():
         max_value = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
         return -max_value, max_value
@@ -265,13 +266,13 @@ def type_limits(dtype: ir.DataType) -> tuple[float, float]:
 
 
 def convert_with_saturation(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
-    """Floats as codes of a float type; what lies beyond its greatest is that."""
+    """Converts floats to a low-precision float type; values outside its range become its smallest or largest value."""
     low, high = type_limits(dtype)
     return np.asarray(np.clip(array, low, high).astype(dtype.numpy()))
 
 
 def round_to_type(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
-    """Float32 values rounded to a float type, as float32; as they are where it is no lower one."""
+    """Returns float32 values rounded to FP16 or BF16, as float32; for any other type the values do not change."""
     if dtype not in PRECISION_BY_HALF_TYPE:
         return array
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""A first look at a big network: its layers by name, before types, shapes and fusion groups are worked out."""
+"""A preliminary outline of a big network: its layers by name, before types, shapes and fusion groups are known."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,28 +10,28 @@ from trt_tui.core.network.scopes import read_scope_from_metadata
 from trt_tui.files.reading import check_regular_file
 
 MIN_NODES = 1000
-"""Smaller networks open at once and need no preview."""
+"""The minimum number of nodes for a preliminary outline; smaller networks open at once."""
 
 FIRST_LAYER_COUNT = 400
-"""How many layers are told before the others: more than a screen shows, and drawn as fast as a small network."""
+"""The number of layers in the first outline: more than a screen shows, and drawn as fast as a small network."""
 
 MAX_FILE_BYTES = 512 << 20
-"""Files beyond this many bytes are not read twice."""
+"""The maximum size of a file for a preliminary outline, which reads the file a second time."""
 
 _FOLDED_OPERATORS = frozenset("Constant Shape Size Cast QuantizeLinear DequantizeLinear".split())
 
 
 def iterate_preliminary_outlines(path: Path | str) -> Iterator[NetworkOutline]:
-    """The layers of a network, each as a group of its own: the first ones, then all; nothing for small networks and for
-    what cannot be read.
+    """Yields two outlines of a big network, first with its first layers and then with all; each layer forms one group.
 
-    External data are not touched. What is wrong with a file is for `trt_tui.core.network.opening.open_model` to say.
+    Yields nothing for small networks and for unreadable files. External data are not read. Errors in a file are
+    reported by `trt_tui.core.network.opening.open_model`.
     """
     path = Path(path)
     try:
         check_regular_file(path, max_bytes=MAX_FILE_BYTES)
         graph = onnx.load(path, load_external_data=False).graph
-    except Exception:  # `open_model` says it
+    except Exception:  # `open_model` reports the error
         return
     if len(graph.node) < MIN_NODES:
         return

@@ -1,4 +1,4 @@
-"""Operators whose results differ from run to run: random numbers, and Dropout that still drops.
+"""Operators whose results differ between two executions: random numbers, and Dropout in training mode.
 
 Sources: ONNX's operators, and onnx-tensorrt's importers, which read RandomNormal, RandomUniform and their `Like`, and
 refuse a Dropout in training mode.
@@ -14,29 +14,30 @@ from trt_tui.formatting import name_list_text
 
 RANDOM_OPERATORS = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
                               "Multinomial"))
-"""Operators of ONNX whose results are random."""
+"""The ONNX operators whose results are random."""
 
 
 def is_random(node: ir.Node) -> bool:
-    """Whether two runs of a node on the same inputs differ."""
+    """Returns True if two executions of a node on the same inputs can differ."""
     return node.domain in ("", "ai.onnx") and (node.op_type in RANDOM_OPERATORS
                                                or node.op_type == "Dropout" and _is_active_dropout(node))
 
 
 def _is_active_dropout(node: ir.Node) -> bool:
-    """Whether a Dropout is in training mode, or may be."""
+    """Returns True if a Dropout is in training mode, or if its mode is computed."""
     training_input = node.inputs[2] if len(node.inputs) > 2 else None
     constant = training_input.const_value if training_input is not None else None
     return training_input is not None and (constant is None or bool(constant.numpy().any()))
 
 
 def _random_sequence_key(node: ir.Node) -> tuple[str, ...]:
-    """What decides the numbers that a node is given."""
+    """Returns the operator and attributes of a random node, which determine its simulated random numbers."""
     return node.op_type, *sorted(f"{name}={attribute.value}" for name, attribute in node.attributes.items())
 
 
 def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """What to know of nodes that draw: of random numbers, of choices, of values that are dropped."""
+    """Returns the notes for the user on nodes with random results: random numbers, random choices and active Dropout.
+    """
     random_nodes = [node for node in nodes if is_random(node)]
     multinomial_names = [node.name or "" for node in random_nodes if node.op_type == "Multinomial"]
     random_nodes = [node for node in random_nodes if node.op_type != "Multinomial"]

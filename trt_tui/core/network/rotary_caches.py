@@ -1,7 +1,8 @@
-"""RotaryEmbeddings whose angles leave the batch to broadcasting, as PyTorch's exporter writes them at opset 23.
+"""The expansion of RotaryEmbedding caches to the batch size, which PyTorch's exporter at opset 23 leaves to
+broadcasting.
 
-The operator wants `cos_cache` and `sin_cache` of (batch, sequence, half of the head); ONNX Runtime and TensorRT refuse
-one row of them for a batch of several.
+The operator requires `cos_cache` and `sin_cache` of shape (batch, sequence, half of the head). ONNX Runtime and
+TensorRT refuse caches with one row for a batch of several.
 """
 
 import numpy as np
@@ -16,10 +17,10 @@ _CACHE_RANK = 3
 
 
 def expand_rotary_caches(model: ir.Model) -> str:
-    """Puts an Expand in front of caches of one row whose data has a batch that is not 1, in place.
+    """Inserts an Expand before RotaryEmbedding caches with one row if the batch of the data is not 1, in place.
 
     Returns:
-        What was done, in words; "" where there was nothing to do.
+        A note for the user about the change; "" if nothing changed.
     """
     graph = model.graph
     rotary_nodes = [node for node in graph if node.op_type == "RotaryEmbedding" and not node.domain

@@ -1,14 +1,13 @@
-"""Where a layer belongs in the tree.
+"""The scope of each layer in the layer tree.
 
-A scope comes from the first of these that says something:
+A scope comes from the first of these sources that provides one:
 
-1. what the file states, `read_scope_from_metadata`: metadata of torch's default exporter, the calls of inlined
-functions;
+1. the file, by `read_scope_from_metadata`: metadata of torch's default exporter, the calls of inlined functions;
 2. node names: ``/layer1/0/conv/Conv`` (PyTorch's older exporter), ``a/b/c`` (TensorFlow), ``layer1.0.conv``;
-3. structure, where no layer's name carries a scope: the groups in network order are cut wherever a single tensor is
-   alive, and what lies between two cuts is a block (a residual block, a fire or inception module, half an encoder
-   layer). Tensors that reach over half of the network and are read three times or more (attention masks) do not count
-   as alive. A network that is one plain chain is cut behind its pools.
+3. structure, if no node name contains a scope. The groups in network order are cut wherever a single tensor is alive,
+  and each part between two cuts is a block (a residual block, a fire or inception module, half an encoder layer).
+  Tensors that reach over half of the network and are read three times or more (attention masks) do not count as alive.
+  A network that is one plain chain is cut behind its pools.
 """
 
 import ast
@@ -26,10 +25,10 @@ _MAX_CHAIN_GROUPS = 8
 
 
 def read_scope_from_metadata(metadata: Mapping[str, str], function_calls: Iterable[str] = ()) -> tuple[str, ...]:
-    """The scope that the file states for a node, outermost part first; () where it states none.
+    """Returns the scope that the file states for a node, outermost part first; () if there is none.
 
-    Reads ``pkg.torch.onnx.name_scopes`` (the repr of a list of module paths, each with those around it, the last one
-    the node's own name), else ``namespace`` (``path: class/path: class/name: operator``).
+    Reads ``pkg.torch.onnx.name_scopes``, or else ``namespace`` (``path: class/path: class/name: operator``). The former
+    contains the repr of a list of module paths, outermost first, which ends with the name of the node.
 
     Args:
         metadata: The node's `metadata_props`.
@@ -72,8 +71,8 @@ def _split_name_into_parts(name: str) -> list[str]:
 
 
 def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
-    """Scope and own part of a node name."""
-    if node_name.startswith("node_of_"):  # named after its first output
+    """Returns the scope in a node name and the part of the name behind it."""
+    if node_name.startswith("node_of_"):  # the node is named after its first output
         node_name = node_name[len("node_of_"):].removesuffix("_output_0")
     if "/" in node_name:
         scope, _, own_part = node_name.rstrip("/").rpartition("/")
@@ -85,11 +84,11 @@ def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
 
 
 def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
-    """Scope and own part of a layer."""
+    """Returns the scope of a layer, from the file or else from its name, and the layer's own part of the name."""
     scope, own_part = _parse_node_name(layer.name)
     if not layer.scope:
         return scope, own_part
-    if own_part.startswith("node_"):  # torch's default exporter numbers its nodes through the whole network
+    if own_part.startswith("node_"):  # torch's default exporter numbers the nodes of the whole network
         own_part = re.sub(r"_\d+$", "", own_part[len("node_"):])
     return tuple(part for scope_name in layer.scope for part in _split_name_into_parts(scope_name)), own_part
 
@@ -99,7 +98,10 @@ def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
 
 def find_scopes_by_structure(groups: Sequence[FusionGroup],
                              layer_by_name: Mapping[str, Layer]) -> list[tuple[tuple[str, ...], str]]:
-    """Scope and role of each group, by where a single tensor is alive. A role is the operator, ``+Add`` for a join."""
+    """Returns a scope and a role for each group of a network without names, from the tensors alive between groups.
+
+    A role is the operator, with the suffix ``+Add`` for a join.
+    """
     segments = _split_groups_at_single_tensors(groups)
     if len(groups) > _MAX_CHAIN_GROUPS and all(len(segment) == 1 for segment in segments):
         segments = _split_groups_after_pooling(groups)

@@ -1,4 +1,4 @@
-"""Networks of very many small layers, whose runs cost little and whose inference sessions cost much."""
+"""The detection of networks with very many small layers, which execute fast but whose inference sessions are costly."""
 
 import ctypes
 import gc
@@ -7,16 +7,19 @@ import math
 import onnx_ir as ir
 
 MIN_LAYERS = 5_000
-"""Below, sessions are made quickly enough in any form."""
+"""The minimum number of layers. Sessions of smaller networks are created quickly in any form."""
 
 MAX_MEAN_ELEMENTS = 2048
-"""Up to this size a rounding costs no more than the call of its kernel. Open sizes count as 1."""
+"""The maximum mean number of elements per result; open sizes count as 1.
+
+Rounding a result of this size costs no more than the call of its kernel."""
 
 
 def has_many_small_layers(graph: ir.Graph) -> bool:
-    """Returns True if a graph has so many layers, with so small results, that its session costs more than its runs.
+    """Returns True if a graph has so many small layers that creating an inference session costs more than its
+    executions.
 
-    ONNX Runtime takes some 30 kB and up to 0.3 ms a node for a session, whatever the node computes.
+    ONNX Runtime needs some 30 kB and up to 0.3 ms per node for a session, whatever the node computes.
     """
     if len(graph) < MIN_LAYERS:
         return False
@@ -26,12 +29,12 @@ def has_many_small_layers(graph: ir.Graph) -> bool:
 
 
 def collect_garbage_and_trim_memory() -> None:
-    """Frees graphs that nothing refers to and returns freed memory to the system, before or after a large session.
+    """Frees unreferenced graphs and returns freed memory to the system, before or after a large inference session.
 
-    Nodes and values of a graph refer to each other, so only the garbage collector frees them. It rarely looks at old
-    objects. The C library keeps what a closed session has freed.
+    Nodes and values of a graph refer to each other, so only the garbage collector frees them, and it rarely examines
+    old objects. The C library keeps the memory that a closed session has freed.
     """
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the GNU C library has it
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only the GNU C library has malloc_trim
     if trim is not None:
         trim(0)

@@ -1,8 +1,8 @@
-"""A network's precisions as its file has them: the model as it was read, beside the FP32 network made of it.
+"""The model of a quantized or typed file as it was read, kept beside the FP32 network that was derived from it.
 
-Layers are the same nodes in both, by name. What stands between a tensor of the FP32 network and a layer that reads it
-(Casts, QuantizeLinear, DequantizeLinear) belongs to the layer that reads; a Q/DQ pair that several read stays while one
-of them is as in the file.
+Layers are the same nodes in both, by name. Conversion nodes between a tensor and a layer that reads it (Casts,
+QuantizeLinear, DequantizeLinear) belong to the layer that reads. A Q/DQ pair with several readers stays in a lowered
+network as long as one of them is in file precision.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,26 +39,23 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 _EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS
-"""Operators whose results on constants are computed here, none of which makes more of them than its operands say."""
+"""Operators on constants that are evaluated here; their results are not larger than their operands imply."""
 
 _TYPES_BY_WIDTH = ("FP4", "INT4", "FP8", "FP8 E5M2", "INT8", "INT16")
-"""Codes from the fewest bits up, as `qdq_steps.TYPE_NAMES` calls them."""
+"""The names of quantized types in `qdq_steps.TYPE_NAMES`, by increasing number of bits."""
 
 
 class SourceModel:
-    """What the file says; nothing of it may be changed.
+    """The model of a quantized or typed file with its types and conversion steps; read-only.
 
     Args:
-        model: As read: nodes named, functions inlined, opset at least the program's.
-        source_tensors: Tensors that the FP32 network alone has, and the tensor of the file that each stands for.
-        added_nodes: Nodes that it alone has.
+        model: The model of the file, with named nodes, inlined functions and at least the program's lowest opset.
+        source_tensors: Tensors that only the FP32 network has, each with the tensor of the file that it represents.
+        added_nodes: Nodes that only the FP32 network has.
 
     Attributes:
-        model: The same.
-        source_tensors: The same.
-        added_nodes: The same.
-        types: The type of each tensor of the file, as far as it follows from what the file says.
-        replaced_constants: Constants of the FP32 network that are another network's, by name.
+        types: The type of each tensor of the file, as far as the file determines it.
+        replaced_constants: Names of the FP32 network's constants that come from another network, the reference.
     """
 
     def __init__(self, model: ir.Model, source_tensors: Mapping[str, str], added_nodes: Collection[str]) -> None:
@@ -78,43 +75,46 @@ class SourceModel:
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def find_ir_value(self, fp32_tensor: str) -> ir.Value | None:
-        """The file's value for a tensor of the FP32 network; None where the file has none."""
+        """Returns the file's value for a tensor of the FP32 network; None if the file has no such tensor."""
         return self._values.get(self.source_tensors.get(fp32_tensor, fp32_tensor))
 
     def find_dtype(self, fp32_tensor: str) -> ir.DataType:
-        """The type that the file has a float tensor of the FP32 network in."""
+        """Returns the type that the file gives to a float tensor of the FP32 network."""
         return self.types.get(self.source_tensors.get(fp32_tensor, fp32_tensor), ir.DataType.FLOAT)
 
     def find_node(self, layer_name: str) -> ir.Node | None:
-        """The file's node for a layer; None where the FP32 network alone has it."""
+        """Returns the node of the file for a layer; None if only the FP32 network has the layer."""
         return None if layer_name in self.added_nodes else self._nodes.get(layer_name)
 
     def find_input_value(self, layer: Layer, input_index: int) -> ir.Value | None:
-        """What a layer reads in the file as one of its inputs."""
+        """Returns the value that a layer reads in the file at an input; None if there is none."""
         node = self.find_node(layer.name)
         if node is not None:
             return node.inputs[input_index] if input_index < len(node.inputs) else None
-        return self._values.get(layer.outputs[0])  # a network output behind a pair, or nothing
+        return self._values.get(layer.outputs[0])  # a network output behind a Q/DQ pair, or None
 
-    # -- what stands between a tensor and a layer ---------------------------------------------------------------
+    # -- conversions between a tensor and a layer ---------------------------------------------------------------
 
     def get_qdq_step(self, node: ir.Node) -> QdqStep:
-        """What a Cast, QuantizeLinear or DequantizeLinear of the file does."""
+        """Returns the effect of a Cast, QuantizeLinear or DequantizeLinear node of the file."""
         name = node.name or ""
         if name not in self._steps:
             self._steps[name] = read_qdq_step(node)
         return self._steps[name]
 
     def input_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...]:
-        """What the file does to a tensor before a layer reads it, first to last; () where nothing, or where the file
-        computes the tensor otherwise."""
+        """Returns the conversions that the file applies to a tensor before a layer reads it, in order.
+
+        Returns () if there are none, or if the file computes the tensor in another way than the FP32 network.
+        """
         key = layer.name, input_index
         if key not in self._steps_by_input:
             self._steps_by_input[key] = self._find_conversion_steps(layer, input_index)
         return self._steps_by_input[key] or ()
 
     def reads_same_tensor_as_fp32_network(self, layer: Layer, input_index: int) -> bool:
-        """Whether a layer's input is, in the file, the tensor that it reads in the FP32 network, through steps."""
+        """Returns True if an input of a layer is the same tensor in the file as in the FP32 network, apart from
+        conversions."""
         self.input_conversion_steps(layer, input_index)
         return self._steps_by_input[layer.name, input_index] is not None
 
@@ -132,7 +132,8 @@ class SourceModel:
         return tuple(reversed(steps)) if value is not None else None
 
     def find_dequantize_step(self, fp32_tensor: str) -> QdqStep | None:
-        """The step that makes a constant of the FP32 network from the codes that the file stores."""
+        """Returns the step that dequantizes a stored constant of the file; None if the constant is not stored
+        quantized."""
         value = self.find_ir_value(fp32_tensor)
         node = value.producer() if value is not None else None
         if node is None or not is_dequantize(node) or stored_tensor(node.inputs[0]) is None:
@@ -142,7 +143,7 @@ class SourceModel:
     # -- constants ----------------------------------------------------------------------------------------------
 
     def constant_value(self, layer: Layer, input_index: int) -> np.ndarray | None:
-        """The constant that a layer reads in the file, float32; None where it is the FP32 network's own."""
+        """Returns the constant that a layer reads in the file, float32; None if it equals that of the FP32 network."""
         value = self.find_input_value(layer, input_index)
         tensor = layer.inputs[input_index]
         if value is None or (value is self.find_ir_value(tensor) and stored_tensor(value) is not None
@@ -151,7 +152,7 @@ class SourceModel:
         return self._compute_constant(value)
 
     def _compute_constant(self, value: ir.Value) -> np.ndarray | None:
-        """The value of a constant of the file."""
+        """Returns the value of a constant of the file; None if it cannot be computed."""
         constant = stored_tensor(value)
         if constant is not None:
             array = constant.numpy()
@@ -170,8 +171,8 @@ class SourceModel:
         return _evaluate_copy_node(node, input_array) if node.domain == "" and node.op_type in COPIES else None
 
     def _evaluate_operator(self, node: ir.Node, value: ir.Value) -> np.ndarray | None:
-        """What an operator makes of constants of the file, with ONNX's own arithmetic; None where that cannot be told.
-        """
+        """Returns the result of an operator on constants of the file, in ONNX's arithmetic; None if an operand is not
+        constant."""
         if value not in self._expressions:
             self._expressions[value] = None
             input_arrays = [
@@ -187,7 +188,7 @@ class SourceModel:
     # -- groups -------------------------------------------------------------------------------------------------
 
     def find_file_precision(self, group: FusionGroup, layers: Mapping[str, Layer]) -> FilePrecision:
-        """What the file runs a fusion group in."""
+        """Returns the precision that the file gives to a fusion group."""
         read_types: set[str] = set()
         operand_types: list[set[str]] = []
         refused_nodes: dict[str, str] = {}
@@ -213,7 +214,7 @@ class SourceModel:
                                   or not self.reads_same_tensor_as_fp32_network(layer, index))
                 if layer.op_type in PRODUCTS and index < 2:
                     operand_types.append(type_names)
-                if index < 2 or layer.op_type not in PRODUCTS:  # a bias of codes is added in 32 bits
+                if index < 2 or layer.op_type not in PRODUCTS:  # a quantized bias is added in 32 bits
                     read_types |= type_names
             has_low_types |= any(
                 self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE for tensor in layer.outputs if tensor)
@@ -231,21 +232,19 @@ class SourceModel:
 
     @cached_property
     def quantized_type_names(self) -> frozenset[str]:
-        """The types of codes that the file holds, as `qdq_steps.TYPE_NAMES` calls them."""
         return frozenset(
             TYPE_NAMES.get(quantized_dtype, quantized_dtype.name) for node in self.model.graph if is_dequantize(node)
             if (quantized_dtype := self.get_qdq_step(node).quantized_dtype) is not None) - {"INT32"}
 
     @cached_property
     def float_type_names(self) -> frozenset[str]:
-        """The float types below FP32 that the file holds tensors in."""
         return frozenset(PRECISION_BY_HALF_TYPE[dtype].label
                          for dtype in self.types.values()
                          if dtype in PRECISION_BY_HALF_TYPE)
 
     @property
     def quantized_weight_count(self) -> int:
-        """How many weights the file stores as codes alone, biases apart."""
+        """The number of weights that the file stores only as quantized values, without biases."""
         return sum(1 for node in self.model.graph
                    if is_dequantize(node) and self.get_qdq_step(node).quantized_dtype != ir.DataType.INT32 and (
                        constant := stored_tensor(node.inputs[0])) is not None and constant.size > 1 and not any(
@@ -253,24 +252,22 @@ class SourceModel:
 
     @cached_property
     def infinite_scale_nodes(self) -> tuple[str, ...]:
-        """Nodes that make codes, or read stored ones, with a scale that is infinite."""
         return tuple(node.name or "" for node in self.model.graph
                      if (is_quantize(node) or is_dequantize(node) and stored_tensor(node.inputs[0]) is not None)
                      and (scale := self.get_qdq_step(node).scale) is not None and np.isinf(scale).any())
 
     @cached_property
     def node_refusals(self) -> tuple[NodeRefusal, ...]:
-        """What a strongly typed TensorRT refuses of the file's Q/DQ and of its float types."""
         return find_node_refusals(self.model.graph, self.types)
 
     def find_runtime_scale_nodes(self) -> list[ir.Node]:
-        """Nodes whose scale or zero point a run computes."""
         return [node for node in self.model.graph
                 if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant]
 
 
 def _evaluate_copy_node(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
-    """What a copy makes of a constant; None for one with operands of its own that are no constants."""
+    """Returns the result of a copy operator on a constant; None if the operator is not supported or has computed
+    operands."""
     attributes = node.attributes
     if node.op_type == "Transpose":
         axes = attributes["perm"].as_ints() if "perm" in attributes else None
@@ -291,8 +288,11 @@ def _evaluate_copy_node(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
 
 
 def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, ir.DataType]:
-    """The type of each tensor: as stored or made by a step, else that of the input it follows by its schema, else as
-    the file says."""
+    """Returns the type of each tensor in a graph, by name.
+
+    The type comes from the stored tensor or the conversion step. If there is neither, the type is that of the input
+    that the schema ties to the tensor. The last source is the file's declaration.
+    """
     types: dict[str, ir.DataType] = {}
     for value in (*graph.inputs, *graph.initializers.values()):
         dtype = value.const_value.dtype if value.const_value is not None else value.dtype
@@ -306,7 +306,7 @@ def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, 
 
 
 def _evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
-    """What a node of one output makes of arrays."""
+    """Returns the result of a node with one output on arrays, computed by onnx's reference evaluator."""
     names = [f"i{index}" if array is not None else "" for index, array in enumerate(inputs)]
     proto = onnx.NodeProto.FromString(ir.to_proto(node).SerializeToString())
     proto.ClearField("input")

@@ -1,10 +1,15 @@
-"""Whether a parsed file holds a network: checked once, before anything is built on it.
+"""The check of a parsed ONNX file, which refuses damaged networks first of all.
 
-`check_structure` goes over the protobuf message once and refuses what ONNX's rules do not allow and the rest of the
-program relies on: every tensor that is read is made, once; every operator has the inputs, outputs and attributes that
-its schema asks for, of the right type; every stored tensor has as many values as its shape says. Shapes that do not fit
-each other are left to shape inference and to what runs the network. `onnx.checker` checks less: it wants sorted
-nodes, knows no operator outside of ONNX, names no node, and does not count the values of tensors.
+`check_structure` walks the protobuf message once. It refuses violations of those ONNX rules that the rest of the
+program relies on:
+
+- every tensor that is read is written, exactly once;
+- every operator has the inputs, outputs and attributes that its schema requires, of the right type;
+- every stored tensor has as many values as its shape states.
+
+Shapes that contradict each other are left to shape inference and to the backends. `onnx.checker` checks less: it
+requires sorted nodes and does not know operators outside ONNX. It neither names the node nor counts the values of
+tensors.
 """
 
 import functools
@@ -25,39 +30,42 @@ _ONNX_DOMAIN = ""
 _SCHEMA_DOMAINS = (_ONNX_DOMAIN, "ai.onnx.ml")
 _ATTRIBUTE_TYPES = ir.AttributeType
 _MESSAGE_FIELDS = {_ATTRIBUTE_TYPES.TENSOR: "t", _ATTRIBUTE_TYPES.GRAPH: "g", _ATTRIBUTE_TYPES.TYPE_PROTO: "tp"}
-"""Attributes whose one value is a message of its own, and the field that it lies in."""
+"""The attribute types whose value is a protobuf message, with the field that holds the message."""
 _SPARSE_TYPES = (_ATTRIBUTE_TYPES.SPARSE_TENSOR, _ATTRIBUTE_TYPES.SPARSE_TENSORS)
 _ATTRIBUTE_TYPE_NUMBERS = frozenset(int(kind) for kind in _ATTRIBUTE_TYPES) - {int(_ATTRIBUTE_TYPES.UNDEFINED)}
 _DTYPE_NUMBERS = frozenset(int(dtype) for dtype in ir.DataType)
 _OPERAND_RANKS = {"Conv": (3, 64), "ConvTranspose": (3, 64), "Gemm": (2, 2), "MatMul": (1, 64)}
-"""The least and the most axes of both operands."""
+"""The minimum and maximum rank of both operands."""
 _INTERPRETED_OPERATORS = frozenset((*_OPERAND_RANKS, "Cast", "Constant", "QuantizeLinear", "DequantizeLinear"))
-"""Operators that the program takes apart: in opsets newer than onnx's, too, they must look as in its newest."""
+"""Operators whose inputs and attributes the program reads.
+
+In opsets that are newer than the installed onnx, these operators must match its newest schema."""
 _REPLACEMENTS = {"Upsample": "Resize", "Scatter": "ScatterElements"}
-"""Operators in place of those that ONNX has ended. ONNX Runtime still runs a GroupNormalization of opset 18."""
+"""The replacement of each operator that ONNX removed. ONNX Runtime still runs a GroupNormalization of opset 18."""
 _SINGLE = OpSchema.FormalParameterOption.Single
 _COMPLEX_TYPES = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
 def check_structure(model: onnx.ModelProto, file_name: str) -> None:
-    """Refuses a damaged network; removes what has no bearing on it (negative sizes, map types of inner tensors), and
-    writes ONNX's domain one way.
+    """Refuses a damaged network and normalises a valid one, in place.
+
+    Negative sizes and map types of inner tensors are removed, and the domain of ONNX is always written as "".
 
     Args:
-        model: As parsed, external data not loaded.
-        file_name: The file's name, for messages.
+        model: The parsed model, without loaded external data.
+        file_name: The name of the file, for messages.
 
     Raises:
-        InputError: with the name of the node or tensor that is damaged.
+        InputError: the network is damaged; the error names the node or tensor.
     """
     _StructureCheck(model, file_name).check_model()
 
 
 def check_operand_ranks(graph: ir.Graph, file_name: str) -> None:
-    """Refuses operators that multiply whose operands have, as far as shapes are known, an impossible number of axes.
+    """Refuses products, such as Conv and MatMul, whose operands have an impossible rank; unknown shapes pass.
 
     Raises:
-        InputError: with the name of the node.
+        InputError: an operand has an impossible rank; the error names the node.
     """
     for node in graph:
         min_rank, max_rank = _OPERAND_RANKS.get(node.op_type, (0, 0)) if node.domain == _ONNX_DOMAIN else (0, 0)
@@ -69,7 +77,10 @@ def check_operand_ranks(graph: ir.Graph, file_name: str) -> None:
 
 
 def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
-    """ONNX's schema of an operator; None for operators that are not ONNX's, and for most of an opset that is newer."""
+    """Returns the ONNX schema of an operator; None if it is not an ONNX operator.
+
+    If the opset is newer than the installed onnx, only operators that the program interprets have a schema.
+    """
     domain = _ONNX_DOMAIN if domain == "ai.onnx" else domain
     return _load_schema(op_type, domain, opset) if opset is not None and domain in _SCHEMA_DOMAINS else None
 
@@ -83,12 +94,12 @@ def _load_schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
     opset = min(opset, newest_opset) if domain == _ONNX_DOMAIN else min(opset, 1 << 20)
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:  # an operator of somebody else
+    except onnx.defs.SchemaError:  # not an ONNX operator
         return None
 
 
 def get_onnx_schema(op_type: str, opset: int) -> OpSchema:
-    """Returns the schema of an operator of ONNX at an opset, or at the first opset that has it.
+    """Returns the schema of an ONNX operator at an opset, or at the first opset that defines the operator.
 
     The latter is for `trt_tui.core.network.plugins.EARLY_RUNTIME_OPERATORS`; `check_operator_opsets` refuses other
     operators.
@@ -107,10 +118,11 @@ def _find_first_opset(op_type: str) -> int:
 
 
 def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
-    """Refuses operators of ONNX that the opset of a file does not have, or does not have any more.
+    """Refuses ONNX operators that the opset of a file does not define yet or has removed.
 
     Raises:
-        InputError: with the name of the node, and the opsets that have its operator.
+        InputError: an operator is not part of the opset; the error names the node and the opsets that define its
+            operator.
     """
     for node in graph.all_nodes():
         if node.domain != _ONNX_DOMAIN or node.op_type in EARLY_RUNTIME_OPERATORS or not onnx.defs.has(node.op_type):
@@ -129,7 +141,7 @@ def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
 
 
 class _StructureCheck:
-    """One file under check."""
+    """The structure check of one ONNX file."""
 
     def __init__(self, model: onnx.ModelProto, file_name: str) -> None:
         self.model = model
@@ -151,10 +163,10 @@ class _StructureCheck:
         self._check_graph(self.model.graph, [], opsets)
 
     def _check_names_are_utf8(self, location: str, *names: str | bytes) -> None:
-        """Protobuf passes text that is not valid UTF-8 on as bytes."""
+        """Raises an error if a name is not valid UTF-8, which protobuf returns as bytes."""
         for name in names:
             if isinstance(name, bytes):
-                raise self._damaged_file_error(f"a name of {location} is not text in UTF-8: {name!r}")
+                raise self._damaged_file_error(f"a name of {location} is not UTF-8 text: {name!r}")
 
     def _damaged_file_error(self, cause: str) -> InputError:
         return InputError(f"{self.file_name} is damaged", cause, "Copy or export the network again.")
@@ -173,7 +185,12 @@ class _StructureCheck:
 
     def _check_graph(self, graph: onnx.GraphProto, outer_names: list[set[str]], opsets: dict[str, int], *,
                      in_function: bool = False) -> None:
-        """Args: outer: what the graphs around it make. within: whether it lies in a local function."""
+        """Checks a graph and its subgraphs.
+
+        Args:
+            outer_names: Tensor names of each surrounding graph.
+            in_function: True if the graph is inside a local function.
+        """
         location = f"graph {graph.name}" if outer_names else "the network"
         self._check_names_are_utf8(location, graph.name)
         if graph.sparse_initializer:
@@ -197,7 +214,8 @@ class _StructureCheck:
 
     def _collect_initial_names(self, location: str, inputs: Sequence[str], initializers: Sequence[str],
                                parameters: Sequence[str]) -> set[str]:
-        """Names that are there before the first node. Old files list initializers among the inputs, too."""
+        """Returns the tensor names that exist before the first node; old files also list initializers among the inputs.
+        """
         for names, kind in ((inputs, "input"), (initializers, "initializer"), (parameters, "input")):
             repeated_name = _find_repeated_name(names)
             if repeated_name is not None:
@@ -209,7 +227,8 @@ class _StructureCheck:
 
     def _check_nodes(self, nodes: Sequence[onnx.NodeProto], tensor_names: set[str], outer_names: list[set[str]],
                      opsets: dict[str, int], *, in_function: bool) -> None:
-        """Adds what the nodes make to ``tensor_names``, in any order: they may stand unsorted."""
+        """Checks the nodes of a graph and adds the names of their outputs to ``tensor_names``; the nodes may be
+        unsorted."""
         for node in nodes:
             self._check_names_are_utf8(_node_title(node), node.name, node.op_type, node.domain, *node.input,
                                        *node.output,
@@ -262,7 +281,6 @@ class _StructureCheck:
                                  "Remove the attribute, or export the network again.")
 
     def _check_schema(self, schema: OpSchema, node: onnx.NodeProto) -> None:
-        """Checks a node against its operator's schema."""
         for names, min_count, max_count, kind, parameters in (
                 (node.input, schema.min_input, schema.max_input, "inputs", schema.inputs),
                 (node.output, schema.min_output, schema.max_output, "outputs", schema.outputs)):
@@ -316,7 +334,7 @@ class _StructureCheck:
     # -- tensors and types ----------------------------------------------------------------------------------------
 
     def _check_tensor(self, tensor: onnx.TensorProto, location: str) -> None:
-        """Checks what is stored against the shape: a tensor of another size would be read as garbage, or not at all."""
+        """Checks that the stored values of a tensor match its shape; if not, readers would fail or return garbage."""
         if tensor.data_type not in _DTYPE_NUMBERS or not tensor.data_type:
             raise self._damaged_file_error(f"{location} is of no known type ({tensor.data_type})")
         if any(size < 0 for size in tensor.dims):
@@ -355,7 +373,7 @@ class _StructureCheck:
                                            f"{entries['length']} bytes in another file")
 
     def _check_type(self, type_proto: onnx.TypeProto, location: str) -> None:
-        """Checks a type, and removes negative sizes, which mean open ones."""
+        """Checks a type and removes negative sizes, which represent open sizes."""
         kind = type_proto.WhichOneof("value")
         if kind in ("sequence_type", "optional_type"):
             inner = getattr(type_proto, kind)
@@ -377,11 +395,11 @@ class _StructureCheck:
 
 
 def _find_node_on_cycle(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | None:
-    """A node that is computed from its own output; None where there is none."""
+    """Returns a node that depends on its own output; None if there is none."""
     producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     predecessors = [{producers[name] for name in _iterate_input_names(node) if name in producers} for node in nodes]
     if all(max(predecessor, default=-1) < index for index, predecessor in enumerate(predecessors)):
-        return None  # sorted, as nearly all are
+        return None  # the nodes are sorted, as in nearly all files
     is_finished: set[int] = set()
     is_entered: set[int] = set()
     stack = list(range(len(nodes)))
@@ -401,7 +419,7 @@ def _find_node_on_cycle(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | Non
 
 
 def _iterate_input_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of what a node reads, what its subgraphs read too."""
+    """Yields the names of all tensors that a node and its subgraphs read."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
@@ -415,7 +433,7 @@ def _opset_by_domain(opset_imports: Iterable[onnx.OperatorSetIdProto]) -> dict[s
 
 
 def _node_title(node: onnx.NodeProto) -> str:
-    """What a node is called in a message, with its operator."""
+    """Returns the name of a node for messages, with its operator."""
     name = node.name or f"node_of_{next((name for name in node.output if name), 'nothing')}"
     return f"{name} ({node.op_type or 'no operator'})"
 
@@ -430,12 +448,12 @@ def _find_repeated_name(names: Iterable[str]) -> str | None:
 
 
 def _attribute_type_number(attribute: OpSchema.Attribute) -> int:
-    number: int = attribute.type.value  # type: ignore[attr-defined]  # onnx's stubs know no value of its enums
+    number: int = attribute.type.value  # type: ignore[attr-defined]  # onnx's stubs lack the values of its enums
     return number
 
 
 def _drop_unsupported_value_infos(value_infos: MutableSequence[onnx.ValueInfoProto]) -> None:
-    """Removes value infos of inner values that are no tensors, which onnx-ir cannot hold."""
+    """Removes the type information of inner values of types that onnx-ir cannot represent, such as maps."""
     kept_infos = [info for info in value_infos if not _is_unsupported_type(info.type)]
     if len(kept_infos) < len(value_infos):
         del value_infos[:]

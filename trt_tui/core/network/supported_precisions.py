@@ -1,4 +1,4 @@
-"""Which precisions a group can take: where Q/DQ goes, what an operator takes in which release, which ranges are one."""
+"""The precisions that a fusion group supports: Q/DQ sites, refusals by operator and release, and shared ranges."""
 
 import functools
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ _HALF_TYPES = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfl
 
 def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tuple[Layer, int] | None,
                    operator: str) -> tuple[tuple[QdqSite, ...], str]:
-    """Where Q/DQ goes when a group runs in INT8; none, and why, where it has no INT8 form.
+    """Returns the Q/DQ sites of a fusion group in INT8, or no site and the reason why it has no INT8 form.
 
     Args:
-        main_layer: The layer that gives the group its character.
-        residual_add_input: Its residual Add, and the index of the input that comes from elsewhere.
-        operator: What the group is called.
+        main_layer: The main layer of the group.
+        residual_add_input: The residual Add of the group, and the index of the input from outside the group.
+        operator: The operator that the group represents.
     """
     if main_layer.op_type not in PRODUCTS:
         return (), f"TensorRT quantizes only Conv, ConvTranspose, Gemm and MatMul, not {operator}"
@@ -54,7 +54,8 @@ def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tup
 
 
 def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> int | None:
-    """Channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB."""
+    """Returns the channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB; None for others.
+    """
     if index != 1:
         return None
     if layer.op_type == "Conv":
@@ -68,12 +69,12 @@ def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str)
 
 def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], main_layer: Layer,
                                    qdq_sites: Sequence[QdqSite], no_int8_reason: str) -> dict[Precision, str]:
-    """Why a group of layers cannot run in a precision, by precision; absent where it can.
+    """Returns the reason why a fusion group cannot run in a precision, for each such precision.
 
     Args:
-        main_layer: The layer that gives the group its character.
-        qdq_sites: Where Q/DQ goes.
-        no_int8_reason: Why it has no INT8 form, "" where it has one.
+        main_layer: The main layer of the group.
+        qdq_sites: The Q/DQ sites of the group.
+        no_int8_reason: The reason why the group has no INT8 form; "" if it has one.
     """
     opaque_layer = next((layer for layer in layers if layer.kind is LayerKind.OPAQUE), None)
     if opaque_layer is not None:
@@ -90,7 +91,7 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
     if not any(site.role == "input" for site in qdq_sites) or Precision.FP16 in reasons:
         label = Precision.FP16_ACC_FP32.label
         reasons[Precision.FP16_ACC_FP32] = reasons.get(
-            Precision.FP16, f"{label} is an FP32 accumulator, and {main_layer.op_type} has no product of two float "
+            Precision.FP16, f"{label} has an FP32 accumulator, and {main_layer.op_type} has no product of two float "
                             "operands")
     for precision, quantized_type in QUANTIZED_TYPES.items():
         if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):
@@ -99,7 +100,7 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
 
 
 def _integer_sum_reason(graph: LayerGraph, layer: Layer) -> str:
-    """Why a layer that scales sums of codes keeps FP32; "" for any other."""
+    """Returns the reason why a layer that scales INT32 sums of quantized values keeps FP32; "" for any other layer."""
     for tensor in layer.inputs:
         cast = graph.producer.get(tensor, "")
         if cast and graph.by_name[cast].op_type == "Cast":
@@ -112,7 +113,7 @@ def _integer_sum_reason(graph: LayerGraph, layer: Layer) -> str:
 
 def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequence[QdqSite],
                            quantized_type: QuantizedType) -> str:
-    """Why a layer that has an INT8 form has none in another code type; "" if it has."""
+    """Returns the reason why a layer with an INT8 form does not support another quantized type; "" if it does."""
     label = quantized_type.precision.label
     if main_layer.op_type not in quantized_type.operators:
         return f"TensorRT has no {label} {main_layer.op_type}"
@@ -132,7 +133,7 @@ def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequ
 
 
 def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, type_name: str, opset: int) -> str:
-    """Why a layer cannot compute in a 16-bit type at an opset; "" if it can."""
+    """Returns the reason why a layer cannot compute in a 16-bit type at an opset; "" if it can."""
     if layer.op_type in ORDER_SELECTING_OPERATORS:
         return f"{layer.op_type} selects by order, which rounding changes; its input stays FP32"
     peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
@@ -151,7 +152,10 @@ def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, ty
 
 @functools.cache
 def _find_inputs_of_result_type(operator: str, opset: int, type_name: str) -> tuple[bool, ...] | None:
-    """Which inputs of an operator have the type of its result; None where the result cannot have a type."""
+    """Returns True or False for each input of an operator: True if the input has the type of the result.
+
+    Returns None if the result cannot have the type ``type_name``.
+    """
     schema = get_onnx_schema(operator, opset)
     produced = schema.outputs[0].type_str
     constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
@@ -161,7 +165,7 @@ def _find_inputs_of_result_type(operator: str, opset: int, type_name: str) -> tu
 
 
 def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None) -> bool:
-    """Whether two shapes can be the same, as far as their sizes are known."""
+    """Returns True if two shapes can be equal, as far as their sizes are known."""
     if first_shape is None or second_shape is None:
         return True
     return len(first_shape) == len(second_shape) and all(
@@ -170,9 +174,10 @@ def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None
 
 
 def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ...]]:
-    """Tensors that share one scale because a Concat joins them, transitively and through copies, by tensor name.
+    """Returns the tensors that must share one scale because Concats join them, by the name of each of them.
 
-    TensorRT runs an INT8 Concat without requantizing only if every input has the output's scale.
+    Sharing is transitive and includes copies. TensorRT runs an INT8 Concat without requantizing only if every input has
+    the scale of the output.
     """
     parent: dict[str, str] = {}
 

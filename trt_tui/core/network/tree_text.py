@@ -1,4 +1,4 @@
-"""The layer tree as text."""
+"""The layer tree as plain text."""
 
 from collections.abc import Callable
 
@@ -8,19 +8,19 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import table_lines
 
-_INVENTED_PREFIX = "unk__"  # how onnx's shape inference begins the names of sizes that it does not know
+_INVENTED_PREFIX = "unk__"  # the prefix of the names that onnx's shape inference gives to unknown sizes
 _PRECISIONS = (Precision.FP16, *QUANTIZED_TYPES)
 _COLUMNS = ("operator", "shape", "nodes", *(item.label for item in _PRECISIONS), "why not")
 
 
 def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,
                 show_nodes: bool = False) -> str:
-    """The tree as indented text, a line for each row, columns aligned.
+    """Returns the layer tree as indented text with one line per row and aligned columns.
 
     Args:
-        scope_tree: From `build_scope_tree`.
-        find_shape: Gives the shape of a tensor by name, None where it is not known.
-        show_nodes: Whether the nodes of each group are listed below it.
+        scope_tree: The result of `build_scope_tree`.
+        find_shape: Returns the shape of a tensor by name; None if unknown.
+        show_nodes: True if the nodes of each group are listed below it.
     """
     rows = list(walk_rows(scope_tree))
     has_file_precision = any(isinstance(row, GroupRow) and row.group.file_precision is not None for _, row in rows)
@@ -49,7 +49,7 @@ def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,
 
 
 def tensor_shape_text(shape: Shape | None) -> str:
-    """A shape such as ``batch×64×56×56``; ``?`` stands for what is not known."""
+    """Returns a shape as text, such as ``batch×64×56×56``, with ``?`` for an unknown size."""
     if shape is None:
         return "?"
     return "×".join("?" if size is None or str(size).startswith(_INVENTED_PREFIX) else str(size)

@@ -1,15 +1,15 @@
-"""What a strongly typed TensorRT refuses of a quantized file, node by node, and the way out of each.
+"""The nodes of a quantized file that strongly typed TensorRT refuses, and the rewrite for each of them.
 
-TensorRT quantizes symmetrically to INT8, FP8, INT4 and FP4: a zero point has to be 0, unsigned and 16-bit codes are not
-taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer guide, "Working with quantized types").
+TensorRT quantizes symmetrically to INT8, FP8, INT4 and FP4. A zero point must be 0. Unsigned and 16-bit quantized types
+are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer guide, "Working with quantized types").
 
-- A zero point other than 0: the range is widened to its larger side. Codes of UINT8 around 128 are those of INT8 around
-  0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
-- An int32 bias is stored as floats, which mean the same.
-- Codes of 4 bits that are unsigned, or have one scale for the tensor (beside INT8 TensorRT-RTX 1.7 builds none of
-  these): in 8 bits, which hold the same weights.
-- 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
-- An operator in a float type that it has no kernel for (`operators.UNSUPPORTED_FLOAT_TYPES`) is computed in FP32.
+- Zero point other than 0: the range is widened to its larger side. UINT8 values around 128 become INT8 values around 0,
+  which represent the same numbers. If a quantizer replaced a Relu by a range that begins at 0, the Relu is restored.
+- INT32 bias: the bias is stored as equal floats.
+- 4-bit weights that are unsigned, or have one scale per tensor: stored in 8 bits, which represent the same weights.
+  TensorRT-RTX 1.7 does not build them beside INT8.
+- 16-bit quantized types: removed. The tensor stays in floats, behind the Relu or ReLU6 that its range stood for.
+- An operator in a float type without a kernel (`operators.UNSUPPORTED_FLOAT_TYPES`): computed in FP32.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -48,24 +48,23 @@ _WORKAROUND_TEXTS = {ASYMMETRIC: "the export widens the range to its larger side
             BIAS: "the export stores the bias in floats",
             WIDE: "the export leaves the tensor in floats",
             NARROW: "the export has them in 8 bits"}
-"""What the typed export does, by what is refused of codes."""
+"""The rewrite by the typed export for users, by the reason for the refusal."""
 
 
 @dataclass(frozen=True)
 class NodeRefusal:
-    """A node that TensorRT refuses, and for what (see `refusal_workaround_text`)."""
+    """A node that TensorRT refuses, with the reason; `refusal_workaround_text` describes its rewrite."""
 
     node_name: str
     reason: str
 
 
 def refusal_workaround_text(refusal_reason: str) -> str:
-    """What the typed export does about what is refused: of codes, or an operator in a float type."""
     return _WORKAROUND_TEXTS.get(refusal_reason, "the export has it in FP32")
 
 
 def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> str:
-    """What TensorRT refuses of the float type that an operator computes in; "" where it takes it.
+    """Returns the reason why TensorRT refuses the float type that an operator computes in; "" if it accepts the type.
 
     Args:
         dtype_by_tensor: The types of tensors, by name.
@@ -78,7 +77,7 @@ def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.Da
 
 
 def qdq_refusal_reason(step: QdqStep) -> str:
-    """What TensorRT refuses of a step that quantizes or dequantizes; "" where it takes it."""
+    """Returns the reason why TensorRT refuses a quantize or dequantize step; "" if it accepts the step."""
     if not step.is_constant:
         return ""
     if step.quantized_dtype is ir.DataType.INT32:
@@ -96,7 +95,7 @@ def qdq_refusal_reason(step: QdqStep) -> str:
 
 
 def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]) -> tuple[NodeRefusal, ...]:
-    """All nodes that TensorRT refuses for their codes or for their float type, in order.
+    """Returns all nodes that TensorRT refuses because of their quantized or float type, in order.
 
     Args:
         dtype_by_tensor: The types of tensors, by name.
@@ -114,7 +113,7 @@ def _node_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataTyp
 
 
 def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
-    """What is refused and the way out, a sentence for each kind, with the first nodes of it."""
+    """Returns the notes for users on refused nodes: a sentence for each reason with its rewrite and its first nodes."""
     lines = []
     refusals = tuple(refusals)
     for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *(refusal.reason for refusal in refusals))):
@@ -128,10 +127,10 @@ def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
 
 def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], bool],
                           dtype_by_tensor: Mapping[str, ir.DataType]) -> list[str]:
-    """Replaces, in place, all that TensorRT refuses by what it takes; returns what was done, in words.
+    """Rewrites all nodes that TensorRT refuses, in place; returns a sentence for each kind of rewrite.
 
     Args:
-        is_from_file: Whether a node is one of the file; others are left as they are.
+        is_from_file: Returns True if a node is from the file; other nodes do not change.
         dtype_by_tensor: The types of the graph's tensors below FP32, by name.
     """
     reason_by_node = {
@@ -158,8 +157,10 @@ def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], boo
 
 
 def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
-    """Has every operator compute in FP32, in place, with Casts around it that round as its own types do: ONNX Runtime's
-    CPU provider lacks most operators in BF16, and computes those in FP16 in FP32 without rounding between them.
+    """Makes every operator compute in FP32 with Casts around it that round to its original types, in place.
+
+    ONNX Runtime's CPU provider lacks most operators in BF16, and computes FP16 operators in FP32 without rounding
+    between them.
 
     Args:
         dtype_by_tensor: The types of the graph's tensors below FP32, by name.
@@ -200,7 +201,7 @@ class _RefusedNodeRewriter:
             self._convert_qdq_node_to_int8(node, step, reason)
 
     def add_fp32_casts_around_node(self, node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
-        """Puts Casts around a node that computes in a float type below FP32."""
+        """Inserts Casts before and behind a node that computes in a float type below FP32."""
         for index, value in enumerate(node.inputs):
             if value is not None and dtype_by_tensor.get(value.name or "") in PRECISION_BY_HALF_TYPE:
                 cast = self._create_cast(value, ir.DataType.FLOAT, f"{value.name}__fp32")
@@ -228,7 +229,7 @@ class _RefusedNodeRewriter:
         return cast
 
     def _convert_qdq_node_to_int8(self, node: ir.Node, step: QdqStep, reason: str) -> None:
-        """Gives a node on an activation INT8 codes around 0."""
+        """Converts a Q or DQ node of an activation to symmetric INT8."""
         assert step.scale is not None and step.zero_point is not None and step.quantized_dtype is not None
         scale = step.scale
         if reason != UNSIGNED:
@@ -240,7 +241,7 @@ class _RefusedNodeRewriter:
         self._set_symmetric_scale(node, scale.astype(np.float32))
 
     def _convert_weight_to_int8(self, node: ir.Node, step: QdqStep, weight: ir.TensorProtocol) -> None:
-        """Gives a DequantizeLinear INT8 codes around 0 of the same weight."""
+        """Converts the DequantizeLinear of a weight to symmetric INT8 values of the same weight."""
         assert step.scale is not None and step.zero_point is not None
         quantized_values = weight.numpy().astype(np.int32)
         if step.quantized_dtype is ir.DataType.UINT8 and (step.zero_point == 128).all():
@@ -259,7 +260,7 @@ class _RefusedNodeRewriter:
                     other_axis for other_axis in range(quantized_values.ndim)
                     if step.scale.size == 1 or other_axis != axis))
             max_magnitude = np.maximum(max_magnitude, 1).astype(np.float32).reshape(step.scale.shape)
-            factor = np.maximum(max_magnitude / np.float32(127), 1)  # codes that fit stay as they are
+            factor = np.maximum(max_magnitude / np.float32(127), 1)  # values that fit into INT8 do not change
             scale = (step.scale * factor).astype(np.float32)
             signed_values = np.clip(
                 np.rint(centred_values / broadcast_scale(factor, quantized_values.shape, step.axis, step.block_size)),
@@ -290,10 +291,11 @@ class _RefusedNodeRewriter:
             node.attributes.pop("output_dtype", None)
 
     def _restore_dropped_relu(self, node: ir.Node, step: QdqStep, drops_quantization: bool = False) -> None:
-        """Puts back a Relu that a quantizer has left to a range that begins at 0.
+        """Inserts the Relu that a quantizer replaced by a range that begins at 0.
 
         Args:
-            drops_quantization: Whether the codes go, so that nothing saturates at 6 any more either (ReLU6).
+            drops_quantization: True if the quantization is removed, so that no range clips at 6; a ReLU6 is restored
+                too.
         """
         source = node.inputs[0]
         if source is None or not can_be_negative(source) or not step.is_constant or step.quantized_dtype is None \
@@ -316,7 +318,6 @@ class _RefusedNodeRewriter:
         node.replace_input_with(0, self._relu_by_source[source, is_relu6])
 
     def _replace_by_constant(self, node: ir.Node, array: np.ndarray, dtype: ir.DataType) -> None:
-        """A constant in place of a node."""
         typed_array = round_to_type(array, dtype).astype(dtype.numpy())
         new_value = self._add_constant(np.ascontiguousarray(typed_array), f"{value_name(node.outputs[0])}__float")
         self._replace_node_by_value(node, new_value)
@@ -349,7 +350,7 @@ class _RefusedNodeRewriter:
         return self._constant_by_key[key]
 
     def drop_unused_values(self) -> None:
-        """Takes out what nothing reads any more of what was let go."""
+        """Removes nodes and initializers that the rewrite left without readers."""
         while self._released_values:
             value = self._released_values.pop()
             node = value.producer()

@@ -1,11 +1,12 @@
-"""Operators that no TensorRT parser reads: no engine can be built from a network that has one, whatever its precisions.
+"""Operators that no TensorRT parser reads, so that no engine can be built from a network that contains one.
 
-Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1, asked for every operator of ONNX up to opset 25 (a test
-asks it again), and onnx-tensorrt's docs/operators.md, which has none of them either; DeformConv is TensorRT's by a
-plugin. Of ONNX Runtime's own operators that release builds those of `_SUPPORTED_CONTRIB_OPERATORS`, which it knows by
-name alone. What neither ONNX nor ONNX Runtime has is a plugin.
+The precisions make no difference. Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1 for every operator of
+ONNX up to opset 25 (a test repeats the query), and onnx-tensorrt's docs/operators.md, which also lacks them. TensorRT
+implements DeformConv as a plugin. Of ONNX Runtime's own operators, that release builds `_SUPPORTED_CONTRIB_OPERATORS`,
+which it recognises by name only. An operator that neither ONNX nor ONNX Runtime has is a plugin.
 
-Forms that TensorRT-RTX 1.7.1 refuses of operators that it reads were found by building ONNX's own node tests with it.
+TensorRT-RTX 1.7.1 also refuses some forms of operators that it reads. These were found by building ONNX's own node
+tests with it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,19 +23,20 @@ UNSUPPORTED = frozenset(
     "OptionalHasElement QLinearConv QLinearMatMul RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty "
     "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
     "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique".split())
-"""Operators of ONNX that no TensorRT reads."""
+"""The ONNX operators that no TensorRT reads."""
 
 _SUPPORTED_CONTRIB_OPERATORS = frozenset(
     "Gelu SimplifiedLayerNormalization SkipSimplifiedLayerNormalization QuantizeLinear "
     "DequantizeLinear Trilu Pad Range GatherND GridSample".split())
-"""Operators of ONNX Runtime that TensorRT-RTX 1.7 builds."""
+"""The operators of ONNX Runtime that TensorRT-RTX 1.7 builds."""
 
 _INTEGER_SUM_OPERATORS = frozenset(("MatMulInteger", "ConvInteger"))
-"""Operators that sum products of codes in 32 bits."""
+"""The operators that sum products of quantized values in 32 bits."""
 
 
 def operator_form_refusal_reason(node: ir.Node) -> str:
-    """What TensorRT-RTX 1.7 refuses of the form of an operator that it reads, in a few words; "" where it takes it."""
+    """Returns a phrase for the form of a supported operator that TensorRT-RTX 1.7 refuses; "" if it accepts the node.
+    """
     operator = node.op_type
     if node.domain not in ("", "ai.onnx"):
         return ""
@@ -66,15 +68,15 @@ _REFUSED_FORMS: dict[str, dict[str, Callable[[ir.Node], bool]]] = {
                                                                      lambda word: word != "stretch")},
     "ScatterND": {"with a reduction": _build_attribute_check("reduction", "none", lambda word: word != "none")},
 }
-"""What of an operator is refused, and whether a node is such, by operator."""
+"""The refused forms of each operator, with a function that returns True if a node has the form."""
 
 _UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger "
                              "MatMulInteger".split())
-"""Operators that read UINT8, or of which other words say that TensorRT does not."""
+"""Operators that can read UINT8, or for which another note says that TensorRT does not support them."""
 
 
 def unsupported_operator_reason(node: ir.Node) -> str:
-    """Why TensorRT does not read a node, in a few words; "" where one does, or where it is a plugin."""
+    """Returns the reason why no TensorRT reads a node; "" if one does, or if the node is a plugin."""
     if node.domain in ("", "ai.onnx"):
         is_unsupported = node.op_type in UNSUPPORTED
         domain_text = ""
@@ -85,12 +87,12 @@ def unsupported_operator_reason(node: ir.Node) -> str:
 
 
 def computes_integer_sums(node: ir.Node | None) -> bool:
-    """Whether a node makes sums of codes, in INT32."""
     return node is not None and node.op_type in _INTEGER_SUM_OPERATORS and node.domain == ""
 
 
 def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """Why no engine can be built from a network as it is, a sentence for each domain and each form."""
+    """Returns the notes for users on why no engine can be built from a network, a sentence for each domain and each
+    form."""
     nodes = tuple(nodes)
     nodes_by_domain: dict[str, list[ir.Node]] = {}
     for node in nodes:

@@ -1,24 +1,25 @@
-"""What the ways out that cost nothing at run time can be made on: normalisations, and biases to fold a shift into.
+"""The parts of a network that zero-cost moves can change: normalisations, and biases that can be corrected.
 
-Plain data, picklable: an outline carries it, so that what shows a network knows what can be done, and why not.
+The data are plain and picklable. They are part of the network outline, so that the user interface knows the possible
+moves and the reasons against the others.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Port = tuple[str, int]
-"""An input of a layer: its name and the input's index."""
+"""An input of a layer: the name of the layer and the index of the input."""
 
 
 @dataclass(frozen=True)
 class NormalisationConsumer:
-    """A layer that multiplies what a normalisation yields by a weight.
+    """A layer that multiplies the result of a normalisation by a weight.
 
     Attributes:
-        port: Where it reads the weight.
-        weight: The weight's tensor.
-        axis: The weight's axis along the normalisation's channels.
-        activation: The tensor that it multiplies, the normalisation's result or a copy of it, channels last.
+        port: The input that reads the weight.
+        weight: The tensor of the weight.
+        axis: The axis of the weight along the channels of the normalisation.
+        activation: The tensor that is multiplied: the result of the normalisation or a copy of it, channels last.
     """
 
     port: Port
@@ -29,22 +30,22 @@ class NormalisationConsumer:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """A LayerNorm or RMSNorm over the last axes, as one operator or taken apart.
+    """A LayerNorm or RMSNorm over the last axes, either as one operator or decomposed into several layers.
 
     Attributes:
-        operator: ONNX's name for it: "LayerNormalization" or "RMSNormalization".
-        layers: What computes it, in network order; one layer where it is the operator.
-        source: What it normalises.
-        result: What it yields.
-        axis: The first axis that is normalised, counted from the end.
-        epsilon: What is added to the variance.
-        scale: Where its scale is read; None without one.
-        bias: The same of its bias.
-        channels: Size of the last axis; 0 where it is open.
-        no_rewrite_reason: Why the operator cannot stand in its place, "" where it can.
-        consumers: The layers that multiply its result by weights, where these are all that read it.
-        no_smoothquant_reason: Why its channels cannot be scaled, "" where they can.
-        scaled_tensors: Its result and the copies of it on the way to them, channels last.
+        operator: The ONNX operator: "LayerNormalization" or "RMSNormalization".
+        layers: The layers that compute it, in network order; one layer if the file contains the operator.
+        source: The tensor that is normalised.
+        result: The normalised tensor.
+        axis: The first normalised axis, counted from the end.
+        epsilon: The constant that is added to the variance.
+        scale: The input that reads the scale; None if there is no scale.
+        bias: The input that reads the bias; None if there is no bias.
+        channels: Size of the last axis; 0 if it is open.
+        no_rewrite_reason: The reason why the operator cannot replace the layers; "" if it can.
+        consumers: The layers that multiply the result by weights, if no other layer reads the result.
+        no_smoothquant_reason: The reason why the channels cannot be scaled; "" if they can.
+        scaled_tensors: The result, and its copies on the way to the consumers, channels last.
     """
 
     operator: str
@@ -64,13 +65,14 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class CorrectableBias:
-    """Where a constant can be added to what a layer multiplies.
+    """The bias of a Conv, Gemm or MatMul, which bias correction can change or add.
 
     Attributes:
         layer: The Conv, Gemm or MatMul.
-        port: The input that holds its bias, one beyond its last where it has none; None where nothing can be added.
-        channels: How many output channels it has.
-        refusal_reason: Why nothing can be added, "" where it can.
+        port: The input that holds the bias. If the layer has no bias, this is the input after its last one. None if no
+            constant can be added.
+        channels: Number of output channels.
+        refusal_reason: The reason why no constant can be added; "" if one can.
     """
 
     layer: str
@@ -81,10 +83,10 @@ class CorrectableBias:
 
 @dataclass(frozen=True)
 class ZeroCostSupport:
-    """What a network offers beside precisions and ranges; by group name.
+    """The normalisations and biases of a network that zero-cost moves can change, by group name.
 
     Attributes:
-        norms: By the group that yields the normalisation's result.
+        norms: By the group that computes the normalisation's result.
         biases: Of every group that can run in INT8.
     """
 
@@ -92,8 +94,10 @@ class ZeroCostSupport:
     biases: Mapping[str, CorrectableBias] = field(default_factory=dict)
 
     def find_feeding_normalisation(self, group_name: str, reader_layers: tuple[str, ...]) -> str | None:
-        """The group whose normalisation feeds one of some layers, or that is ``group_name`` itself; None where none
-        does."""
+        """Returns the name of the group with a normalisation that feeds one of the layers; None if there is none.
+
+        If ``group_name`` has a normalisation itself, the result is ``group_name``.
+        """
         if group_name in self.norms:
             return group_name
         layer_names = set(reader_layers)

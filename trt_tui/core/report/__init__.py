@@ -1,1 +1,1 @@
-"""Tables of what was measured, as plain data: commands, files and the app draw them."""
+"""What was measured, as columns of tables and as records: commands, files and the app read them."""

@@ -1,4 +1,7 @@
-"""Finding the smallest set of groups to raise: strategies that ask for configs, and the search that remembers them."""
+"""The search for the smallest set of fusion groups that need a higher precision to meet a tolerance.
+
+Strategies request configs, and a `Search` stores their evaluations.
+"""
 
 from trt_tui.core.search.lookahead import predict_next_configs
 from trt_tui.core.search.ranking import GroupRanking, choose_ranking

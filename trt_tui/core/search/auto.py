@@ -1,4 +1,4 @@
-"""The method that is used when none is named."""
+"""The default search method, used if the user names no method."""
 
 from trt_tui.core.search import prefix_search
 from trt_tui.core.search.greedy import raise_groups_greedily
@@ -7,17 +7,18 @@ from trt_tui.core.search.strategy_protocol import Strategy, StrategyContext
 
 
 def run_auto_strategy(context: StrategyContext) -> Strategy:
-    """Chooses a method by what was measured of the groups.
+    """Runs the default search strategy, whose parts depend on the available measurements of the fusion groups.
 
-    With impacts: greedy, then swaps. With a ranking only: halving of the ranked order. With neither: halving from both
-    ends of the network, of which the smaller set is taken.
+    - With sensitivities: greedy, then swaps.
+    - With a ranking only: bisection of the ranked order.
+    - With neither: bisection from both ends of the network; the smaller set is the result.
 
-    After greedy and swaps, the first and the last layers are tried too, with one group fewer than was found. `bisect`
-    alone therefore never finds a smaller set (as long as raising more groups never does harm).
+    After greedy and swaps, prefixes of first and of last layers with one group fewer are tried too. The method `bisect`
+    therefore never finds a smaller set, provided that raising more groups never increases the error.
 
-    On 20 networks small enough for brute force, greedy with swaps found the smallest set, or one with one group more.
-    On an encoder and on ResNet-50 its sets were no larger than those of greedy leave-one-out, with at most a tenth of
-    the evaluations (tests/benchmarks/search.py). `choose_ranking` says which ranking it uses, and why.
+    On 20 networks small enough for brute force, greedy with swaps found the smallest set, or a set with one group more.
+    On an encoder and on ResNet-50, the sets were no larger than those of greedy leave-one-out, with at most a tenth of
+    the evaluations (tests/benchmarks/search.py). `choose_ranking` describes the rankings.
     """
     if context.ranking.expected_shares:
         raised = yield from raise_groups_greedily(context)
@@ -31,7 +32,7 @@ def run_auto_strategy(context: StrategyContext) -> Strategy:
 
 
 def describe_auto_strategy(context: StrategyContext) -> str:
-    """What `run_auto_strategy` does and why, as a sentence."""
+    """Returns a sentence for users about the strategy that `run_auto_strategy` chooses, and the reason."""
     if context.ranking.expected_shares:
         return f"greedy with swaps, by {context.ranking.basis_text}"
     if context.ranking.basis_text:

@@ -1,10 +1,10 @@
-"""Raises the group that lowers the loss most, again and again; gains are measured anew only if they may matter.
+"""The greedy search strategy: it repeatedly raises the precision of the fusion group that reduces the loss most.
 
-Source: Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (1978), known as lazy greedy
-(CELF in Leskovec et al., "Cost-effective outbreak detection in networks", KDD 2007). What a group gained when it was
-last measured is an upper bound of what it can gain now. Groups are measured anew in the order of these bounds, until
-the best one beats the bound of the next. The energy of the judged error is nearly additive over groups, so few of them
-are measured anew.
+The gain of a group is measured again only if the new value may matter. Source: Minoux, "Accelerated greedy algorithms
+for maximizing submodular set functions" (1978), known as lazy greedy (CELF in Leskovec et al., "Cost-effective outbreak
+detection in networks", KDD 2007). The last measured gain of a group is an upper bound of its present gain. Groups are
+measured again in the order of these bounds, until the best gain exceeds the bound of the next group. The energy of the
+judged error is nearly additive over groups, so few groups are measured again.
 """
 
 import math
@@ -14,11 +14,16 @@ from trt_tui.core.search.prefix_search import bisect_raised_prefix
 from trt_tui.core.search.strategy_protocol import Evaluation, Strategy, StrategyContext, Trial
 
 INITIAL_FRACTION = 0.5
-"""Halving finds how many of the most suspicious groups are enough; this part of them is raised without being tried."""
+"""The fraction of the sufficient suspects that the greedy strategy raises without a trial. Bisection finds how many
+suspects are sufficient."""
 
 
 def raise_groups_greedily(context: StrategyContext) -> Strategy:
-    """Finds by halving how many suspects are enough, then tries to do with fewer: greedily, from a part of them."""
+    """Finds a small set of fusion groups to raise so that the tolerance is met, by bisection and then greedily.
+
+    Bisection finds how many of the most suspicious groups are sufficient. The greedy part starts from a fraction of
+    them and searches for a smaller set.
+    """
     suspects = context.order_candidates_by_suspicion()
     prefix = yield from bisect_raised_prefix(context, suspects)
     begin = frozenset(suspects[:int(INITIAL_FRACTION * len(prefix))])
@@ -27,16 +32,17 @@ def raise_groups_greedily(context: StrategyContext) -> Strategy:
 
 
 def raise_groups_within_budget(context: StrategyContext) -> Strategy:
-    """Raises groups within the budgets until the tolerance is met or no other group fits."""
+    """Raises fusion groups within the budgets until the tolerance is met or no other group fits into a budget."""
     begin: frozenset[str] = frozenset()
     return (yield from _raise_groups_one_by_one(context, begin, len(context.candidates))) or begin
 
 
 def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], max_raised_groups: int
                              ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Raises one group at a time; returns None if no set of at most ``max_raised_groups`` groups passes that way.
+    """Raises one fusion group at a time and returns the first set that meets the tolerance.
 
-    While the error is not finite, groups are raised in the order of suspicion.
+    None if no set of at most ``max_raised_groups`` groups passes. While the error is not finite, groups are raised in
+    the order of suspicion.
     """
     evaluation = yield Trial(raised_groups)
     gain = {

@@ -1,7 +1,7 @@
-"""What a search may ask for next, whatever comes of what it asks for now: so that several configs are judged at once.
+"""The prediction of configs that a search may request next, so that several configs can be evaluated at the same time.
 
-Strategies decide by answers alone, so a copy of the search that is told a guess goes on as the search itself will if
-the guess is right. Guesses decide what is judged ahead of being asked for, and nothing else.
+A strategy depends only on the results of its trials. A copy of the search that receives a guessed result therefore
+continues like the search itself if the guess is right. Guesses only decide which configs are evaluated early.
 """
 
 import math
@@ -14,17 +14,18 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.search.search import Search
 
 MAX_COPIES_PER_CONFIG = 4
-"""For each config that is wanted, so many copies are told a guess at most."""
+"""The maximum number of search copies with a guessed result, for each config that is wanted."""
 
 
 def predict_next_configs(search: Search, max_configs: int, time_limit_s: float = math.inf,
                          step_names: Collection[str] = ()) -> list[PrecisionConfig]:
-    """What is asked for now, then what may be asked for next, the likelier and the sooner first: ``max_configs`` at
-    most.
+    """Returns the config that a search requests now, and configs that it may request next.
+
+    Likelier and earlier configs come first. There are at most ``max_configs``.
 
     Args:
-        time_limit_s: It is worth so long to guess.
-        step_names: The steps that are of use; all of them where none is named.
+        time_limit_s: Seconds after which no further guesses are made.
+        step_names: Names of the search steps whose configs are useful; empty for all steps.
     """
     until = time.monotonic() + time_limit_s
     configs_by_key: dict[object, PrecisionConfig] = {}
@@ -48,8 +49,14 @@ def predict_next_configs(search: Search, max_configs: int, time_limit_s: float =
 
 
 def _guess_target_result(search: Search, assumed_pass: bool | None = None) -> TargetResult:
-    """What may come of what is asked for: the loss at the start without the shares of what is raised; whether that
-    passes, where it is not given, by the largest loss that did."""
+    """Returns a guessed result of the current trial.
+
+    The loss is that at the start without the error shares of the raised groups. The trial passes if its loss is at most
+    the largest loss that has passed.
+
+    Args:
+        assumed_pass: The pass or fail to use instead of the guess; None for the guess.
+    """
     trial, start = search.current_trial, search.context.start_evaluation
     assert trial is not None, "something is asked for"
     whole = start.comparable_loss if start is not None and math.isfinite(start.comparable_loss) else 1.0

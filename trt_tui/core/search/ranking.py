@@ -1,4 +1,4 @@
-"""Orders of suspicion: which groups are expected to lower the judged error most when they are raised."""
+"""The rankings of fusion groups by suspicion: the expected reduction of the judged error if a group is raised."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from trt_tui.core.measure.shares import GroupSensitivity
 
 @dataclass(frozen=True)
 class GroupRanking:
-    """An order of suspicion.
+    """A ranking of fusion groups by suspicion, which is their expected effect on the judged error.
 
     Attributes:
-        candidate_order: All candidates, most suspicious first.
-        expected_shares: The part of the judged error that each group is expected to cause; infinite for NaN and Inf,
-            empty if the ranking knows nothing about it.
-        basis_text: What the order is based on, in words.
+        candidate_order: All candidates, the most suspicious first.
+        expected_shares: The expected share of each group in the judged error; infinite for NaN and Inf. Empty if the
+            ranking has no such information.
+        basis_text: A text for users about the measurement behind the ranking.
     """
 
     candidate_order: tuple[str, ...]
@@ -26,7 +26,10 @@ class GroupRanking:
 
 
 def losses_if_reduced_alone(sensitivities: Mapping[str, ErrorShare]) -> dict[str, float]:
-    """Only-this: the judged error if a group alone is lowered, as a share of the sum; infinite for NaN and Inf."""
+    """Returns the judged error of each fusion group if it alone is reduced, as a fraction of the sum over all groups.
+
+    The value of a group is infinite if its error contains NaN or Inf.
+    """
     energies = {
         name: sensitivity.judged_error
         for name, sensitivity in sensitivities.items()
@@ -37,12 +40,17 @@ def losses_if_reduced_alone(sensitivities: Mapping[str, ErrorShare]) -> dict[str
 
 
 def error_share_fractions(sensitivities: Mapping[str, ErrorShare]) -> dict[str, float]:
-    """All-but-this: the share of the judged error that disappears if the group alone is raised, where measured."""
+    """Returns the measured error share of each fusion group: the fraction of the judged error that disappears if it is
+    raised."""
     return {name: share.fraction for name, share in sensitivities.items() if not math.isnan(share.fraction)}
 
 
 def noise_to_signal_by_group(errors_by_group: Mapping[str, GroupErrors], error_kind: str) -> dict[str, float]:
-    """The noise (Σ(test-ref)² / Σref²) at each group's own tensor, ``error_kind`` "isolated" or "accumulated"."""
+    """Returns the noise-to-signal ratio (Σ(test-ref)² / Σref²) at the output tensor of each fusion group.
+
+    Args:
+        error_kind: "isolated" or "accumulated".
+    """
     return {
         name: _noise_to_signal_ratio(getattr(group_errors, error_kind))
         for name, group_errors in errors_by_group.items()
@@ -55,19 +63,25 @@ def _noise_to_signal_ratio(error_metrics: ErrorMetrics) -> float:
 
 
 def sort_groups_worst_first(candidates: Sequence[str], error_by_group: Mapping[str, float]) -> tuple[str, ...]:
-    """Candidates from the worst to the best; those without a figure come last, equal ones in network order."""
+    """Returns candidates by decreasing error. Groups without a measured error come last, and ties are in network
+    order."""
     return tuple(sorted(candidates, key=lambda name: -error_by_group.get(name, -math.inf)))
 
 
 def choose_ranking(candidates: Sequence[str], sensitivities: Mapping[str, ErrorShare],
                    errors_by_group: Mapping[str, GroupErrors] | None = None) -> GroupRanking:
-    """The best ranking for which figures are there: by only-this, by all-but-this, by isolated errors, or none.
+    """Returns the best ranking that the available measurements allow.
 
-    Only-this correlates best with what groups do to the error. Its Spearman correlation with Shapley values is 0.98 on
-    a BERT encoder, 0.93 on a vision transformer, 0.82 on ResNet-50 and 0.58 on the bundled network. For all-but-this it
-    is 0.93, 0.69, 0.60 and 0.67, for isolated errors at most 0.38 (tests/benchmarks/search.py). All-but-this is a small
-    difference of two large errors, in which one flipped code can outweigh a whole group. An isolated error does not
-    show how much of it reaches the outputs.
+    The preference is: the error of a group if it alone is reduced (sensitivity), error shares, isolated errors, and no
+    ranking.
+
+    Sensitivities correlate best with the effect of groups on the error. Their Spearman correlation with Shapley values
+    is 0.98 on a BERT encoder, 0.93 on a vision transformer, 0.82 on ResNet-50 and 0.58 on the bundled network. In the
+    same order, error shares have 0.93, 0.69, 0.60 and 0.67, and isolated errors at most 0.38
+    (tests/benchmarks/search.py).
+
+    An error share is a small difference of two large errors, in which one changed quantized value can outweigh a whole
+    group. An isolated error does not show which part of it reaches the outputs.
     """
     share_candidates = [(losses_if_reduced_alone(sensitivities), "the error that each group causes alone"),
                         (error_share_fractions(sensitivities), "error shares")]

@@ -1,4 +1,4 @@
-"""Passes after a strategy: unneeded groups are reverted, pairs exchanged, intermediate precisions assigned."""
+"""The passes after a search strategy, which reduce the set of raised groups and assign intermediate precisions."""
 
 from collections.abc import Generator
 from itertools import combinations
@@ -9,22 +9,25 @@ from trt_tui.core.search.strategy_protocol import Evaluation, Strategy, Strategy
 
 MAX_SWAPPED_PAIRS = 2
 MAX_SWAP_CANDIDATES = 8
-"""How many pairs of raised groups, and how many other groups for each, are tried before it gives up."""
+"""The maximum number of pairs of raised groups that are tried, and of replacement groups for each pair."""
 
 GAIN_MARGIN = 1.5
-"""A group may gain this many times what is expected of it: below that it is not tried."""
+"""The factor by which the gain of a group may exceed its expectation. A group is not tried in a swap if even such a
+gain would be too small."""
 
 
 def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
-    """Takes at most ceil(log2(k)) + k evaluations for a set of k groups that passes.
+    """Returns raised fusion groups to their lower precision if the tolerance is still met without them.
 
-    Source: backward elimination, the second half of forward-backward selection (Zhang, "Adaptive forward-backward
-    greedy algorithm", NIPS 2008). First it finds by halving how many of the least suspicious groups can be taken back
-    together, then it tries each of the others alone, the least suspicious first. If a larger set of raised groups never
-    does worse, no single group of the result can be taken back.
+    The pass takes at most ceil(log2(k)) + k evaluations for a passing set of k groups. Source: backward elimination,
+    the second half of forward-backward selection (Zhang, "Adaptive forward-backward greedy algorithm", NIPS 2008).
+
+    First, bisection finds how many of the least suspicious groups can be reverted together. Then each remaining group
+    is tried alone, the least suspicious first. If a larger set of raised groups never has a larger error, no single
+    group of the result can be reverted.
     """
     order = [name for name in reversed(context.order_candidates_by_suspicion()) if name in raised_groups]
-    passes, fails = 0, len(order)  # how many of the first can go together; all of them is the start, which fails
+    passes, fails = 0, len(order)  # bounds of how many can be reverted together; all is the start, which fails
     while fails - passes > 1:
         middle = (passes + fails) // 2
         about = order[0] if middle == 1 else ""
@@ -41,13 +44,15 @@ def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[st
 
 
 def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
-    """Starts from a set that passes; takes at most 16 evaluations and a `revert_unneeded_groups` pass for each group
-    that it saves.
+    """Replaces two raised fusion groups by one other group, as often as the tolerance is still met.
+
+    The start must be a set that passes. The pass takes at most 16 evaluations and a `revert_unneeded_groups` pass for
+    each group that it saves.
 
     Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
-    weighted graph", 1968), here two for one, since only a smaller set is an improvement. The two that are given up are
-    those whose loss costs least. Other groups take their place in the order of suspicion, as long as one can be
-    expected to make up for the more costly of the two.
+    weighted graph", 1968). Here two groups are exchanged for one, because only a smaller set is an improvement. The
+    pairs with the smallest loss are reverted. Other groups replace them in the order of suspicion. A group is tried
+    only if its expected gain compensates for the more costly group of the pair.
     """
     smaller: frozenset[str] | None = raised_groups
     while smaller is not None:
@@ -58,7 +63,7 @@ def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) 
 
 def _find_smaller_set_by_swap(context: StrategyContext,
                               raised_groups: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """A set that passes with one group less; None if none was found."""
+    """Returns a set that meets the tolerance and in which one new group replaces two; None if no such set is found."""
     now, cost = (yield Trial(raised_groups)), {}
     for name in context.candidates:
         if name in raised_groups:
@@ -77,12 +82,14 @@ def _find_smaller_set_by_swap(context: StrategyContext,
 
 def assign_intermediate_precisions(context: StrategyContext, search_space: SearchSpace,
                                    raised_groups: frozenset[str]) -> Generator[Trial, Evaluation, dict[str, Precision]]:
-    """Returns the rungs in between, by group; at most ceil(log2(k + 1)) + k evaluations a rung for k groups, one for
-    TF32.
+    """Returns the raised fusion groups for which an intermediate precision suffices, with that precision.
 
-    Which groups have to be raised at all is settled first, with the highest rung; then each rung in between, the lowest
-    first, takes the least suspicious of them: as many as can go together, found by halving, then each of the others
-    alone. TF32 takes all that are left or none: it is a setting of the whole engine.
+    The set of raised groups is already fixed, with the highest precision. Each intermediate precision, the lowest
+    first, takes as many of the least suspicious groups as can have it together, which bisection finds. Then each
+    remaining group is tried alone.
+
+    The pass takes at most ceil(log2(k + 1)) + k evaluations for each precision and k groups. TF32 takes one evaluation:
+    as a setting of the whole engine it applies to all remaining groups or to none.
     """
     settled: dict[str, Precision] = {}
     for precision in search_space.intermediate:
@@ -97,7 +104,7 @@ def assign_intermediate_precisions(context: StrategyContext, search_space: Searc
             name for name in reversed(context.order_candidates_by_suspicion())
             if name in raised_groups - settled.keys() and precision in search_space.intermediate_precisions(name)
         ]
-        passes, fails = 0, len(candidates) + 1  # how many of the first can go together
+        passes, fails = 0, len(candidates) + 1  # bounds of how many can have the precision together
         middle = len(candidates)
         while fails - passes > 1:
             precisions = {**settled, **dict.fromkeys(candidates[:middle], precision)}
@@ -107,7 +114,7 @@ def assign_intermediate_precisions(context: StrategyContext, search_space: Searc
                 fails = middle
             middle = (passes + fails) // 2
         settled |= dict.fromkeys(candidates[:passes], precision)
-        for name in candidates[passes + 1:]:  # the first one after them fails, as the halving ended on it
+        for name in candidates[passes + 1:]:  # bisection has shown that the first group behind them fails
             if (yield Trial(raised_groups, precisions={**settled, name: precision}, group=name)).passes:
                 settled[name] = precision
     return settled

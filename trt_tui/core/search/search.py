@@ -1,10 +1,9 @@
-"""The search as an ask/tell object: it names the next config to evaluate and is told the evaluation.
+"""The search for raised groups as an object: it proposes the next config to evaluate and receives the result.
 
-One `Search` runs one strategy, then the `revert_unneeded_groups` pass. It remembers all evaluations, so no config is
-evaluated
-twice: what a strategy asks for again is answered from memory. Strategies decide by these answers alone. A search is
-therefore resumed from a list of evaluations by running the strategy again, until it asks for something new. A stricter
-criterion takes effect in the same way.
+One `Search` runs one strategy, then the `revert_unneeded_groups` pass. It stores all evaluations, so no config is
+evaluated twice: a repeated trial of a strategy is answered from the stored evaluations. Strategies depend only on these
+answers. A search is therefore resumed from a list of evaluations by running the strategy again until it requests a new
+config. A stricter criterion takes effect in the same way.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
     "scoped": top_down.reduce_in_network_order,
     "lower": top_down.reduce_slowest_groups_first,
 }
-"""The strategies, by the names that users give."""
+"""The search strategies by the names on the command line."""
 
 TOP_DOWN_METHODS = ("scoped", "lower")
-"""Those that begin with everything raised; see `trt_tui.core.search.top_down`."""
+"""The methods that begin with all groups raised; see `trt_tui.core.search.top_down`."""
 
 
 class SearchOutcome(str, Enum):
-    """How a search ended; or that it has not ended."""
+    """The outcome of a search, or its state while the search is running."""
 
     SEARCHING = "searching"
     MET = "met"
@@ -61,15 +60,15 @@ class SearchOutcome(str, Enum):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best result so far; final unless ``outcome`` is `SearchOutcome.SEARCHING`.
+    """The best result of a search so far. The result is final unless ``outcome`` is `SearchOutcome.SEARCHING`.
 
     Attributes:
-        config: The start with the raised groups and replaced ranges, whose reason is ``search:<method>``.
-        best_evaluation: Its evaluation; None while nothing is evaluated.
-        is_met: Whether it meets the tolerance with the margin, within the budgets.
-        raise_reasons: Why each group is raised, by its name, in network order.
+        config: The start config with raised groups and replaced ranges, whose reason is ``search:<method>``.
+        best_evaluation: The evaluation of the config; None if nothing is evaluated yet.
+        is_met: True if the config meets the tolerance with the margin, within the budgets.
+        raise_reasons: The reason why each group is raised, by group name, in network order.
         summary: The outcome in one line.
-        reduction_steps: What a strategy of `trt_tui.core.search.top_down` has tried, in that order.
+        reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
     """
 
     config: PrecisionConfig
@@ -83,24 +82,25 @@ class SearchResult:
 
 
 class Search:
-    """See the module's docstring.
+    """A search for the groups to raise: it proposes configs, receives their results, and reports the best config so
+    far.
 
     Args:
-        method_name: A name of `SEARCH_METHODS`.
-        sensitivities: Of the groups in the start config, by name, as error shares.
-        errors_by_group: Errors at the groups; the ranking is made from these if there are no sensitivities.
-        ranking: The ranking to use, in place of the best that impacts and errors allow.
-        ranges: Ranges to try before groups are raised: amax by tensor and method.
-        max_raised: Budget: at most this many groups above their defaults, including those of the start.
+        method_name: A name in `SEARCH_METHODS`.
+        sensitivities: Error shares or sensitivities of the groups in the start config, by group name.
+        errors_by_group: Errors at the groups. The ranking is based on them if there are no sensitivities.
+        ranking: The ranking to use instead of the best ranking that sensitivities and errors allow.
+        ranges: Ranges to try before groups are raised: amax by tensor and range method.
+        max_raised: Budget: the maximum number of groups above their defaults, including those of the start config.
         max_latency: Budget in the unit of ``estimate_latency``.
-        estimate_latency: Estimates a config's latency.
-        margins: For each tolerance the lowest score that passes; the criterion itself must be met too.
-        earlier_evaluations: Earlier evaluations in the same space, under the same criterion.
-        reverts_unneeded: Run the `revert_unneeded_groups` pass.
-        costs: See `StrategyContext`.
+        estimate_latency: Function that estimates the latency of a config.
+        margins: The lowest passing score of each tolerance. The criterion itself must be met too.
+        earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
+        reverts_unneeded: True runs the `revert_unneeded_groups` pass.
+        costs: The ``group_costs`` of `StrategyContext`.
 
     Raises:
-        InputError: the method is unknown, or a budget makes no sense.
+        InputError: The method is unknown, or a budget cannot be used.
     """
 
     def __init__(
@@ -148,20 +148,22 @@ class Search:
             self._store_evaluation(evaluation)
         self._restart_strategy()
 
-    # -- ask and tell -------------------------------------------------------------------------------------------
+    # -- proposals and results ------------------------------------------------------------------------------------
 
     def propose_config(self) -> PrecisionConfig | None:
-        """The config to evaluate next, the same until `record_target_result` is called; None when the search is over.
+        """Returns the next config to evaluate; None if the search is finished.
+
+        The config stays the same until `record_target_result` is called.
         """
         return None if self._current_trial is None else self.build_config(self._current_trial)
 
     @property
     def current_trial(self) -> Trial | None:
-        """What `propose_config` names, as a difference from the start."""
+        """The proposed config as a difference from the start config; None if the search is finished."""
         return self._current_trial
 
     def record_target_result(self, target_result: TargetResult) -> Evaluation:
-        """Takes the judgement of what was asked; returns the evaluation."""
+        """Stores the result of the proposed config, continues the search and returns the evaluation."""
         trial = self._current_trial
         if trial is None:
             raise ValueError("nothing was requested")
@@ -173,8 +175,10 @@ class Search:
         return evaluation
 
     def require_score_margins(self, required_margins: Sequence[float]) -> None:
-        """Goes on with a stricter criterion: each score at least its margin. Nothing is evaluated again, but latencies
-        are estimated anew."""
+        """Continues the search with a stricter criterion: each score must be at least its margin.
+
+        No config is evaluated again, but latencies are estimated again.
+        """
         self.margins = tuple(required_margins)
         self._latencies.clear()
         earlier_evaluations, self.evaluations, self._evaluations_by_key = self.evaluations, [], {}
@@ -183,7 +187,7 @@ class Search:
         self._restart_strategy()
 
     def copy(self) -> Search:
-        """Another that has come to the same."""
+        """Returns an independent copy of the search in the same state."""
         copied_search = copy.copy(self)
         copied_search.evaluations, copied_search._evaluations_by_key = list(self.evaluations), dict(
             self._evaluations_by_key)
@@ -208,7 +212,7 @@ class Search:
         self._advance_strategy(None)
 
     def _advance_strategy(self, evaluation: Evaluation | None) -> None:
-        """Lets the strategy go on until it asks for a config that is not known."""
+        """Continues the strategy until it requests a config without a stored evaluation."""
         while True:
             try:
                 trial = next(self._trials) if evaluation is None else self._trials.send(
@@ -223,13 +227,13 @@ class Search:
             if evaluation is None:
                 return
 
-    # -- the plan -----------------------------------------------------------------------------------------------
+    # -- the steps of a search ------------------------------------------------------------------------------------
 
     def _run_search_steps(self) -> Generator[Trial, Evaluation, None]:
         context, all_candidates = self.context, frozenset(self.search_space.candidates)
         context.start_evaluation = yield Trial(frozenset(), step_name="start")
         is_top_down = self.method_name in TOP_DOWN_METHODS
-        if context.start_evaluation.passes and not is_top_down:  # what is raised beside it only takes longer
+        if context.start_evaluation.passes and not is_top_down:  # further raised groups would only cost time
             self.outcome = SearchOutcome.NOTHING_TO_DO if self._are_groups_within_budget(
                 frozenset()) else SearchOutcome.SHORT
             return
@@ -254,14 +258,14 @@ class Search:
 
     @property
     def method_text(self) -> str:
-        """What the method does and why, in words."""
+        """The description of the search method for users; for `auto` with the chosen strategy and its reason."""
         return auto.describe_auto_strategy(self.context) if self.method_name == "auto" else self.method_name
 
-    # -- what is known ------------------------------------------------------------------------------------------
+    # -- budgets and results --------------------------------------------------------------------------------------
 
     @property
     def has_limited_budget(self) -> bool:
-        """Whether the groups raised or the latency are limited."""
+        """True if the search has a limit on raised groups or on latency."""
         return self.max_raised is not None or self.max_latency is not None
 
     def is_within_budget(self, evaluation: Evaluation) -> bool:
@@ -291,18 +295,19 @@ class Search:
                 and self.is_within_budget(evaluation))
 
     def build_config(self, trial: Trial | Evaluation) -> PrecisionConfig:
-        """The config of a trial or of an evaluation."""
         return self.search_space.build_config(self.search_space.sort_candidates_in_network_order(trial.raised_groups),
                                               trial.range_moves, f"search:{self.method_name}", trial.precisions,
                                               trial.zero_cost_sets or ())
 
     @property
     def best_evaluation(self) -> Evaluation | None:
-        """Of those that meet the tolerance within the budgets, the fastest where latencies were measured, then the one
-        with the fewest groups, on the lowest rungs, then the highest score.
+        """The best evaluation of the search so far; None if there is none.
 
-        If none does: the one within the budgets with the highest score. After a strategy of `TOP_DOWN_METHODS` it is
-        one with the groups that stick.
+        Evaluations that meet the tolerance within the budgets come first. They are compared by latency if known, then
+        by the number of raised groups, their precisions (lower first), and the score. If no evaluation meets the
+        tolerance, the best is that with the highest score within the budgets.
+
+        After a strategy of `TOP_DOWN_METHODS`, the raised groups are those that the strategy could not reduce.
         """
         fixed_groups = self.context.fixed_groups
         fixed_evaluations = [
@@ -323,7 +328,7 @@ class Search:
 
     @property
     def result(self) -> SearchResult:
-        """The best so far, at any moment."""
+        """The best result so far, available at any moment of the search."""
         best_evaluation, is_met = self.best_evaluation, self._meets_tolerance(self.best_evaluation)
         if best_evaluation is not None and best_evaluation.range_moves:
             best_evaluation = replace(best_evaluation, range_moves=self._select_used_ranges(best_evaluation))
@@ -334,14 +339,19 @@ class Search:
                             self._summary_text(best_evaluation, is_met), tuple(self.context.reduction_steps))
 
     def _select_used_ranges(self, evaluation: Evaluation) -> dict[str, RangeMove]:
-        """The ranges by which a layer reads codes: if all readers of a tensor are raised, its range does nothing."""
+        """Returns the replaced ranges that a quantized layer uses. If all readers of a tensor are raised, its range has
+        no effect."""
         config = self.build_config(evaluation)
         read = {site.tensor for group in self.search_space.network.groups
                 for site in group.calibrated_qdq_sites(config.precision_of(group))}
         return {tensor: choice for tensor, choice in evaluation.range_moves.items() if tensor in read}
 
     def explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
-        """Why a group of the best set is raised: what happens without it, its share, and who raised it."""
+        """Returns the reason why a fusion group of an evaluation is raised: the result without the group, and its error
+        share.
+
+        If neither is known, the text names the search method.
+        """
         reasons = []
         if pair := self._find_evaluations_differing_in_group(group_name, evaluation):
             low, high = pair
@@ -354,7 +364,8 @@ class Search:
 
     def _find_evaluations_differing_in_group(self, group_name: str,
                                              evaluation: Evaluation) -> tuple[Evaluation, Evaluation] | None:
-        """Two evaluations that differ in this group only, as close to the best set as there are."""
+        """Returns the two evaluations, without and with a group raised, that are closest to the best set; None if there
+        are none."""
         best_groups = frozenset(evaluation.raised_groups)
         pairs = []
         for high in self.evaluations:
@@ -423,7 +434,7 @@ def _measured_value_text(evaluation: Evaluation) -> str:
 
 
 def _label_trials(trials: Generator[Trial, Evaluation, T], step_name: str) -> Generator[Trial, Evaluation, T]:
-    """The same trials, each with the name of who asks for it."""
+    """Yields the trials of a search step, labelled with the name of the step."""
     try:
         trial = next(trials)
         while True:

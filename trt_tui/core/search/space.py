@@ -1,4 +1,4 @@
-"""What a search chooses from: the groups that can be raised, and the config that a choice makes."""
+"""The search space: the fusion groups that a search can raise, and the config that results from a choice."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,20 +17,20 @@ from trt_tui.errors import InputError
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The configs between a start and the one with every group raised.
+    """The set of configs between the start config of a search and the config with every group raised.
 
     Attributes:
-        start_config: What the search starts from; groups that it has raised already, and those kept by rule, stay as
-        they are.
-        higher_precision: The precision that groups are raised to.
-        intermediate: Precisions below it that a raised group may have where that does, lowest first; TF32 is had by
-            every layer in FP32.
-        zero_cost_sets: Moves that cost nothing at run time, by the name of a set, by kind and target.
-        fixed_groups: Names of groups that stay as they are at the start.
+        start_config: The config at which the search starts. Groups that it raises, and groups that a keep rule fixes,
+            are left unchanged.
+        higher_precision: The precision to which groups are raised.
+        intermediate: Lower precisions that a raised group may have instead, lowest first. TF32 applies to all FP32
+            layers.
+        zero_cost_sets: Sets of zero-cost moves by the name of the set. Each move has its kind and subject as its key.
+        fixed_groups: Names of groups that keep the precision of the start config.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
-        InputError: no group can be raised, or TF32 is no rung of this start.
+        InputError: No group can be raised, or TF32 cannot be an intermediate precision of this search.
     """
 
     network: NetworkOutline
@@ -62,11 +62,11 @@ class SearchSpace:
 
     @cached_property
     def groups_raised_at_start(self) -> frozenset[str]:
-        """The groups that the start raises above their defaults."""
+        """The fusion groups whose precision in the start config is higher than their default."""
         return frozenset(self.start_config.find_raised_groups(self.network))
 
     def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
-        """The precisions between what a group has at the start and the highest that it can have, lowest first."""
+        """Returns the precisions of a fusion group between that of the start config and the highest, lowest first."""
         group = self.network.get_group(group_name)
         return tuple(precision for precision in self.intermediate
                      if precision in group.allowed_precisions and precision_rank(self.start_config.precision_of(group))
@@ -75,7 +75,7 @@ class SearchSpace:
     def build_config(self, raised_groups: Iterable[str], range_moves: Mapping[str, RangeMove] | None = None,
                      reason: str = "search", precisions: Mapping[str, Precision] | None = None,
                      zero_cost_set_names: Iterable[str] = ()) -> PrecisionConfig:
-        """The start with sets of free moves made, groups raised and ranges replaced, each with the reason."""
+        """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search."""
         raised_groups, zero_cost_set_names, config = tuple(raised_groups), tuple(zero_cost_set_names), self.start_config
         for name in zero_cost_set_names:
             config = replace(config, moves={**config.moves, **self.zero_cost_sets[name]})
@@ -92,15 +92,17 @@ class SearchSpace:
         return config
 
     def sort_candidates_in_network_order(self, group_names: Iterable[str]) -> tuple[str, ...]:
-        """Those names that are candidates, in network order."""
+        """Returns the names that are candidates of the search, in network order."""
         selected = set(group_names)
         return tuple(name for name in self.candidates if name in selected)
 
 
 def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precision], boundary_type: Precision,
                             uses_tf32: bool = False) -> PrecisionConfig:
-    """Each group in the lowest of some rungs that it can have; those that read no codes in ``boundary_type`` where the
-    lowest of them is of codes."""
+    """Returns the config with each fusion group in the lowest of the given precisions that it can have.
+
+    If the lowest precision is a quantized type, groups that cannot be quantized have ``boundary_type``.
+    """
     config = PrecisionConfig.from_precision(precisions[0], boundary_type, uses_tf32)
     for group in network.groups:
         if group.is_quantizable and precisions[0] in QUANTIZED_TYPES:
@@ -112,10 +114,11 @@ def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precis
 
 def reduce_remaining_groups(network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
                             ) -> tuple[PrecisionConfig, tuple[str, ...]]:
-    """The start of a search that lowers more than a config does, and the groups that stay as they are in it.
+    """Returns the start config of a search that reduces further groups of a config, and the groups that it leaves
+    unchanged.
 
-    What the config has below ``higher_precision`` stays; every other group, but those held, is lowered to the lowest
-    precision that the config uses, INT8 where it uses none of codes.
+    Groups below ``higher_precision`` keep their precision. Every other group that no keep rule fixes is reduced to the
+    lowest precision in use. INT8 is used if the config has no quantized type.
     """
     fixed = [
         group for group in network.groups
@@ -131,7 +134,9 @@ def reduce_remaining_groups(network: NetworkOutline, config: PrecisionConfig, hi
 
 def find_added_moves(network: NetworkOutline, start_config: PrecisionConfig,
                      config: PrecisionConfig) -> dict[MoveKey, Move]:
-    """The moves that a config has beside those of a start, with the precisions of groups that have their default again.
+    """Returns the moves that a config has in addition to those of a start config.
+
+    A group whose precision move was removed has a move to its default precision in the result.
     """
     back = {key: PrecisionMove(config.precision_of(network.get_group(key[1])), start_config.moves[key].origin_text)
             for key in start_config.moves.keys() - config.moves.keys() if key[0] == PrecisionMove.kind}

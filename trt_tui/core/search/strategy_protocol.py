@@ -1,6 +1,6 @@
-"""The protocol of strategies: what one knows at its start, the trials it asks for, and their evaluations.
+"""The protocol of search strategies: their context, the trials that they request, and the evaluations of these trials.
 
-All of it is plain data, and a list of evaluations is enough to resume a search.
+All of them are plain data, and a list of evaluations suffices to resume a search.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.search.ranking import GroupRanking
 
 TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str]]
-"""Equal for two trials of the same config: the groups that are raised, the ranges (amax) by tensor, the rungs, and the
-sets of free moves."""
+"""A key that is equal for two trials of the same config: the raised groups, the ranges (amax) by tensor, the
+intermediate precisions, and the sets of zero-cost moves."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A config to evaluate, as a difference from the start.
+    """A config that a search requests, as a difference from the start config.
 
     Attributes:
-        raised_groups: Groups in the higher precision, in addition to those of the start.
-        range_moves: Ranges that replace the start's, by tensor; None for those that the search has decided on.
-        group: The group that is tried, "" if it is several.
-        step_name: Who asks: the name of a method or of a step.
-        precisions: Which of them have a lower precision than the highest, and which.
-        zero_cost_sets: Sets of moves that cost nothing at run time, by name; None for those that the search has decided
-    on.
+        raised_groups: Groups in the higher precision, in addition to those of the start config.
+        range_moves: Ranges that replace those of the start config, by tensor; None for the ranges that the search has
+            chosen.
+        group: The group that is tried; "" for several groups.
+        step_name: The name of the method or search step that requests the trial.
+        precisions: The raised groups with an intermediate precision, and that precision.
+        zero_cost_sets: Names of the sets of zero-cost moves; None for the sets that the search has chosen.
     """
 
     raised_groups: frozenset[str]
@@ -43,7 +43,7 @@ class Trial:
 
     @property
     def config_key(self) -> TrialKey:
-        """Equal for two trials of the same config."""
+        """A key that is equal for two trials of the same config."""
         ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in (self.range_moves or {}).items()))
         precisions = tuple(sorted((name, precision.value) for name, precision in self.precisions.items()))
         return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets or ())
@@ -51,12 +51,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A config that was evaluated; encodes with msgspec's msgpack (JSON has no infinities).
+    """A config that a search has evaluated, with its result. It is encoded with msgspec's msgpack (JSON has no
+    infinities).
 
     Attributes:
         raised_groups: Names in network order; see `Trial`.
-        estimated_latency: As the caller estimates it; None without an estimate.
-        zero_cost_sets: Names of sets of free moves; see `Trial`.
+        estimated_latency: The latency that the caller estimates; None without an estimate.
+        zero_cost_sets: Names of sets of zero-cost moves; see `Trial`.
     """
 
     raised_groups: tuple[str, ...]
@@ -70,34 +71,34 @@ class Evaluation:
 
     @property
     def passes(self) -> bool:
-        """Whether it meets the tolerance."""
         return self.target_result.passes
 
     @property
     def score(self) -> float:
-        """Higher is better; see `TargetResult`."""
+        """The lowest score of the targets (`TargetResult.lowest_score`); higher is better."""
         return self.target_result.lowest_score
 
     @property
     def comparable_loss(self) -> float:
-        """The loss that strategies compare; see `TargetResult`."""
+        """The loss that strategies compare (`TargetResult.comparable_loss`)."""
         return self.target_result.comparable_loss
 
     @property
     def config_key(self) -> TrialKey:
-        """Equal for two evaluations of the same config; see `Trial`."""
+        """A key that is equal for two evaluations of the same config, and for its `Trial`."""
         return Trial(frozenset(self.raised_groups), self.range_moves, precisions=self.precisions,
                      zero_cost_sets=self.zero_cost_sets).config_key
 
     def raised_group_counts_text(self, higher_precision: Precision) -> str:
-        """How many groups were raised to what, the lowest first: "2 in FP8, 1 in FP32"."""
+        """Returns the number of raised groups for each precision as text, the lowest precision first: "2 in FP8, 1 in
+        FP32"."""
         counts = Counter(self.precisions.get(name, higher_precision)
                          for name in self.raised_groups) or {higher_precision: 0}
         return ", ".join(
             f"{counts[precision]} in {precision.label}" for precision in sorted(counts, key=precision_rank))
 
     def with_required_margins(self, required_margins: Sequence[float]) -> Evaluation:
-        """The same evaluation under a stricter criterion: it passes only if each score is at least its margin."""
+        """Returns the evaluation under a stricter criterion: it passes only if each score is at least its margin."""
         scores = self.target_result.target_scores or (self.score,)
         passed = self.passes and all(score >= margin for score, margin in zip(scores, required_margins, strict=False))
         return self if passed is self.passes else replace(self, target_result=replace(self.target_result,
@@ -105,12 +106,18 @@ class Evaluation:
 
 
 Strategy = Generator[Trial, Evaluation, frozenset[str]]
-"""A running strategy: it yields trials, is sent their evaluations, and returns the groups that it has chosen."""
+"""A running search strategy: a generator that yields trials, receives their evaluations, and returns the raised
+groups."""
 
 
 @dataclass(frozen=True)
 class ReductionStep:
-    """A layer that was lowered, the similarity at the judged outputs then, and whether it was raised again for good."""
+    """One trial of a top-down strategy: the reduced layer, the similarity at the judged outputs, and whether it stays
+    higher.
+
+    Attributes:
+        stays_higher: True if the trial failed, so that the layer was raised again for the rest of the search.
+    """
 
     layer_name: str
     similarity_text: str
@@ -119,18 +126,18 @@ class ReductionStep:
 
 @dataclass
 class StrategyContext:
-    """The board that the strategies of one search share.
+    """The data that all strategies of one search share.
 
     Attributes:
         candidates: Groups that can be raised, in network order.
-        is_within_budget: Whether a set of raised groups is within the budgets.
-        start_evaluation: The evaluation of the start.
-        chosen_ranges: Replaced ranges that the search has decided on, by tensor.
-        group_costs: What each group costs in the higher precision, in milliseconds or multiply-accumulates; empty where
-            nothing is known.
-        reduction_steps: What a strategy of `trt_tui.core.search.top_down` has tried, in that order.
-        fixed_groups: The groups that stick after such a strategy; None before.
-        zero_cost_sets: Sets of free moves that the search has decided on.
+        is_within_budget: Function that returns True if a set of raised groups is within the budgets.
+        start_evaluation: The evaluation of the start config.
+        chosen_ranges: Replaced ranges that the search has chosen, by tensor.
+        group_costs: The cost of each group in the higher precision, in milliseconds or multiply-accumulates; empty if
+            unknown.
+        reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
+        fixed_groups: The groups that such a strategy could not reduce; None before it has run.
+        zero_cost_sets: Sets of zero-cost moves that the search has chosen.
     """
 
     candidates: tuple[str, ...]
@@ -144,14 +151,16 @@ class StrategyContext:
     zero_cost_sets: tuple[str, ...] = ()
 
     def order_candidates_by_suspicion(self, excluded_groups: Iterable[str] = ()) -> list[str]:
-        """All candidates except some, the most suspicious first."""
+        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error."""
         left_out = frozenset(excluded_groups)
         return [name for name in self.ranking.candidate_order if name not in left_out]
 
     def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
-        """By how much the loss should fall when a group is raised; 0 if nothing is known about it.
+        """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the
+        group.
 
-        It is the group's share of the loss at the start, or of the loss now if the start's is not finite.
+        The value is the group's share of the loss at the start, or of the current loss if that at the start is not
+        finite.
         """
         total_loss = next((evaluation.comparable_loss
                            for evaluation in (self.start_evaluation, current_evaluation)

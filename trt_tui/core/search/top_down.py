@@ -1,11 +1,13 @@
-"""From all groups in the higher precision downwards: each in turn is lowered, and what cannot be sticks to it.
+"""The top-down search strategies: all groups start in the higher precision, and one group after the other is reduced.
 
-`reduce_in_network_order` takes the groups in network order. Source: eLinux's layer_analyzer (elinux.org,
-TensorRT/LayerDumpAndAnalyze). If the similarity at the judged outputs falls below the threshold, the layer is raised
-again for good, else it stays lowered. Early layers use up what the tolerance allows, so late layers tend to stick.
-`reduce_slowest_groups_first` takes first what saves most time.
+A group that fails the tolerance when it is reduced stays in the higher precision. `reduce_in_network_order` follows
+eLinux's layer_analyzer (elinux.org, TensorRT/LayerDumpAndAnalyze). If the similarity at the judged outputs falls below
+the threshold, the layer is raised again for the rest of the search. If not, the layer stays reduced. Early layers use
+up the tolerance, so late layers tend to stay higher. `reduce_slowest_groups_first` begins with the group that saves
+most time.
 
-What sticks is the result: nothing is taken back afterwards, and a start that passes as a whole is no reason to stop.
+The result is the set of groups that stay higher. Nothing is reverted afterwards, and a start config that passes does
+not end the search.
 """
 
 from collections.abc import Sequence
@@ -14,12 +16,12 @@ from trt_tui.core.search.strategy_protocol import ReductionStep, Strategy, Strat
 
 
 def reduce_in_network_order(context: StrategyContext) -> Strategy:
-    """In network order; takes one evaluation for each candidate."""
+    """Reduces the fusion groups one after the other in network order, with one evaluation for each candidate."""
     return _reduce_groups_in_order(context, context.candidates)
 
 
 def reduce_slowest_groups_first(context: StrategyContext) -> Strategy:
-    """What costs most in the higher precision first; takes one evaluation for each candidate."""
+    """Reduces the fusion groups one after the other, the most costly first, with one evaluation for each candidate."""
     return _reduce_groups_in_order(context,
                                    sorted(context.candidates, key=lambda name: -context.group_costs.get(name, 0.0)))
 

@@ -1,4 +1,4 @@
-"""Passes before a strategy, which try what costs no run time: zero-cost moves and other ranges."""
+"""The passes before a search strategy, which try changes without run-time cost: zero-cost moves and other ranges."""
 
 from collections.abc import Generator, Mapping
 
@@ -10,14 +10,15 @@ from trt_tui.core.search.space import SearchSpace
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, Trial
 
 MIN_ERROR_SHARE = 0.01
-"""Groups that own less of the error than this are skipped."""
+"""The error share below which the ranges of a group are not tried."""
 
 
 def try_zero_cost_moves(context: StrategyContext, search_space: SearchSpace) -> Generator[Trial, Evaluation, None]:
-    """Settles ``zero_cost_sets`` on the sets that lower the loss; of sets with moves on the same target one at most.
+    """Chooses the sets of zero-cost moves that reduce the loss, and stores them in the context.
 
-    Each set of moves is tried as a whole, on top of those that were kept before: the moves of one set act on different
-    layers and hardly on each other, so that one evaluation tells of them all.
+    At most one of several sets with moves on the same subject is chosen. Each set is tried as a whole, on top of the
+    sets that were kept before. The moves of one set act on different layers and hardly influence each other, so one
+    evaluation suffices for all of them.
     """
     best = yield Trial(frozenset(), zero_cost_sets=())
     for name, moves in search_space.zero_cost_sets.items():
@@ -32,20 +33,25 @@ def try_zero_cost_moves(context: StrategyContext, search_space: SearchSpace) -> 
 
 
 def _find_subjects_of_moves(moves: Mapping[MoveKey, Move]) -> set[MoveKey]:
-    """What a set moves, less the precisions that groups as in the file take for it, which are the same in each."""
+    """Returns the kinds and subjects of the moves in a set, without precision moves.
+
+    Groups in file precision get a precision move for a zero-cost move, and these precision moves are the same in every
+    set.
+    """
     return {key for key in moves if key[0] != PrecisionMove.kind}
 
 
 def try_other_ranges(context: StrategyContext, search_space: SearchSpace,
                      ranges_by_method: Mapping[str, Mapping[str, float]]) -> Generator[Trial, Evaluation, None]:
-    """Sets ``board.ranges`` to what lowers the loss, with one evaluation for each method and group that reads codes.
+    """Chooses other ranges that reduce the loss, and stores them in the context.
 
-    Source: setting ranges by the error that they cause (Nagel et al., "A White Paper on Neural Network Quantization",
-    2021), here the error at the judged outputs. It is a coordinate descent over groups, the most suspicious first,
-    among the ranges that the calibration methods propose.
+    The pass takes one evaluation for each range method and quantized group. The source is setting ranges by the error
+    that they cause (Nagel et al., "A White Paper on Neural Network Quantization", 2021). Here the error is that at the
+    judged outputs. The method is a coordinate descent over groups, the most suspicious first, among the ranges that the
+    range methods propose.
 
     Args:
-        ranges_by_method: amax by tensor and method.
+        ranges_by_method: The amax by tensor and range method.
     """
     best = yield Trial(frozenset())
     for name in context.order_candidates_by_suspicion():

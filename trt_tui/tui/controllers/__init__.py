@@ -9,6 +9,7 @@ from trt_tui.tui.controllers.application import ApplicationController
 from trt_tui.tui.controllers.build import BuildController
 from trt_tui.tui.controllers.configs import ConfigController, HistoryController
 from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.controllers.export import ExportController
 from trt_tui.tui.controllers.job import JobController
 from trt_tui.tui.controllers.navigation import NavigationController
@@ -22,9 +23,9 @@ from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 
 CONTROLLERS: tuple[type[Controller],
                    ...] = (NavigationController, FilterController, PrecisionController, RuleController, RangeController,
-                           ZeroCostController, HistoryController, ViewController, ChartController, BuildController,
-                           SearchController, JobController, TargetController, ConfigController, ExportController,
-                           ApplicationController)
+                           ZeroCostController, HistoryController, ExplanationController, ViewController,
+                           ChartController, BuildController, SearchController, JobController, TargetController,
+                           ConfigController, ExportController, ApplicationController)
 """All controllers, in the order in which the help page lists their actions."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.action_handlers)

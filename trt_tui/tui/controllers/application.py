@@ -1,8 +1,11 @@
 """The actions on the application itself: log, help page, theme, close and quit."""
 
+from trt_tui.core.report.glossary import Term
 from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.state.explanations import explain_term, list_explained_terms
 from trt_tui.tui.state.tree import View
 
 
@@ -19,11 +22,17 @@ class ApplicationController(Controller):
             return
         self.open_dialog(LogPage(self.session))
 
-    @register_action(label="keys", help="All keys and actions: type to find one, enter runs it", group="Application",
-                     footer=0)
+    @register_action(label="keys", help="All keys, actions, words and marks: type to find one, enter runs or explains "
+                     "it", group="Application", footer=0)
     def help(self) -> None:
-        """Shows the help page with all actions and keys, and performs the action that the user chooses there."""
-        self.open_dialog(HelpPage(self.presenter.actions.values()), self.presenter.perform_action)
+        """Shows the help page, and performs the action or explains the word that the user chooses there."""
+        def apply_choice(choice: str | Term) -> None:
+            if isinstance(choice, Term):
+                self.open_dialog(ExplanationDialog(lambda: explain_term(choice)))
+            else:
+                self.presenter.perform_action(choice)
+
+        self.open_dialog(HelpPage(self.presenter.actions.values(), list_explained_terms()), apply_choice)
 
     @register_action(label="theme", help="Light or dark", group="Application")
     def theme(self) -> None:

@@ -34,7 +34,7 @@ class ExportController(Controller):
         if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_failure("it was stopped", "", "")
 
-    @register_action(label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
+    @register_action(label="export", help="Write precision.json, the typed network, files for other tools, or a report",
                      group="Files", disabled_reason=Controller.network_not_open_reason, footer=58)
     def export(self) -> None:
         """Shows the dialog in which the user chooses a format and a path."""

@@ -70,7 +70,7 @@ class RangeController(Controller):
             return f"ranges matter in {TYPES_WITH_RANGES_TEXT} only: {group.refusal_reasons[Precision.INT8]}"
         precision = self.session.config.precision_of(group)
         if precision is Precision.FILE:
-            return (f"it runs as in the file, with the scales of the file: {shown_key('precision')} puts it in "
+            return (f"it runs in file precision, with the scales of the file: {shown_key('precision')} puts it in "
                     f"{TYPES_WITH_RANGES_TEXT}")
         return f"it is in {precision.label}: ranges matter in {TYPES_WITH_RANGES_TEXT} only"
 

@@ -119,7 +119,7 @@ def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | 
     changed_count = len(groups) - refusal_counts.total()
     summary = (
         f"{counted_noun_text(changed_count, 'group')} "
-        f"{'the default' if precision is None else 'in ' + precision.label}"
+        f"{'in the default precision' if precision is None else 'in ' + precision.label}"
     )
     refusals_text = "; ".join(f"{count}: {reason}" for reason, count in refusal_counts.most_common(3))
     return f"{summary}; {refusal_counts.total()} unchanged ({refusals_text})" if refusal_counts else summary

@@ -96,7 +96,7 @@ class ChartsPage(OverlayScreen):
                               "strong" if is_current else "dim"), (" ", "")]
         pane.lines = chart.lines[self._top_line:self._top_line + height]
         below = len(chart.lines) - self._top_line - height
-        hints = ["1-8 picture"] + [f"{{left}}{{right}} point  {{open}} {chart.enter_label}"] * bool(chart.point_values)
+        hints = ["1-8 chart"] + [f"{{left}}{{right}} point  {{open}} {chart.enter_label}"] * bool(chart.point_values)
         hints += ["{axis} axis"] * chart.has_axes
         hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
         hints += ["{close} close"]

@@ -1,6 +1,9 @@
-"""The help page: all actions with their keys, in groups, with a search field. Enter performs the selected action."""
+"""The help page: all actions with their keys, and all words that are explained, with a search field.
 
-from collections.abc import Iterable
+Enter performs the selected action, or explains the selected word.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -9,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import cell_width
 from trt_tui.tui.actions import BoundAction
 from trt_tui.tui.keys import fill_in_keys, key_text
@@ -19,23 +23,29 @@ from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 _TEXT_INDENT = 13
 """The number of cells before the text of an action."""
 
+_TERM_PREFIX = "term "
+"""The beginning of the ids of entries for words, which no action id has."""
+
 
 class HelpPage(Dialog):
-    """A page that lists every action with its keys, its help text and the reason why it is disabled.
+    """A page that lists every action with its keys, its help text and the reason why it is disabled, and every word.
 
-    The result is the id of the chosen action. If consecutive actions have the same reason, only the first shows the
-    reason.
+    The result is the id of the chosen action, or the chosen `Term`. If consecutive actions have the same reason, only
+    the first shows the reason.
 
     Args:
         bound_actions: The actions. Groups are listed in the order of their first actions.
+        terms: The words, columns and marks that are explained, by their heading.
     """
 
     BINDINGS = [CLOSE_BINDING, Binding("down", "go('down')", id="down"), Binding("up", "go('up')", id="up"),
                 Binding("pagedown", "go('page_down')", id="page_down"),
                 Binding("pageup", "go('page_up')", id="page_up")]
 
-    def __init__(self, bound_actions: Iterable[BoundAction]) -> None:
+    def __init__(self, bound_actions: Iterable[BoundAction], terms: Mapping[str, Sequence[Term]]) -> None:
         super().__init__()
+        self.terms = terms
+        self._listed_terms: dict[str, Term] = {}
         listed_actions = list(bound_actions)
         groups = list(dict.fromkeys(bound_action.action.group for bound_action in listed_actions))
         self.bound_actions = sorted(listed_actions, key=lambda entry: groups.index(entry.action.group))
@@ -46,8 +56,8 @@ class HelpPage(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
-            yield Static("Keys and actions", classes="heading")
-            yield TextField(placeholder="words of an action, or its key", compact=True)
+            yield Static("Keys, actions, words and marks", classes="heading")
+            yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
             yield KeyedOptionList(compact=True)
             yield Static("", classes="hint", markup=False)
 
@@ -79,8 +89,37 @@ class HelpPage(Dialog):
                                              "" if disabled_reason == previous_reason else disabled_reason),
                     id=action.id))
             previous_reason = disabled_reason
+        options = self._build_term_options(terms) + options if self._is_term_name(terms) else (
+            options + self._build_term_options(terms))
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
+
+    def _is_term_name(self, search_terms: list[str]) -> bool:
+        """Returns True if the typed text is the name of a word and no key; words are listed first then."""
+        text = " ".join(search_terms)
+        return any(term.is_named(text) for terms in self.terms.values() for term in terms) and not any(
+            text == key_text(key) for entry in self.bound_actions for key in entry.action.key_names)
+
+    def _build_term_options(self, search_terms: list[str]) -> list[Option]:
+        """Returns the entries of the words that match all typed words. Words with exactly this name are first."""
+        text, options = " ".join(search_terms), list[Option]()
+        self._listed_terms = {}
+        for heading, terms in sorted(self.terms.items(),
+                                     key=lambda entry: not any(term.is_named(text) for term in entry[1])):
+            matching = sorted((term for term in terms if self._term_matches(term, heading, search_terms)),
+                              key=lambda term: not term.is_named(text))
+            if matching:
+                options.append(Option(Content.styled(heading, "bold"), disabled=True))
+            for term in matching:
+                option_id = f"{_TERM_PREFIX}{len(self._listed_terms)}"
+                self._listed_terms[option_id] = term
+                options.append(Option(self._build_entry(term.name, term.explanation), id=option_id))
+        return options
+
+    @staticmethod
+    def _term_matches(term: Term, heading: str, search_terms: list[str]) -> bool:
+        text = " ".join((heading, term.name, *term.other_names, term.explanation)).lower()
+        return all(word in text for word in search_terms)
 
     @staticmethod
     def _matches_search_terms(bound_action: BoundAction, search_terms: list[str]) -> bool:
@@ -91,9 +130,12 @@ class HelpPage(Dialog):
 
     def _build_action_entry(self, bound_action: BoundAction, disabled_reason: str) -> Content:
         action = bound_action.action
+        return self._build_entry(" ".join(map(key_text, action.key_names)), action.help, disabled_reason,
+                                 bool(self.disabled_reasons[action.id]))
+
+    def _build_entry(self, names: str, explanation: str, disabled_reason: str = "", is_quiet: bool = False) -> Content:
         width = max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2)
-        names = " ".join(map(key_text, action.key_names))
-        lines = wrap_text(action.help, width)
+        lines = wrap_text(explanation, width)
         if cell_width(names) > _TEXT_INDENT - 4:  # keys that are too wide get a line above the text
             text = [f"  {names}", *(" " * _TEXT_INDENT + line for line in lines)]
         else:
@@ -103,7 +145,7 @@ class HelpPage(Dialog):
             for line in (wrap_text(f"not now: {disabled_reason}", width) if disabled_reason else ())
         ]
         content = Content("\n".join(text))
-        if self.disabled_reasons[action.id]:
+        if is_quiet:
             return content.stylize("$quiet")
         return content.stylize("bold $accent", 2, 2 + len(names))
 
@@ -123,9 +165,11 @@ class HelpPage(Dialog):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Shows the id of the selected action, which users write in ``keys.json``."""
-        name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None else ""
+        is_term = event.option_id in self._listed_terms
+        name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
+        verb = "explains" if is_term else "runs"
         self.query_one(".hint", Static).update(
-            fill_in_keys("type to find  {up}{down} go  {open} runs it  {close} close") + name)
+            fill_in_keys(f"type to find  {{up}}{{down}} go  {{open}} {verb} it  {{close}} close") + name)
 
     def on_input_submitted(self) -> None:
         self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)
@@ -135,4 +179,4 @@ class HelpPage(Dialog):
 
     def _dismiss_with_action(self, option: Option | None) -> None:
         if option is not None and option.id is not None:
-            self.dismiss(option.id)
+            self.dismiss(self._listed_terms.get(option.id, option.id))

@@ -10,19 +10,22 @@ from typing import Any, TypeAlias
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.glossary import TERMS_BY_NAME
 from trt_tui.formatting import SIMULATED_MARK, cell_width, pad_left, pad_right, percent_text, shorten_number_in_text
 from trt_tui.tui.spans import Line, Span, clip_line, pad_or_shorten, shorten_path
-from trt_tui.tui.state.engine_texts import OTHER_PRECISION_MARK
-from trt_tui.tui.state.row_values import (
+from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BARRIER_MARK,
     BEST_SET_MARK,
+    CLOSED_MARK,
+    CURSOR_MARK,
     DIVERGENCE_MARK,
+    OPENED_MARK,
+    OTHER_PRECISION_MARK,
     RAISED_MARK,
     UNKNOWN_GLYPH,
-    ColourMeasure,
-    RowValues,
 )
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
@@ -54,6 +57,9 @@ class LayerColumn:
 
     Attributes:
         order_title: The name of the row order by this column.
+        names: The titles of the column in all forms, without the name of a config.
+        explanation: Sentences for users that say what the column is.
+        next_steps: What the user can do about a value; ids of actions in braces stand for their keys.
         width: The width in cells if there is room; 0 for the name column, which has the cells that other columns leave.
         title: Returns the title, from the row values and the width of the column.
         cell: Returns the value of a row, which is the argument of ``draw``.
@@ -83,6 +89,9 @@ class LayerColumn:
     is_right_aligned: bool = False
     needs_engines: bool = False
     yields_to_reason: bool = False
+    names: tuple[str, ...] = field(kw_only=True)
+    explanation: str = field(kw_only=True)
+    next_steps: str = field(default="", kw_only=True)
 
 
 def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
@@ -152,7 +161,7 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
     Args:
         full_names: If True, groups are named by their full path, for views without a tree.
     """
-    row, open_mark = visible_row.row, "▾" if visible_row.is_opened else "▸"
+    row, open_mark = visible_row.row, OPENED_MARK if visible_row.is_opened else CLOSED_MARK
     if isinstance(row, SmallSharesRow):
         share_text = percent_text(sum(max(0.0, row_values.group_values.get(name, 0.0)) for name in row.names),
                                   SIMULATED_MARK)
@@ -202,7 +211,7 @@ def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cu
     """
     room = row_name_width(depth, widths)
     indent = " " * (widths[NAME_COLUMN.id] - room)
-    line: Line = [(">" if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
+    line: Line = [(CURSOR_MARK if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
                   (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim")]
     if not row_cells.cells:
         return [*line, (row_cells.name, row_cells.name_style)]
@@ -462,30 +471,64 @@ def sort_by_weight(group_names: list[str], weights: Mapping[str, float]) -> list
 
 # -- the table ------------------------------------------------------------------------------------------------------
 
-NAME_COLUMN = LayerColumn("layer", "network order", 0, lambda row_values, width: "layer",
-                          cell=lambda row_values, visible_row: "", draw=lambda cell, width: [],
-                          weigh_groups=lambda row_values: {})
+NAME_COLUMN = LayerColumn(
+    "layer", "network order", 0, lambda row_values, width: "layer", cell=lambda row_values, visible_row: "",
+    draw=lambda cell, width: [], weigh_groups=lambda row_values: {}, names=("layer",),
+    explanation="The name of a fused layer or scope, without the scopes above it. Marks before it say how large its "
+    "error is and what happened to it.",
+    next_steps="{open} opens or closes the row, {copy} copies its full name, {filter} finds rows")
 
-SHARE_COLUMN = LayerColumn("share", "worst first", _VALUE_CELLS + 6, _share_title, _share_cell, _draw_share,
-                           lambda row_values: row_values.row_order_weights, narrower_widths={2: _VALUE_CELLS},
-                           is_additive=True, yields_to_reason=True)
+SHARE_COLUMN = LayerColumn(
+    "share", "worst first", _VALUE_CELLS + 6, _share_title, _share_cell, _draw_share,
+    lambda row_values: row_values.row_order_weights, narrower_widths={2: _VALUE_CELLS}, is_additive=True,
+    yields_to_reason=True, names=("share", "isolated", "accumulated", "dB"),
+    explanation=f"{TERMS_BY_NAME['error share'].explanation} Shares need not add up to 100%.",
+    next_steps="{toggle} raises the row to FP32, {range} tries another range, {colour} shows another error, {sort} "
+    "sorts by share")
 
 LAYER_COLUMNS = (
     NAME_COLUMN,
-    LayerColumn("operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
-                _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0}),
-    LayerColumn("precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
-                _weights_by_key(_precision_sort_key)),
-    LayerColumn("engine", "engine", 9, _engine_title, _engine_cell, _draw_padded, _weights_by_key(_engine_sort_key),
-                narrower_widths={4: 7, 6: 0}, needs_engines=True),
+    LayerColumn(
+        "operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
+        _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
+        names=("op",), explanation="The operator that gives the fused layer its character: the one that multiplies, "
+        "or the first one.", next_steps="{open} lists the nodes of the row"),
+    LayerColumn(
+        "precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
+        _weights_by_key(_precision_sort_key), names=("prec",),
+        explanation=f"{TERMS_BY_NAME['precision'].explanation} Letters and arrows behind it are changes.",
+        next_steps="{precision} chooses a precision, {higher} and {lower} go one step up or down, {toggle} switches to "
+        "FP32 and back"),
+    LayerColumn(
+        "engine", "engine", 9, _engine_title, _engine_cell, _draw_padded, _weights_by_key(_engine_sort_key),
+        narrower_widths={4: 7, 6: 0}, needs_engines=True, names=("engine", "preview"),
+        explanation="The precision in which the builder runs the row, from the built engine or from a preview. The "
+        "title names the config of the engine if it is another one.",
+        next_steps="{build} builds the engine, {engine} shows all of its layers"),
     SHARE_COLUMN,
-    LayerColumn("toggle", "value if toggled", 13, _toggle_title, _toggle_cell, _draw_toggle,
-                _weights_by_key(_toggle_sort_key), narrower_widths={7: 0}, max_width=20, is_right_aligned=True,
-                yields_to_reason=True),
-    LayerColumn("cost", "cost", 6, lambda row_values, width: "ms" if row_values.group_times else "MACs", _cost_cell,
-                lambda text, width: [(f"{shorten_number_in_text(text, width):>{width}}", "dim")], _cost_weights,
-                narrower_widths={1: 0}, min_name_cells=30, is_additive=True, is_right_aligned=True),
+    LayerColumn(
+        "toggle", "value if toggled", 13, _toggle_title, _toggle_cell, _draw_toggle, _weights_by_key(_toggle_sort_key),
+        narrower_widths={7: 0}, max_width=20, is_right_aligned=True, yields_to_reason=True,
+        names=("if toggled", "toggled"),
+        explanation=f"{TERMS_BY_NAME['if toggled'].explanation} PASS or FAIL follows if that changes the outcome.",
+        next_steps="{toggle} toggles the row"),
+    LayerColumn(
+        "cost", "cost", 6, lambda row_values, width: "ms" if row_values.group_times else "MACs", _cost_cell,
+        lambda text, width: [(f"{shorten_number_in_text(text, width):>{width}}", "dim")], _cost_weights,
+        narrower_widths={1: 0}, min_name_cells=30, is_additive=True, is_right_aligned=True, names=("ms", "MACs"),
+        explanation="The milliseconds that the engine spends in the row; without times, the row's share of the "
+        "multiply-accumulate operations of the network."),
 )
-"""All columns, from left to right. Drawing, titles, sorting and clicks read this table."""
+"""All columns, from left to right. Drawing, titles, sorting, clicks and explanations read this table."""
 
 LAYER_COLUMNS_BY_ID = {column.id: column for column in LAYER_COLUMNS}
+
+
+def find_column_at(widths: ColumnWidths, x: int) -> LayerColumn:
+    """Returns the column at a cell of a line. The marks before a name belong to the name column."""
+    end = 5
+    for column_id, width in widths.items():
+        end += width + 1
+        if x < end:
+            return LAYER_COLUMNS_BY_ID[column_id]
+    return LAYER_COLUMNS_BY_ID[next(reversed(widths))]

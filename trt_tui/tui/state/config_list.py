@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trt_tui.core.measure.error_metrics import list_error_columns
-from trt_tui.core.measure.results import EngineResult, ExportedRun, worst_value_text
+from trt_tui.core.measure.results import EngineResult, ExportedRun
 from trt_tui.core.measure.target import ALL_PARTS
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
-from trt_tui.core.report.run_columns import ENGINE_COLUMNS, list_simulated_columns
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
+    EXPORTED_NETWORK,
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
@@ -22,6 +22,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
 from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.marks import CURSOR_MARK, OTHER_PRECISION_MARK, PINNED_MARK
 from trt_tui.tui.state.preview_texts import kernel_difference_lines
 from trt_tui.tui.state.tree import TreeModel
 
@@ -74,24 +75,24 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     notes = session.config_names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
     ms = "ms" if session.builder is not None else ""  # an exported network has no latency
-    error_columns = list_error_columns("configs")
-    titles = {"name": "", "raised": "raised", **{column.key: column.column_heading for column in error_columns},
-              "target": title, "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
+    columns = list_run_columns("config list")
+    titles = {"name": "", "raised": "raised", **{column.title: column.title for column in columns}, "target": title,
+              "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
               "comment": comment}
     rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
     for config, name in session.config_names.list_configs_newest_first():
         results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
         accuracy, engine = results.accuracy, results.engine_result
-        is_current = config == session.config
+        is_current, pinned_mark = config == session.config, PINNED_MARK if note.pinned else " "
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
         built, latency = (_engine_result_spans(session, engine) if engine is not None else
                           _exported_run_spans(session, results.exported_run))
         rows.append((config, name, {
-            "name": (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
+            "name": (f"{letters.get(config, pinned_mark)}{CURSOR_MARK if is_current else ' '}{name}",
                      "strong" if is_current else ""),
             "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            **{column.key: (worst_value_text(accuracy, column, SIMULATED_MARK), error_style)
-               for column in error_columns},
+            **{column.title: (column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style)
+               for column in columns},
             "target": (target_value_span(session, accuracy)[0] if title else "", ""), "built": built, "ms": latency,
             "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
             "comment": (note.comment, "dim"),
@@ -100,7 +101,7 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
               for column in shown_columns}
     # Without enough room, columns are dropped in this order. Errors are dropped only if the target is another value.
-    for column in ("comment", "raised", *(column.key for column in reversed(error_columns) if title)):
+    for column in ("comment", "raised", *(column.title for column in reversed(columns) if title)):
         if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
 
@@ -137,7 +138,7 @@ def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, 
                 "dim"), (NOT_MEASURED, "dim")
     latency = number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED
     value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
-    value_text = value_text if engine.is_built_as_requested else f"{engine_texts.OTHER_PRECISION_MARK}{value_text}"
+    value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
     return (value_text, ""), ("quick", "dim") if engine.is_quick_build else (latency, "")
 
 
@@ -157,13 +158,14 @@ def config_difference_lines(session: Session, tree_model: TreeModel, first: Prec
     lines += [[(pad_right(short_names[name], width) + "  ", ""), (f"{first_text:<18}", ""), (second_text, "")]
               for name, first_text, second_text in differences]
     results = [session.results.get_results_or_empty(config) for config in (first, second)]
-    metric_names = list(session.results.reference_metric)[:1]
-    for column in (*list_simulated_columns(metric_names), *ENGINE_COLUMNS):
-        texts = [column.text(config_results) for config_results in results]
+    metric_name = next(iter(session.results.reference_metric), "")
+    for column in list_run_columns("configs", {"metric": metric_name, "engine": "", EXPORTED_NETWORK: ""}):
+        texts = [column.text(RunRow(entry.accuracy, SIMULATED_MARK, entry.engine_result)) or NOT_MEASURED
+                 for entry in results]
         if set(texts) != {NOT_MEASURED}:
             lines.append([(column.title.ljust(width + 2), "dim"), *((f"{text:<18}", "") for text in texts)])
     accuracies = [config_results.accuracy for config_results in results]
-    if any(accuracy is not None for accuracy in accuracies) and not metric_names and session.target is not None and (
+    if any(accuracy is not None for accuracy in accuracies) and not metric_name and session.target is not None and (
             session.target.kind != "sqnr"):
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{target_value_span(session, accuracy)[0]:<18}", "") for accuracy in accuracies)])

@@ -38,6 +38,7 @@ from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle, sqnr_span, wrap_text
 from trt_tui.tui.state import engine_texts, preview_texts
 from trt_tui.tui.state.depth_chart import share_by_depth_lines
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
 from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
@@ -379,7 +380,7 @@ def _labelled_lines(label: str, text: str, width: int, style: str = "") -> list[
     return [[(f" {label if index == 0 else '':<8} ", "dim"), (part, style)] for index, part in enumerate(parts)]
 
 
-def _precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+def precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     choice = config.precision_moves.get(group.name)
     default = group.precision_label(config.default_precision_of(group))
     if (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
@@ -456,10 +457,10 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     if shown_engine is not None and (sentences := engine_texts.group_engine_sentences(
             shown_engine, group, row_values.requested_precision(group))):
-        label = engine_texts.OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
+        label = OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
             shown_engine, group, row_values.requested_precision(group)) else "made"
         return [*lines, _labelled_line(label, "; ".join(sentences), width, "stale" if shown_engine.is_stale else "")]
-    source_text = _precision_source_text(session, row_values.config, group) + other_moves_text(
+    source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
     lines.append(_labelled_line("set", source_text, width, "dim"))
     return lines
@@ -507,7 +508,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
     lines += _group_engine_lines(session, row_values, group, width)
-    source_text = _precision_source_text(session, row_values.config, group) + other_moves_text(
+    source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
     lines += _labelled_lines("set", source_text, width)
     shape = row_values.model.outline.shapes.get(group.final_tensor)
@@ -546,7 +547,7 @@ def _group_engine_lines(session: Session, row_values: RowValues, group: FusionGr
         refusal_text = preview_texts.preview_refusal_text(session)
         return _labelled_lines("engine", refusal_text, width, "dim") if refusal_text else []
     style = "stale" if shown_engine.is_stale else ""
-    mark = f"{engine_texts.OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
+    mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
         shown_engine, group, row_values.requested_precision(group)) else ""
     lines: list[Line] = []
     for index, text in enumerate(

@@ -45,7 +45,7 @@ def engine_page_title(session: Session) -> str:
     shown_engine = find_shown_engine(session)
     if shown_engine is None:
         return "The FP32 engine"
-    behind_text = (f", {counted_noun_text(shown_engine.edits_behind, 'edit')} behind {config_name(session)}"
+    behind_text = (f", {counted_noun_text(shown_engine.edits_behind, 'change')} before {config_name(session)}"
                    if shown_engine.is_stale else "")
     return f"The engine of {shown_engine.name}{behind_text}"
 
@@ -57,10 +57,14 @@ def engine_page_lines(session: Session, width: int) -> list[Line]:
     if shown_engine is not None:
         lines += _engine_summary_lines(session, shown_engine, width)
     if session.results.fp32_engine is not None:
-        accuracy = session.results.fp32_engine.accuracy
-        sqnr_text = f"{_worst_sqnr_text(accuracy, False)} against ONNX Runtime: " if accuracy else ""
-        lines += _labelled_lines("FP32 engine", sqnr_text + fp32_engine_texts(session.results.fp32_engine)[0], width,
-                                 "warn" if fp32_engine_fault_text(session.results.fp32_engine) else "")
+        fp32_engine = session.results.fp32_engine
+        conclusion_text, accuracy = fp32_engine_texts(fp32_engine)[0], fp32_engine.accuracy
+        has_fault = bool(fp32_engine_fault_text(fp32_engine))
+        if accuracy:
+            sqnr_text = _worst_sqnr_text(accuracy, False)
+            conclusion_text = (f"{sqnr_text} against ONNX Runtime: {conclusion_text}" if has_fault else
+                               f"{conclusion_text}: {sqnr_text}")
+        lines += _labelled_lines("FP32 engine", conclusion_text, width, "warn" if has_fault else "")
     if shown_engine is None:
         return lines
     lines += _engine_check_lines(session, shown_engine, width)
@@ -229,7 +233,7 @@ def draw_engine_layer_chart(chart_frame: ChartFrame) -> DrawnChart:
         return missing_chart_notice(f"The layers of the engine of {shown_engine.name} were not timed. "
                                     f"{shown_engine.result.measurement_note or 'It cannot run here.'}", width)
     title_parts = [f"engine of {shown_engine.name}", shown_engine.result.builder_name, shown_engine.result.device_name]
-    behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'edit')} behind" if shown_engine.is_stale else ""
+    behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'change')} ago" if shown_engine.is_stale else ""
     return DrawnChart([
         clip_line(
             [(f" {', '.join(filter(None, title_parts))}{behind_text}", "stale" if shown_engine.is_stale else "dim")],

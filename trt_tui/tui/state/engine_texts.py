@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
@@ -17,7 +17,6 @@ from trt_tui.formatting import (
     byte_size_text,
     cell_width,
     counted_noun_text,
-    decibels_text,
     duration_text,
     engine_gap_text,
     milliseconds_text,
@@ -28,10 +27,10 @@ from trt_tui.jobs.events import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Span, shorten_middle
+from trt_tui.tui.spans import shorten_middle
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 CANNOT_RUN_TEXT = "built, cannot run here"
-OTHER_PRECISION_MARK = "≠"
 
 
 @dataclass(frozen=True)
@@ -110,18 +109,6 @@ def quantized_time_share_text(engine_result: EngineResult, quantized_type: Preci
     return percent_text(shares.get(quantized_type.label, (0, 0.0))[1] or 0.0)
 
 
-def engine_gap_span(simulated_accuracy: Accuracy | None, engine_result: EngineResult) -> Span | None:
-    """Returns the difference in dB by which an engine is worse than its simulation; None if it is unknown.
-
-    A difference above `UNEXPLAINED_GAP_DB` is marked as a warning.
-    """
-    gap = sqnr_gap_of_engine_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
-    if gap is None:
-        return None
-    return (f"{decibels_text(gap, mark='')}!", "warn") if gap > UNEXPLAINED_GAP_DB else (decibels_text(gap, mark=""),
-                                                                                         "dim")
-
-
 def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
     """Returns the conclusion from the FP32 engine about the graph, from the longest to the shortest text.
 
@@ -131,7 +118,7 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
         return [f"not built: {fp32_engine.failure_reason}", "not built"]
     accuracy = fp32_engine.accuracy
     if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_errors is None:
-        return ["FP32 engine matches ONNX Runtime"]
+        return ["matches ONNX Runtime"]
     difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
                        f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}")
     return [f"not a precision problem: {difference_text}", "not a precision problem", "FP32 engine differs"]
@@ -169,7 +156,7 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     text = implementation.precision.label if implementation.precision is not None else "precision not reported"
     if has_unrequested_precision(group, shown_engine.config, shown_engine.result.implementations):
         text += (f", {group.precision_label(built_precision)} was requested"
-                 if shown_engine.is_stale else f", asked {group.precision_label(built_precision)}")
+                 if shown_engine.is_stale else f", requested {group.precision_label(built_precision)}")
     elif requested_precision is not built_precision:
         text += f", {group.precision_label(requested_precision)} requested since"
     parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
@@ -200,7 +187,7 @@ def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], 
     if not text:
         return ""
     return f"{shown_engine.name + ': ' if shown_engine.is_stale else ''}{text}" + (
-        f" · {other_precision_count} {OTHER_PRECISION_MARK} asked" if other_precision_count else "")
+        f" · {other_precision_count} {OTHER_PRECISION_MARK} requested" if other_precision_count else "")
 
 
 def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:

@@ -8,6 +8,7 @@ from trt_tui.session.jobs import DONE, Job
 from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle
+from trt_tui.tui.state.marks import DONE_MARK, RUNNING_MARK
 
 _BAR_CELLS = 20
 """The width of a progress bar."""
@@ -81,7 +82,7 @@ def _last_job_text(session: Session) -> str:
     job = session.pending_requests.last_ended_job
     if job is None:
         return ""
-    return f"{'✓' if job.outcome == DONE else job.outcome + ':'} {job.title} {duration_text(job.duration_s)}"
+    return f"{DONE_MARK if job.outcome == DONE else job.outcome + ':'} {job.title} {duration_text(job.duration_s)}"
 
 
 def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
@@ -100,7 +101,8 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
     waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
     more_count = len(waited_for) - (listed_jobs[0] in waited_for)
     more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
-    return [[(" ⋯ ", "key"), (text, ""), *more_spans] for text in job_texts(session, listed_jobs[0], stop_key)]
+    return [[(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans]
+            for text in job_texts(session, listed_jobs[0], stop_key)]
 
 
 def jobs_line(session: Session, width: int, stop_key: str) -> Line:
@@ -125,10 +127,10 @@ def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
     progress = job.progress
     text = job_texts(session, job, stop_key)[0]
     if progress is None or not progress.total:
-        return [(" ⋯ ", "key"), (f"{text}  ", "")]
+        return [(f" {RUNNING_MARK} ", "key"), (f"{text}  ", "")]
     text_before, count, text_after = text.partition(f" {progress.done}/{progress.total}")
     full_cells = round(_BAR_CELLS * progress.done / progress.total)
-    return [(" ⋯ ", "key"), (f"{text_before}{count} ", ""), ("█" * full_cells, "plot"),
+    return [(f" {RUNNING_MARK} ", "key"), (f"{text_before}{count} ", ""), ("█" * full_cells, "plot"),
             ("░" * (_BAR_CELLS - full_cells), "rule"), (f"{text_after.removeprefix(',')}  ", "")]
 
 

@@ -12,14 +12,8 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, line_width
 from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn, sort_by_weight
 from trt_tui.tui.state.filters import FilterItem, RowFilter
-from trt_tui.tui.state.row_values import (
-    BEST_SET_MARK,
-    SHARE_BAND_LIMITS,
-    TRIED_MARK,
-    ColourMeasure,
-    RowValues,
-    build_row_values,
-)
+from trt_tui.tui.state.marks import BEST_SET_MARK, SHARE_BAND_LIMITS, TRIED_MARK
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues, build_row_values
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, TreeModel, View, VisibleRow
 
 MIN_SORT_INTERVAL_S = 1.0

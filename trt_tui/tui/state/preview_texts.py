@@ -15,6 +15,7 @@ from trt_tui.formatting import counted_noun_text
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, Span
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 _SHORT_MARKS = {STANDALONE_QDQ: "Q/DQ", BREAKS_MHA: "MHA split"}
 _MAX_LISTED_KERNELS = 12
@@ -61,7 +62,7 @@ def implementation_cell(preview: Preview, group: FusionGroup, requested_precisio
     implementation = preview.implementations.get(group.name)
     if implementation is not None and is_unrequested_precision(group, requested_precision, implementation):
         shown_precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
-        other_text = f"≠ {shown_precision.label if shown_precision is not None else '?'}"
+        other_text = f"{OTHER_PRECISION_MARK} {shown_precision.label if shown_precision is not None else '?'}"
         return (marks[0] if marks and marks[0] == NO_EFFECT else other_text, "warn")
     if marks:
         return (_SHORT_MARKS.get(marks[0], marks[0]), "warn")
@@ -95,7 +96,7 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
         group.precision_shown_by_engine(requested_precision)), group.precision_label(requested_precision)
     text = shown_precision.label if shown_precision is not None else "its kernel does not report types inside"
     if is_unrequested_precision(group, requested_precision, implementation):
-        text = f"≠ {text}, asked {requested_label}"
+        text = f"{OTHER_PRECISION_MARK} {text}, requested {requested_label}"
     parts = [f"{title}: {text}"]
     if implementation.kernel_mates:
         parts.append(
@@ -135,7 +136,7 @@ def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], conf
                       for group in groups)
     text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     return f"preview {preview.builder_text}: {text}" + (
-        f" · {other_count} ≠ asked" if other_count else "") if text else ""
+        f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else "") if text else ""
 
 
 def kernel_difference_lines(session: Session, first_config: PrecisionConfig,

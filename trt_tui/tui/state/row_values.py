@@ -25,6 +25,22 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, current_config_meets_target
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts, preview_texts
+from trt_tui.tui.state.marks import (
+    BAD_GLYPH,
+    BAND_GLYPHS,
+    BAND_LIMITS_DB,
+    BEST_SET_MARK,
+    KEPT_MARK,
+    OTHER_CHANGE_MARK,
+    OTHER_PRECISION_MARK,
+    RAISED_MARK,
+    RANGE_MARKS,
+    REDUCED_MARK,
+    SHARE_BAND_LIMITS,
+    TRIED_MARK,
+    UNKNOWN_GLYPH,
+    USER_RANGE_MARK,
+)
 from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result
 from trt_tui.tui.state.tree import TreeModel
 
@@ -38,24 +54,6 @@ class ColourMeasure(Enum):
     ENGINE = "engine"
 
 
-BAND_GLYPHS = "█▓▒░·"
-BAD_GLYPH = "!"
-UNKNOWN_GLYPH = "?"
-RAISED_MARK = BEST_SET_MARK = "↑"
-TRIED_MARK = "»"
-"""The mark of the group that a search tries next. `BEST_SET_MARK` marks the groups of the best result so far; the same
-character marks raised rows."""
-
-DIVERGENCE_MARK = "↯"
-"""The mark of the first row at which the engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""
-
-RANGE_MARKS = {"entropy": "e", "percentile": "p", "mse": "m", "minmax": "x"}
-"""The letter after a row's precision for a range method other than that of the calibration. The letter of a range set
-by hand is ``u``."""
-BARRIER_MARK = "┤"
-"""The mark of a row with a fusion barrier behind its result."""
-SHARE_BAND_LIMITS = (0.20, 0.05, 0.01, 0.002)
-BAND_LIMITS_DB = (10.0, 20.0, 30.0, 40.0)
 MAX_BAD_BAND = 2
 """The highest colour band of a bad row. The keys for bad rows move between rows of bands 0 to 2."""
 
@@ -83,8 +81,8 @@ class RowValues:
     """The values of all rows for one measure and one run, read from the session once.
 
     Attributes:
-        stale_groups: Groups whose share belongs to another config, named ``stale_config_name``; ``config_name`` is the
-            name of the displayed config.
+        stale_groups: Groups whose share belongs to another config, ``stale_config``, named ``stale_config_name``;
+            ``config_name`` is the name of the displayed config.
         partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
@@ -131,6 +129,7 @@ class RowValues:
     divergence_group: str = ""
     run_config: PrecisionConfig | None = None
     unknown_groups: frozenset[str] = frozenset()
+    stale_config: PrecisionConfig | None = None
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -251,7 +250,7 @@ class RowValues:
             return preview_texts.implementation_cell(self.preview, group, requested)
         text = engine_texts.implementation_text(self.implementations.get(group.name),
                                                 group.precision_shown_by_engine(requested))
-        return text, self.engine_text_style(text.startswith(engine_texts.OTHER_PRECISION_MARK))
+        return text, self.engine_text_style(text.startswith(OTHER_PRECISION_MARK))
 
     def config_change_marks(self, group: FusionGroup) -> str:
         """Returns the characters that mark the changes on a group: letters of its moves, and an arrow for a changed
@@ -265,7 +264,7 @@ class RowValues:
         default = self.config.default_precision_of(group)
         marks = ("" if requested_precision is Precision.FP32 else
                  RAISED_MARK if group.precision_rank(requested_precision) > group.precision_rank(default) else
-                 "↓" if group.precision_rank(requested_precision) < group.precision_rank(default) else "")
+                 REDUCED_MARK if group.precision_rank(requested_precision) < group.precision_rank(default) else "")
         move_marks = [
             find_move_letter(move) for _, move in self.config.find_moves_on_group(group) if not (
                 self.network_range_method and isinstance(move, RangeMove) and move.method == self.network_range_method)
@@ -344,7 +343,8 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            find_toggle=partial(find_toggle_result, session),
                            metric_title=session.target.column_title if session.target is not None else "SQNR",
                            is_target_met=run == "config" and current_config_meets_target(session),
-                           run_config=session.list_run_configs()[run], unknown_groups=frozenset(unknown))
+                           run_config=session.list_run_configs()[run], unknown_groups=frozenset(unknown),
+                           stale_config=last_config)
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0
     if session.is_searching and run == "config":
@@ -415,8 +415,11 @@ def find_move_letter(move: Move) -> str:
     Precision moves and fusion barriers have no letter.
     """
     if isinstance(move, RangeMove):
-        return RANGE_MARKS.get(move.method, "p" if re.fullmatch(r"p\d.*", move.method) else "u")
-    return "" if isinstance(move, (PrecisionMove, BarrierMove)) else "k" if isinstance(move, KeepMove) else "+"
+        is_percentile = re.fullmatch(r"p\d.*", move.method)
+        return RANGE_MARKS.get(move.method, RANGE_MARKS["percentile"] if is_percentile else USER_RANGE_MARK)
+    if isinstance(move, (PrecisionMove, BarrierMove)):
+        return ""
+    return KEPT_MARK if isinstance(move, KeepMove) else OTHER_CHANGE_MARK
 
 
 def _sum_scope_values(row_values: RowValues) -> None:

@@ -78,7 +78,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
 
 
 def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
-    """Returns the heights of the bars from 0 to 1, and the errors at the lowest and the highest end as texts."""
+    """Returns the bar heights from 0 to 1, and the texts of the smallest and the largest error on the axis."""
     finite = [value for value in sample_errors.values if math.isfinite(value)]
     if not finite:
         ends = [
@@ -111,7 +111,7 @@ def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is
     config_shares = session.results.get_results_or_empty(session.config).shares
     if not sample.is_complete:
         owners.append("… being measured")
-    label: Span = (" owns   ", "dim")
+    label: Span = (" shares ", "dim")
     for text in wrap_text(" · ".join(owners) or "no layer contributes to this error", chart_frame.width - 9)[:3]:
         lines.append([label, (text, "")])
         label = (" " * 8, "")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trt_tui.core.lowering.lowering_checks import reduces_precision
-from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text
+from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
-from trt_tui.core.precision import Precision
+from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,
     EXPORTED_NETWORK,
@@ -19,16 +19,11 @@ from trt_tui.formatting import (
     RUN_TITLES,
     SIMULATED_MARK,
     add_decibel_unit,
-    agreement_text,
     cell_width,
     counted_noun_text,
-    decibels_text,
-    megabytes_text,
     metric_text,
-    number_text,
     run_title,
     shorten_number_in_text,
-    worst_sample_text,
 )
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
@@ -50,17 +45,16 @@ from trt_tui.tui.spans import (
 )
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
-    OTHER_PRECISION_MARK,
     ShownEngine,
     builder_texts,
     built_column_title,
     choose_fitting_text,
-    engine_gap_span,
     find_shown_engine,
     fp32_engine_texts,
     quantized_time_share_text,
     shows_engine_layers,
 )
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 _MAX_TABLE_CELLS = 120
 """The maximum width of the summary table."""
@@ -156,12 +150,11 @@ class _SummaryTable:
     """
 
     name_width: int
-    simulated_columns: list[tuple[str, int]]
-    built_columns: list[tuple[str, int]]
+    simulated_columns: list[RunColumn]
+    built_columns: list[RunColumn]
     metric_title: str
     is_wide: bool
     target_text: str = ""
-    quantized_type: Precision = Precision.INT8
 
     @classmethod
     def fit_columns(cls, session: Session, width: int) -> _SummaryTable:
@@ -172,65 +165,135 @@ class _SummaryTable:
             accuracy is not None and accuracy.agreement is not None
             for accuracy in (session.get_run_results(run).accuracy for run in RUN_TITLES))
         metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
-        metric_columns = [(metric_title, 7)] if metric_title else []
-        shows_layers, quantized_type = is_wide and shows_engine_layers(
-            session), session.config.find_main_quantized_type(session.opened_network.outline)
-        simulated_columns = [("SQNR", 7 if is_wide else 6), ("worst sample", 13) if is_wide else ("worst", 6),
-                             *metric_columns, ("NaN/Inf", 7) if is_wide else ("bad", 4)]
+        titles = {"metric": metric_title}
+        simulated_columns = list_run_columns("simulated", titles)
+        shows_layers = is_wide and shows_engine_layers(session)
+        hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
+        built_column, *built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
+        if shows_layers:
+            quantized_type = session.config.find_main_quantized_type(session.opened_network.outline)
+            built_columns.append(RunColumn(
+                f"{quantized_type.label} time", "engine",
+                lambda engine, mark: quantized_time_share_text(engine, quantized_type), width=9))
+        if not is_wide:
+            simulated_columns, built_columns = (
+                [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
+                 for column in columns] for columns in (simulated_columns, built_columns))
         title = built_column_title(session, width < 72)
-        built_columns = [(title, max(10, cell_width(title))), *([("gap", 5)] if shows_layers else []), *metric_columns]
-        if session.builder is not None:  # an exported network has no latency and no size
-            built_columns += [("ms", 6 if is_wide else 5), ("MB", 6 if is_wide else 5),
-                              *([(f"{quantized_type.label} time", 9)] if shows_layers else [])]
+        built_columns = [replace(built_column, title=title, width=max(10, cell_width(title))), *built_columns]
         for title in ("MB", "ms", metric_title):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
-                built_columns = [column for column in built_columns if column[0] != title]
+                built_columns = [column for column in built_columns if column.title != title]
         used_cells = _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns)
         name = max(13, min(24, width - used_cells - (15 if is_wide else 6)))
         room = width - used_cells - name - 1
         target_text = session.target.description if is_wide and session.target is not None else ""
         return cls(name, simulated_columns, built_columns, metric_title, is_wide,
-                   target_text if cell_width(target_text) <= room else "", quantized_type)
+                   target_text if cell_width(target_text) <= room else "")
 
 
-def _total_columns_width(columns: list[tuple[str, int]]) -> int:
-    return sum(width + 1 for _, width in columns)
+def _total_columns_width(columns: Sequence[RunColumn]) -> int:
+    return sum(column.width + 1 for column in columns)
 
 
-def _title_cells(columns: list[tuple[str, int]]) -> Line:
-    return [(f"{title:>{width}} ", "dim") for title, width in columns]
+def _title_cells(columns: Sequence[RunColumn]) -> Line:
+    return [(f"{column.title:>{column.width}} ", "dim") for column in columns]
 
 
-def _padded_cells(spans: Iterable[Span], columns: list[tuple[str, int]]) -> Line:
+def _run_spans(run_row: RunRow, columns: Sequence[RunColumn]) -> Line:
+    """The cells of a run, a dash where nothing was measured; the narrow column of the worst sample omits its number."""
+    texts = [(column.text(run_row) or NOT_MEASURED).partition(" #" if column.title == "worst" else "\n")[0]
+             for column in columns]
+    return [(text, _cell_style(column, run_row, text)) for column, text in zip(columns, texts, strict=True)]
+
+
+def _cell_style(column: RunColumn, run_row: RunRow, text: str) -> str:
+    if text.endswith("!"):
+        return "warn"
+    if column.path in ("accuracy.worst_output", "sqnr_gap_db") or text == NOT_MEASURED or (
+            column.source == "engine" and run_row.engine is not None and run_row.engine.is_quick_build):
+        return "dim"
+    if column.path == "accuracy.nonfinite_count":
+        return "dim" if text == "0" else "bad"
+    return "bad" if text in ("NaN", "Inf") else ""
+
+
+def _padded_cells(spans: Iterable[Span], columns: Sequence[RunColumn]) -> Line:
     """Returns texts as cells of a table, each shortened or padded to the width of its column."""
-    return [(f"{shorten_number_in_text(text, width):>{width}} ", style)
-            for (text, style), (_, width) in zip(spans, columns, strict=True)]
+    return [(f"{shorten_number_in_text(text, column.width):>{column.width}} ", style)
+            for (text, style), column in zip(spans, columns, strict=True)]
 
 
 _SEPARATOR: Span = (" │ ", "rule")
-_EMPTY_SPAN: Span = (NOT_MEASURED, "dim")
 _MIN_TALL_ROWS = 34
 """The minimum height of a screen that always shows a line for FP32."""
 
 
+@dataclass(frozen=True)
+class SummaryRow:
+    """A line of the summary table.
+
+    Attributes:
+        kind: What the line shows: "titles", "fp32", a key of `RUN_TITLES`, "exported" for the exported network of the
+            run above, "engine" for the engine that was built last, "stage", or "text".
+        run: The key of the run of the config; "" if the line belongs to none.
+    """
+
+    kind: str
+    line: Line
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class SummaryColumn:
+    """A column of the summary table, from cell ``start`` up to cell ``end``.
+
+    Attributes:
+        kind: "run" for the name of the run, "simulated", "built", or "outcome".
+    """
+
+    kind: str
+    title: str
+    start: int
+    end: int
+
+
+def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
+    """Returns the columns of the summary table for a width."""
+    table = _SummaryTable.fit_columns(session, width)
+    columns = [SummaryColumn("run", "run", 0, table.name_width)]
+    for kind, run_columns in (("simulated", table.simulated_columns), ("built", table.built_columns)):
+        for run_column in run_columns:
+            start = columns[-1].end
+            columns.append(SummaryColumn(kind, run_column.title, start, start + run_column.width + 1))
+        if kind == "simulated":
+            columns[-1] = replace(columns[-1], end=columns[-1].end + len(_SEPARATOR[0]))
+    return [*columns, SummaryColumn("outcome", "outcome", columns[-1].end, width)]
+
+
 def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
+    """Returns the lines of the summary table."""
+    return [row.line for row in summary_rows(session, width, height)]
+
+
+def summary_rows(session: Session, width: int, height: int = 40) -> list[SummaryRow]:
     """Returns the summary table: titles, then a line for FP32, FP16, INT8 and the current config.
 
     The FP32 line is omitted if there is no room and no problem to report. Further lines show the last built engine, and
     the exported network if the file's own network cannot be exported unchanged.
     """
     if session.outline is None:
-        return [[]] * 4
+        return [SummaryRow("text", [])] * 4
     table = _SummaryTable.fit_columns(session, width)
     reference_text = f" vs {session.reference_name}"
-    lines: list[Line] = [[(pad_or_shorten(reference_text, table.name_width), "dim"),
-                          *_title_cells(table.simulated_columns), _SEPARATOR, *_title_cells(table.built_columns),
-                          (f" {table.target_text}", "dim@do('target')")]]
+    rows = [SummaryRow("titles", [(pad_or_shorten(reference_text, table.name_width), "dim"),
+                                  *_title_cells(table.simulated_columns), _SEPARATOR,
+                                  *_title_cells(table.built_columns), (f" {table.target_text}", "dim@do('target')")])]
     engine = session.results.fp32_engine
     if session.opened_network.reference is not None or table.is_wide and height >= _MIN_TALL_ROWS or (
             engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine))):
-        lines.append(clip_line(_fp32_run_line(session, table), width))
+        rows.append(SummaryRow("fp32", clip_line(_fp32_run_line(session, table), width)))
     is_target_met = current_config_meets_target(session)
 
     def build_run_line(title: Span, accuracy: Accuracy | None, built_cells: Line) -> Line:
@@ -238,10 +301,10 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         return [(pad_or_shorten(f" {text}", table.name_width), style), *_accuracy_cells(accuracy, table), _SEPARATOR,
                 *built_cells]
 
-    def add_line(line: Line, accuracy: Accuracy | None, outcomes: Mapping[RunKind, TargetOutcome] | None,
-                 dim_failures: bool = False) -> None:
+    def add_row(kind: str, line: Line, accuracy: Accuracy | None, outcomes: Mapping[RunKind, TargetOutcome] | None,
+                dim_failures: bool = False) -> None:
         outcome_spans = _target_outcome_spans(session, accuracy, outcomes, width - line_width(line), dim_failures)
-        lines.append(clip_line([*line, *outcome_spans], width))
+        rows.append(SummaryRow(kind, clip_line([*line, *outcome_spans], width), run))
 
     for run in RUN_TITLES:
         results, config = session.get_run_results(run), session.list_run_configs()[run]
@@ -254,22 +317,25 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
                               _engine_cells(shown_engine, results.accuracy, table) if has_engine_cells else
                               _exported_run_cells(results.exported_run, table))
         if results.accuracy is not None and not reduces_precision(session.outline, config):
-            lines.append(clip_line([*line, (" all in FP32"[:width - line_width(line)], "dim")], width))
+            line = [*line, (" all in FP32"[:width - line_width(line)], "dim")]
+            rows.append(SummaryRow(run, clip_line(line, width), run))
         else:
-            add_line(line, results.accuracy, session.config_target_outcomes(config), is_target_met and run != "config")
+            add_row(run, line, results.accuracy, session.config_target_outcomes(config),
+                    is_target_met and run != "config")
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]
             fresh_engine = ShownEngine(old_engine.result, old_engine.config, name)
             line = build_run_line((choose_fitting_text(texts, table.name_width - 1), "dim"), accuracy,
                                   _engine_cells(fresh_engine, accuracy, table))
-            add_line(line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
-        if (accuracy := results.exported_accuracy) is not None:
+            add_row("engine", line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
+        if (accuracy := results.get_accuracy(RunKind.TYPED_NETWORK)) is not None:
             line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
-            add_line(line, accuracy, None)
+            add_row("exported", line, accuracy, None)
     if table.is_wide and height >= _MIN_TALL_ROWS:
-        lines += [clip_line([(f" {text}", "dim")], width) for text in outcome_reason_lines(session)]
-    return [*lines, *_stage_lines(session, table, width, height)]
+        rows += [SummaryRow("text", clip_line([(f" {text}", "dim")], width))
+                 for text in outcome_reason_lines(session)]
+    return [*rows, *(SummaryRow("stage", line) for line in _stage_lines(session, table, width, height))]
 
 
 _RESERVED_ROWS = 21
@@ -342,8 +408,8 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
     else:
         metric = metric_text(next(iter(session.results.reference_metric.values()),
                                   None)) if session.metric_name else NOT_MEASURED
-        line += [(f"{metric:>{width}} ", "") if title == table.metric_title else (f"{NOT_MEASURED:>{width}} ", "dim")
-                 for title, width in table.simulated_columns]
+        line += [(f"{metric:>{column.width}} ", "") if column.title == table.metric_title else
+                 (f"{NOT_MEASURED:>{column.width}} ", "dim") for column in table.simulated_columns]
     shown_engine = ShownEngine(engine, session.config, FP32_TITLE) if engine is not None else None
     line += [_SEPARATOR, *_engine_cells(shown_engine, None, table)]
     if engine is not None and not engine.failure_reason and not fp32_engine_fault_text(engine):
@@ -353,61 +419,33 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
 
 def _accuracy_cells(accuracy: Accuracy | None, table: _SummaryTable, is_simulated: bool = True) -> Line:
     """Returns the error cells of a run, with a mark on simulated values."""
-    mark = SIMULATED_MARK if is_simulated else ""
-    if accuracy is None:
-        return _padded_cells([_EMPTY_SPAN] * len(table.simulated_columns), table.simulated_columns)
-    sample = accuracy.worst_output[1] if accuracy.worst_output else None
-    spans = [worst_sqnr_span(accuracy, is_simulated)]
-    if sample is None or sample.worst_index is None:
-        spans.append(_EMPTY_SPAN)
-    elif table.is_wide:
-        spans.append((worst_sample_text(sample.worst_index, sample.worst_sqnr_db, mark), "dim"))
-    else:
-        spans.append((decibels_text(sample.worst_sqnr_db, nan=sample.worst_sqnr_db is None, mark=mark), "dim"))
-    if table.metric_title:
-        spans.append(_metric_span(accuracy, mark))
-    spans.append((str(accuracy.nonfinite_count) if accuracy.nonfinite_count < 1e5 else number_text(
-        float(accuracy.nonfinite_count)), "bad" if accuracy.nonfinite_count else "dim"))
-    return _padded_cells(spans, table.simulated_columns)
-
-
-def _metric_span(accuracy: Accuracy, simulated_mark: str) -> Span:
-    if accuracy.headline_metric is not None:
-        return (metric_text(accuracy.headline_metric, simulated_mark), "")
-    if accuracy.agreement is not None:
-        return (agreement_text(accuracy.agreement, simulated_mark), "")
-    return _EMPTY_SPAN
+    run_row = RunRow(accuracy, SIMULATED_MARK if is_simulated else "")
+    return _padded_cells(_run_spans(run_row, table.simulated_columns), table.simulated_columns)
 
 
 def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: _SummaryTable) -> Line:
     """Returns the cells of a built engine, padded to their columns."""
+    columns = table.built_columns
     if shown_engine is None:
-        return _built_cells({}, table)
-    engine, accuracy, first_title = shown_engine.result, shown_engine.result.accuracy, table.built_columns[0][0]
-    size_text = megabytes_text(engine.engine_bytes) if engine.engine_bytes is not None else NOT_MEASURED
+        return _padded_cells(_run_spans(RunRow(), columns), columns)
+    engine, accuracy = shown_engine.result, shown_engine.result.accuracy
     if accuracy is None:
-        size_columns = [column for column in table.built_columns if column[0] == "MB"]
-        text_width = _total_columns_width([
-            column for column in table.built_columns if column[0] in (first_title, "gap", table.metric_title, "ms")
-        ]) - 1
+        size_columns = [column for column in columns if column.title == "MB"]
+        text_width = _total_columns_width([column for column in columns if column.source != "engine"
+                                           or column.title == "ms"]) - 1
         texts = ("not built",) if engine.failure_reason else (CANNOT_RUN_TEXT, "cannot run here", "cannot run")
         shown_text = shorten_middle(choose_fitting_text(texts, text_width), text_width)
-        return justify_line([(f"{shown_text:>{text_width}} ", "dim"),
-                             *_padded_cells([(size_text, "")] * len(size_columns), size_columns)],
-                            _total_columns_width(table.built_columns))
-    value, style = worst_sqnr_span(accuracy, is_simulated=False)
+        sizes = [(column.text(RunRow(engine=engine)) or NOT_MEASURED, "") for column in size_columns]
+        return justify_line([(f"{shown_text:>{text_width}} ", "dim"), *_padded_cells(sizes, size_columns)],
+                            _total_columns_width(columns))
+    gap_db = sqnr_gap_of_engine_db(engine.select_comparable_simulation(simulated_accuracy), accuracy)
+    spans = _run_spans(RunRow(accuracy, engine=engine, sqnr_gap_db=gap_db), columns)
     if not engine.is_built_as_requested:
-        value, style = f"{OTHER_PRECISION_MARK}{value}", "warn"
-    spans_by_title = {
-        first_title: (value, style), table.metric_title: _metric_span(accuracy, ""),
-        "gap": engine_gap_span(simulated_accuracy, engine) or _EMPTY_SPAN,
-        "MB": ("quick", "dim") if engine.is_quick_build else (size_text, "dim" if engine.engine_bytes is None else "")
-    }
-    if engine.latency_ms is not None:
-        spans_by_title["ms"] = (number_text(engine.latency_ms[0]), "dim" if engine.is_quick_build else "")
-    if text := quantized_time_share_text(engine, table.quantized_type):
-        spans_by_title[f"{table.quantized_type.label} time"] = (text, "")
-    return _built_cells(spans_by_title, table)
+        spans[0] = f"{OTHER_PRECISION_MARK}{spans[0][0]}", "warn"
+    if engine.is_quick_build:
+        spans = [("quick", "dim") if column.title == "MB" else span
+                 for span, column in zip(spans, columns, strict=True)]
+    return _padded_cells(spans, columns)
 
 
 def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) -> Line:
@@ -415,14 +453,7 @@ def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) 
     accuracy = exported_run.accuracy if exported_run is not None else None
     if accuracy is None:
         return justify_line([(" not executed", "dim")], _total_columns_width(table.built_columns))
-    return _built_cells({table.built_columns[0][0]: worst_sqnr_span(accuracy, is_simulated=False),
-                         table.metric_title: _metric_span(accuracy, "")}, table)
-
-
-def _built_cells(spans_by_title: Mapping[str, Span], table: _SummaryTable) -> Line:
-    """Returns the cells of the columns for built values, with a dash for each missing value."""
-    return _padded_cells((spans_by_title.get(title, _EMPTY_SPAN) for title, _ in table.built_columns),
-                         table.built_columns)
+    return _padded_cells(_run_spans(RunRow(accuracy), table.built_columns), table.built_columns)
 
 
 def _target_outcome_spans(session: Session, accuracy: Accuracy | None,

@@ -24,11 +24,11 @@ from trt_tui.tui.config_status import config_name, meets_target, target_value_sp
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, clip_line
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.state.marks import BEATEN_GLYPH, CURSOR_GLYPH, ESTIMATED_GLYPH, FRONT_GLYPH
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.text_plots import PlotAxis, PlotPoint, scatter_lines
 from trt_tui.tui.state.tree import TreeModel
 
-FRONT_GLYPH, BEATEN_GLYPH, ESTIMATED_GLYPH, CURSOR_GLYPH = "●", "○", "+", "◆"
 _GLYPH_LEGEND = f"{FRONT_GLYPH} no config is better in both   {BEATEN_GLYPH} beaten   {CURSOR_GLYPH} cursor"
 _DETAIL_LINES = 6
 _MAX_SQNR_GAP_DB = 30.0

@@ -10,8 +10,9 @@ from textual.strip import Strip
 from trt_tui.core.network.blocks import BlockMatrix
 from trt_tui.formatting import escape_hidden_characters, pad_left
 from trt_tui.tui.spans import Line, line_width, pad_or_shorten
-from trt_tui.tui.state.row_values import RAISED_MARK, RowValues, block_cell_span, block_precisions_text, legend_text
-from trt_tui.tui.widgets.lines import StyledStrips
+from trt_tui.tui.state.marks import RAISED_MARK
+from trt_tui.tui.state.row_values import RowValues, block_cell_span, block_precisions_text, legend_text
+from trt_tui.tui.widgets.lines import RIGHT_BUTTON, StyledStrips
 
 
 class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
@@ -19,6 +20,9 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
 
     class Moved(Message):
         """A message that the cursor of the heat map moved to another cell."""
+
+    class ExplanationRequested(Message):
+        """A message that the user asked for an explanation of the cell under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._span_styles = {}
@@ -167,7 +171,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
             self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the clicked cell or role label."""
+        """Moves the cursor to the clicked cell or role label. A right click also explains the cell."""
         if self.blocks is None:
             return
         role = event.y + self.scroll_offset.y - 1
@@ -175,3 +179,6 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
             column = self._first_column + (event.x - self._label_width - 3) // self._cell_width
             column = -1 if event.x < self._label_width + 3 else column
             self.move_cursor(role - self.role_index, min(column, len(self.blocks.columns) - 1) - self.column_index)
+            if event.button == RIGHT_BUTTON:
+                self.focus()
+                self.post_message(self.ExplanationRequested())

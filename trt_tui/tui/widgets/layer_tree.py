@@ -10,10 +10,17 @@ from textual.strip import Strip
 
 from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.tui.spans import Line, shorten_distinctly
-from trt_tui.tui.state.columns import ColumnWidths, build_row_cells, fit_columns, layer_row_line, row_name_width
+from trt_tui.tui.state.columns import (
+    ColumnWidths,
+    build_row_cells,
+    find_column_at,
+    fit_columns,
+    layer_row_line,
+    row_name_width,
+)
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
-from trt_tui.tui.widgets.lines import StyledStrips
+from trt_tui.tui.widgets.lines import RIGHT_BUTTON, StyledStrips
 
 
 class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
@@ -30,6 +37,13 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
 
     class Opened(Message):
         """A message that the row under the cursor was double-clicked."""
+
+    class ExplanationRequested(Message):
+        """A message that the user asked for an explanation of the value of the current row in a column."""
+
+        def __init__(self, column_id: str) -> None:
+            super().__init__()
+            self.column_id = column_id
 
     def __init__(self, *, id: str | None = None) -> None:
         self._span_styles = {}
@@ -111,7 +125,8 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
 
     @property
     def row_width(self) -> int:
-        """The width of a row in cells, without the scrollbar, which would cover the question mark of an outcome."""
+        """The width of a row in cells. The scrollbar is not part of the width: it would cover the last mark of a row.
+        """
         return self.scrollable_content_region.width
 
     @property
@@ -182,11 +197,15 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the clicked row; a double click also opens or closes the row."""
+        """Moves the cursor to the clicked row. A double click also opens or closes the row, and a right click explains
+        the clicked value."""
         if not self.rows:
             return
         index = event.y + self.scroll_offset.y
         if index < len(self.rows):
             self.move_cursor_to(index)
-            if event.chain == 2:
+            if event.button == RIGHT_BUTTON and self._row_values is not None:
+                columns = fit_columns(self.row_width, self._row_values.has_engines)
+                self.post_message(self.ExplanationRequested(find_column_at(columns, event.x).id))
+            elif event.chain == 2:
                 self.post_message(self.Opened())

@@ -6,6 +6,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -60,6 +61,9 @@ class StyledStrips(Widget):
         super().notify_style_update()
 
 
+RIGHT_BUTTON = 3
+"""The mouse button that asks for an explanation, as Textual numbers it. The left button selects, sorts and opens."""
+
 WHEEL_LINES = 3
 """The number of lines that one turn of the mouse wheel scrolls."""
 
@@ -71,6 +75,20 @@ class Lines(StyledStrips):
     Attributes:
         top_line: The number of lines above the first visible line.
     """
+
+    class ExplanationRequested(Message):
+        """A message that the user asked for an explanation of the text at a cell.
+
+        Attributes:
+            pane: The clicked block of lines.
+            text: The line as it is drawn.
+            x: The cell in the line.
+            y: The index of the line in the block.
+        """
+
+        def __init__(self, pane: "Lines", text: str, x: int, y: int) -> None:
+            super().__init__()
+            self.pane, self.text, self.x, self.y = pane, text, x, y
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
         self._span_styles = {}
@@ -125,13 +143,19 @@ class Lines(StyledStrips):
         return self.make_strip(self.get_drawn_line(y), self.size.width)
 
     async def on_click(self, event: events.Click) -> None:
-        """Performs the action of the clicked text, if the style of its span names an action."""
-        end = 0
-        for text, name in self.get_drawn_line(event.y):
+        """Performs the action of the clicked text, if the style of its span names an action.
+
+        A click on other text, and a right click on any text, asks for an explanation.
+        """
+        end, line = 0, self.get_drawn_line(event.y)
+        for text, name in line:
             end += cell_width(escape_hidden_characters(text))
             if event.x < end:
-                if action := name.partition("@")[2]:
+                if (action := name.partition("@")[2]) and event.button != RIGHT_BUTTON:
                     await self.run_action(f"screen.{action}")
+                else:
+                    line_text = "".join(escape_hidden_characters(text) for text, _ in line)
+                    self.post_message(self.ExplanationRequested(self, line_text, event.x, event.y + self.top_line))
                 return
 
 

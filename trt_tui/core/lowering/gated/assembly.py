@@ -1,4 +1,4 @@
-"""Assembly of a gated graph: inputs, the reference branch, the gated branch in its order, and error sums."""
+"""The assembly of a gated graph from inputs, the reference branch, the gated test branch and error sums."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,14 +23,14 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 
 _MAX_KEPT_WEIGHT_BYTES = 1 << 28
-"""Weights up to this size are kept for one feed more than the last."""
+"""The maximum size of weights of which two feeds are kept instead of one."""
 
 
 def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
-    """Groups and loose layers, each after everything it reads.
+    """Returns fusion groups and ungrouped layers, each after everything that it reads.
 
     Raises:
-        TrtTuiError: groups wait for each other.
+        TrtTuiError: the groups depend on each other in a cycle.
     """
     units = {layer.name: network.find_group(layer.name) or layer for layer in network.layers}
     order: list[FusionGroup | Layer] = []
@@ -55,7 +55,7 @@ def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
 
 
 def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Layer) -> Iterable[str]:
-    """Layers outside a unit that compute what it reads."""
+    """Yields the layers outside a group or layer that compute its inputs."""
     layer_names = (*group_or_layer.layers,
                    *group_or_layer.shape_layers) if isinstance(group_or_layer, FusionGroup) else (group_or_layer.name, )
     own = set(layer_names)
@@ -88,26 +88,27 @@ def build_gated_graph(
     compared_tensors: Sequence[ComparedTensor] = (),
     mask_axes: Mapping[str, tuple[bool, ...]] | None = None,
 ) -> GatedGraph:
-    """Builds a gated graph.
+    """Builds the gated graph of a network.
 
     Args:
-        float_types: The float precisions below FP32 that groups can be given.
-        boundary_types: What may surround layers that read codes.
-        quantized_types: The precisions of these.
-        outputs: Tensors to yield from each branch; the network's outputs by default.
-        with_reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
-        with_isolated: Add each measured group with its inputs taken from the reference, and its sums; needs
-        ``with_reference``.
-        measured_groups: Groups to take sums at; all that can be simulated by default.
-        editable_constants: Scales and biases that moves change are fed; see `GatedFeatures`.
-        norm_operators: Decomposed normalisations can be run as the operator rounds.
-        gates_as_data: Gates are data, with no control flow; sums are not finite where tensors are not, and what FP16
-            cannot hold is always counted.
-        compared_tensors: What is compared in the graph with a reference that is fed; with ``gates_as_data`` only.
-        mask_axes: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
+        float_types: The float precisions below FP32 that groups can have.
+        boundary_types: The float types that can surround quantized layers.
+        quantized_types: The quantized types that layers can have, and TF32.
+        outputs: Tensors that each branch returns; by default the outputs of the network.
+        with_reference: Adds the FP32 branch and the sums of the accumulated error at each measured group.
+        with_isolated: Adds each measured group with its inputs from the reference, and its sums; needs
+            ``with_reference``.
+        measured_groups: Groups whose errors are summed; by default all that can be simulated.
+        editable_constants: Makes scales and biases that moves change inputs of the graph; see `GatedFeatures`.
+        norm_operators: Lets decomposed normalisations be computed with the roundings of the operator.
+        gates_as_data: Makes gates data instead of control flow. Sums are not finite if tensors are not, and values that
+            FP16 cannot represent are always counted.
+        compared_tensors: Tensors that are compared in the graph with a reference input; only with ``gates_as_data``.
+        mask_axes: The axes of the presence mask, an input of the graph, by the name of the tensor whose sums it
+            restricts.
 
     Raises:
-        TrtTuiError: groups wait for each other.
+        TrtTuiError: the groups depend on each other in a cycle.
     """
     if with_isolated and not with_reference:
         raise ValueError("the isolated branch reads the reference")
@@ -121,13 +122,13 @@ def build_gated_graph(
     inputs = GraphInputs(emitter, features, gates_as_data=gates_as_data)
     flow = (DataFlowEmitter if gates_as_data else ControlFlowEmitter)(emitter, inputs, RoundingEmitter(emitter))
     for layer in network.layers:
-        # Without a reference shape arithmetic follows the test branch's tensors.
+        # Without a reference branch, shape arithmetic uses the tensors of the test branch.
         if with_reference or layer.kind is LayerKind.CONSTANT:
             emitter.copy_layer(layer, emitter.values, emitter.nodes,
                                f"{'ref' if with_reference else 'shared'}/{layer.name}")
     test_tensors = _emit_test_branch(emitter, flow, frozenset(outputs))
     for tensor, factors in inputs.channel_factors.items():
-        if tensor in test_tensors:  # errors are taken in the network's own units
+        if tensor in test_tensors:  # errors are measured in the units of the network
             test_tensors[tensor] = flow.rounding.scale_channels("Mul", test_tensors[tensor], factors, emitter.nodes)
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
@@ -183,7 +184,7 @@ def build_gated_graph(
 
 
 def _emit_true_fraction(emitter: NodeEmitter, mask: ir.Value) -> ir.Value:
-    """How much of a mask is true, of one: float64."""
+    """Returns the fraction of true elements of a mask, float64."""
     numbers = emitter.add_operator(emitter.nodes, "Cast", [mask], "present/numbers", to=int(ir.DataType.DOUBLE))
     return emitter.add_operator(emitter.nodes, "ReduceMean", [numbers], "present/share", keepdims=0)
 
@@ -195,13 +196,13 @@ def _add_network_inputs(emitter: NodeEmitter) -> None:
         emitter.values[value_name(value)] = copy
         emitter.inputs.append(copy)
     for name, value in graph.initializers.items():
-        assert value.const_value is not None  # as of every initializer that is no input
+        assert value.const_value is not None  # initializers among the inputs were removed
         emitter.values[name] = emitter.add_shared_constant(name, value.const_value)
 
 
 def _emit_test_branch(emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter,
                       requested_outputs: frozenset[str]) -> dict[str, ir.Value]:
-    """The gated branch; returns its tensors by the network's names."""
+    """Emits the gated test branch; returns its tensors by their names in the network."""
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static_tensors
     test_tensors = {name: value for name, value in emitter.values.items() if name in shared}

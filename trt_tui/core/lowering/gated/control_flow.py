@@ -1,7 +1,7 @@
-"""Gates as control flow: each group stands in an ``If`` whose branches compute it in one float precision each.
+"""Gates as control flow: each fusion group is an ``If`` whose branches compute it in one float precision each.
 
-On CPUs a branch that is not taken costs nothing, which makes this the faster form there. Whether an activation passes
-through Q and DQ, and whether it is rounded before, are further ``If`` nodes inside of a branch.
+On CPUs a branch that is not taken costs nothing, which makes this the faster form there. Further ``If`` nodes inside a
+branch decide if an activation passes through Q and DQ, and if it is rounded before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 
 EmitFunction = Callable[[Nodes], ir.Value]
-"""Emits nodes into a graph and returns what it computed."""
+"""A function that emits nodes into a graph and returns the value that they compute."""
 
 
 class ControlFlowEmitter:
-    """Emits groups with their gates."""
+    """An emitter of fusion groups whose gates are ``If`` nodes."""
 
     def __init__(self, emitter: NodeEmitter, graph_inputs: GraphInputs, rounding: RoundingEmitter) -> None:
         self.emitter = emitter
@@ -38,7 +38,7 @@ class ControlFlowEmitter:
 
     def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
                    requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
-        """Emits a group that has gates into the main graph; returns the tensors wanted of it."""
+        """Emits a gated fusion group into the main graph; returns the requested tensors of the group."""
         reduced = self._build_reduced_precision_graph(
             group, dict.fromkeys(self.inputs.operand_types[group.name], values_by_tensor), requested_tensors)
         fp32 = self._build_precision_branch(group, values_by_tensor, requested_tensors, Precision.FP32)
@@ -49,10 +49,11 @@ class ControlFlowEmitter:
     def emit_reduced_precision_group(
             self, group: FusionGroup,
             values_by_boundary_type: Mapping[Precision, Mapping[str, ir.Value]]) -> tuple[ir.Value, Nodes]:
-        """The tail of a group that has gates, in whatever is asked below FP32, and the nodes that compute it.
+        """Returns the final tensor of a gated group in its requested precision below FP32, and the nodes that compute
+        it.
 
         Args:
-            values_by_boundary_type: The tensors it reads, none of them rounded, by the float type of its results.
+            values_by_boundary_type: The tensors that the group reads, unrounded, by boundary type.
         """
         reduced = self._build_reduced_precision_graph(group, values_by_boundary_type, (group.final_tensor, ),
                                                       inputs_may_be_rounded=False)
@@ -66,11 +67,11 @@ class ControlFlowEmitter:
                                                                                                           ir.Value]],
                                        requested_tensors: Sequence[str],
                                        inputs_may_be_rounded: bool = True) -> ir.Graph:
-        """The group in whatever is asked below FP32.
+        """Builds the graph of a fusion group in any of its precisions below FP32; its gates select one.
 
         Args:
-            values_by_boundary_type: The tensors it reads, by the float type of its results.
-            inputs_may_be_rounded: What it reads may have values of that type already, as the gates say.
+            values_by_boundary_type: The tensors that the group reads, by boundary type.
+            inputs_may_be_rounded: True if the inputs may already have values of the boundary type, as the gates state.
         """
         gates = self.inputs.gates[group.name]
         result: ir.Graph | None = None
@@ -97,7 +98,7 @@ class ControlFlowEmitter:
                 branch = self._build_if_graph(gates["operator"], norm_branch, branch, requested_tensors, group.name)
             result = branch if result is None else self._build_if_graph(gates[boundary_type.value], branch, result,
                                                                         requested_tensors, group.name)
-        assert result is not None  # a group that has gates has a form
+        assert result is not None  # a gated group has at least one precision below FP32
         return result
 
     def _build_if_graph(self, gate: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
@@ -115,7 +116,7 @@ class ControlFlowEmitter:
 
     def select_by_gate(self, gate: ir.Value, emit_then_value: EmitFunction, emit_else_value: EmitFunction, tensor: str,
                        nodes: Nodes) -> ir.Value:
-        """One of two values that stand for a tensor."""
+        """Emits an ``If`` that returns one of two values for a tensor."""
         graphs = []
         for emit in (emit_then_value, emit_else_value):
             inner: Nodes = []
@@ -126,7 +127,6 @@ class ControlFlowEmitter:
 
     def _build_file_precision_graph(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
                                     requested_tensors: Sequence[str]) -> ir.Graph:
-        """The group as the file has it."""
         source_model = self.emitter.network.source_model
         assert source_model is not None, "a group has this form where the file has precisions"
         branch = FilePrecisionBranch(self._qdq_emitter, source_model, group, values_by_tensor)
@@ -138,7 +138,7 @@ class ControlFlowEmitter:
                                 type_gates: Mapping[Precision, ir.Value | None] | None = None,
                                 allow_floats: bool = True, already_rounded_gate: ir.Value | None = None,
                                 already_rounded: bool = False, norm: Normalisation | None = None) -> ir.Graph:
-        """The group with results in one float precision; arguments as `_PrecisionBranch` has them."""
+        """Builds the graph of a fusion group for one boundary type; the arguments are those of `_PrecisionBranch`."""
         branch = _PrecisionBranch(self, group, values_by_tensor, requested_tensors, boundary_type, type_gates=type_gates
                                   or {}, allow_floats=allow_floats, already_rounded_gate=already_rounded_gate,
                                   already_rounded=already_rounded, norm=norm)
@@ -148,14 +148,15 @@ class ControlFlowEmitter:
 
 
 class _PrecisionBranch:
-    """The group with results in one float precision, as the body of an ``If`` that reads outer tensors.
+    """A fusion group with one boundary type, as the body of an ``If`` that reads outer tensors; implements `GroupBody`.
 
     Args:
-        type_gates: What the sites' activations are read as, each where its gate is true, or always.
-        allow_floats: They are read as floats where no gate is true; else as the last of these codes.
-        already_rounded_gate: Where this is true they have the precision's values already.
-        already_rounded: What comes from outside has the precision's values already.
-        norm: The normalisation that is computed by its operator.
+        type_gates: The types that activations at Q/DQ sites can be converted to, each with its gate; None for always.
+        allow_floats: True if activations stay floats when no gate is true. If False, they are converted to the last of
+            the types.
+        already_rounded_gate: A gate that is true if the activations already have values of the boundary type.
+        already_rounded: True if all inputs of the group already have values of the boundary type.
+        norm: The normalisation that is computed by its operator; None if there is none.
     """
 
     def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
@@ -170,7 +171,7 @@ class _PrecisionBranch:
         self._reduces_precision = boundary_type is not Precision.FP32
         self._type_gates, self._allows_floats, self._already_rounded_gate, self._is_already_rounded = (
             type_gates, allow_floats, already_rounded_gate, already_rounded)
-        self._types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}  # what each is read as
+        self._types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}  # types by layer input
         for quantized_type in type_gates:
             for site in rulebook.operand_qdq_sites(group, quantized_type):
                 layer_input = site.layer, site.index
@@ -180,14 +181,15 @@ class _PrecisionBranch:
         self._sums_gate = flow.inputs.gates[group.name].get("sums") if boundary_type is Precision.FP16 else None
         self._produced_tensors: set[str] = set()
         self._rounded_tensors: set[str] = set(
-            group.inputs) if already_rounded else set()  # tensors that have the precision's values
+            group.inputs) if already_rounded else set()  # tensors with values of the boundary type
         self.group = group
         self.branch_tensors = BranchTensors(values_by_tensor)
         self.nodes: Nodes = []
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """The tensor quantized at a site, rounded where it comes from outside, or as it is."""
+        """Returns the input quantized if it is a Q/DQ site, rounded if it is computed outside the group, or unchanged.
+        """
         outside = tensor not in self._produced_tensors
         quantized_types = self._types_by_input.get((layer.name, input_index), ())
         if quantized_types:
@@ -209,7 +211,7 @@ class _PrecisionBranch:
         return value
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Rounds a layer's results where its operator can yield values that the precision does not have."""
+        """Rounds the results of a layer if its operator can return values that the precision cannot represent."""
         self._produced_tensors.update(tensor for tensor in layer.outputs if tensor)
         if not self._reduces_precision:
             return
@@ -235,7 +237,10 @@ class _PrecisionBranch:
             self._rounded_tensors.add(tensor)
 
     def _round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
-        """A result rounded to the branch's type, as often as a sum in FP16 is if the group's gate asks for that."""
+        """Returns a result rounded to the boundary type.
+
+        If the gate of the group requests FP16 accumulation, the roundings of the accumulator are added.
+        """
         flow, gate = self._flow, self._sums_gate
         if gate is None or rounding_count == 1:
             return flow.rounding.round_to_precision(value, self._boundary_type, self.nodes)
@@ -251,7 +256,8 @@ class _PrecisionBranch:
 
     def _add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int,
                                  gate: ir.Value) -> ir.Value:
-        """A sum with a bias: where the group's gate asks for sums in FP16, the bias is added behind their rounding."""
+        """Returns a sum of products with a bias; if its gate requests FP16 accumulation, the bias is added after the
+        rounding."""
         flow, bias = self._flow, node.inputs[bias_index]
         assert bias is not None, "a layer that has a port for a bias reads one"
         self.nodes.remove(node)
@@ -272,7 +278,8 @@ class _PrecisionBranch:
 
     def _quantize_input(self, value: ir.Value, tensor: str, boundary_type: Precision,
                         quantized_types: Sequence[Precision]) -> ir.Value:
-        """An activation rounded to the surrounding type, and to what its gates say of some codes."""
+        """Returns an activation rounded to the boundary type and converted to the quantized type that its gates select.
+        """
         flow, scale = self._flow, self._flow.inputs.scales.get((self.group.name, tensor))
         rounds, already_rounded_gate = boundary_type is not Precision.FP32, self._already_rounded_gate
 
@@ -297,7 +304,7 @@ class _PrecisionBranch:
                 nodes)
 
         def emit_choice_of_types(candidate_types: Sequence[Precision], nodes: Nodes) -> ir.Value:
-            """Of some codes what its gate says, else floats."""
+            """Emits the conversion to the candidate type whose gate is true, or else to floats."""
             if not candidate_types:
                 return emit_rounded_value(nodes)
             gate = self._type_gates[candidate_types[0]]

@@ -1,4 +1,7 @@
-"""Sums at the groups with no control flow: every row is taken in one way, and is not finite where a tensor is not."""
+"""Error sums of fusion groups without control flow, for gated graphs whose gates are data.
+
+Every row is computed in the same way, and is not finite if a tensor is not.
+"""
 
 from collections.abc import Mapping
 
@@ -13,9 +16,10 @@ from trt_tui.core.network.layers import FusionGroup
 
 
 class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
-    """Emits the sums of groups' tails against the reference, in float64, what FP16 cannot hold always counted.
+    """An emitter of error sums in float64 without control flow; values that FP16 cannot represent are always counted.
 
-    Tensors keep their shapes: on a GPU the maximum of a long row is slow, and that of one axis after the other is not.
+    Tensors keep their shapes, because on a GPU the maximum of a long row is slower than reductions of one axis after
+    the other.
     """
 
     def __init__(self, emitter: NodeEmitter, flow: DataFlowEmitter, presence_masks: Mapping[str, ir.Value],
@@ -24,14 +28,14 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         self._flow = flow
 
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        """The row of a group whose inputs come from the reference; no error where no gate of it is open."""
+        """Implements `ErrorSumsEmitter._emit_isolated_error_row`; the errors are 0 if no gate of the group is true."""
         emitter, nodes, flow = self._emitter, self._emitter.nodes, self._flow
         exact = self._concatenate_exact_columns(self._get_reference_sums(group.final_tensor), nodes)
         gates = [gate for kind, gate in flow.inputs.gates.get(group.name, {}).items() if kind != "operator"]
         if not gates:
             return exact
         data_flow = DataFlowEmitter(emitter, flow.inputs,
-                                    flow.rounding)  # it reads nothing of what the test branch has rounded
+                                    flow.rounding)  # must not reuse rounded values of the test branch
         isolated_value = data_flow.emit_group(group, self._prepare_reference_inputs(group),
                                               (group.final_tensor, ))[group.final_tensor]
         isolated_value = flow.rounding.scale_channels("Mul", isolated_value,
@@ -46,7 +50,8 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         return row
 
     def _prepare_reference_inputs(self, group: FusionGroup) -> Mapping[str, ir.Value]:
-        """The reference's tensors as the target holds those that the group reads, as its gates say."""
+        """Returns the reference tensors that a group reads as the target stores them: channels scaled, masks clamped by
+        gates."""
         flow, emitter = self._flow, self._emitter
         scope = BranchTensors(emitter.values)
         for tensor in group.inputs:
@@ -77,7 +82,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         self._emitter.nodes.extend(nodes)
         return counts
 
-    # -- pieces -------------------------------------------------------------------------------------------------
+    # -- columns ------------------------------------------------------------------------------------------------
 
     def _get_column_of_zeros(self) -> ir.Value:
         return self._emitter.get_array_constant(np.zeros(1, np.float64), "none/double")

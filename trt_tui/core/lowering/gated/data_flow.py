@@ -1,10 +1,10 @@
-"""Gates as data: every group is computed once, and a ``Where`` chooses between a tensor and its rounded self.
+"""Gates as data: every fusion group is computed once, and a ``Where`` selects a tensor or its rounded values.
 
-On GPUs an ``If`` waits for the host; this form has none, so that a run can be one CUDA graph. All roundings are
-computed in every run, which costs more than control flow on a CPU.
+On GPUs an ``If`` waits for the host. This form has no ``If``, so that an execution can be one CUDA graph. All roundings
+are computed in every execution, which costs more than control flow on a CPU.
 
-Where only one float type lies below FP32, a tensor is rounded once for all groups that read it, and each reader chooses
-by a gate of its own, which is true where the group that computed it or the one that reads it has that type.
+If there is only one float type below FP32, a tensor is rounded once for all groups that read it. Each reader then
+selects by its own gate, which is true if the producing group or the reading group has that type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,10 @@ from trt_tui.core.precision import Precision
 
 
 class DataFlowEmitter:
-    """Emits groups with their gates into the main graph.
+    """An emitter of fusion groups whose gates are ``Where`` nodes in the main graph.
 
     Attributes:
-        edge_gates: For each gate of a reader, by its name, the group that computed what it reads and the group that
-            reads.
+        edge_gates: The producing group and the reading group of each reader's gate, by the name of the gate.
     """
 
     def __init__(self, emitter: NodeEmitter, graph_inputs: GraphInputs, rounding: RoundingEmitter) -> None:
@@ -50,13 +49,13 @@ class DataFlowEmitter:
             for boundary_type in operand_types
         }.intersection(HALF_PRECISIONS)
         self._converted_values: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
-        """By code, value and scale the value as it is read."""
+        """The converted values, by type, source value and scale."""
         self._unrounded_results: dict[str, tuple[str, ir.Value, ir.Value]] = {}
-        """By tensor the group that computed it, its value before it was rounded, and that rounded."""
+        """The producing group, the unrounded value and the rounded value, by tensor."""
 
     def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
                    requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
-        """Emits a group that has gates; returns the tensors wanted of it."""
+        """Emits a gated fusion group into the main graph; returns the requested tensors of the group."""
         body = _DataFlowGroupBody(self, group, values_by_tensor, requested_tensors)
         emit_group_layers(self.emitter, self.inputs, body)
         results = {tensor: body.branch_tensors[tensor] for tensor in requested_tensors}
@@ -66,7 +65,7 @@ class DataFlowEmitter:
 
     def _select_file_precision_results(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
                                        result_by_tensor: dict[str, ir.Value]) -> None:
-        """Lets results be those of the group as the file has it, where its gate says so."""
+        """Replaces the results of a group by those in file precision if its gate is true, in place."""
         source_model = self.emitter.network.source_model
         assert source_model is not None, "a group has this form where the file has precisions"
         branch = FilePrecisionBranch(self._qdq_emitter, source_model, group, values_by_tensor)
@@ -79,15 +78,15 @@ class DataFlowEmitter:
                                                                file_result, value, tensor)
 
     def select_by_gate(self, gate: ir.Value, then_value: ir.Value, else_value: ir.Value, tensor: str) -> ir.Value:
-        """One of two values that stand for a tensor."""
+        """Emits a ``Where`` that returns one of two values for a tensor."""
         result = self.emitter.add_operator(self.emitter.nodes, "Where", [gate, then_value, else_value],
                                            f"{tensor}/chosen")
         result.type, result.shape = else_value.type, else_value.shape
         return result
 
     def round_result(self, group: FusionGroup, tensor: str, value: ir.Value, rounding_count: int = 1) -> ir.Value:
-        """What a group yields for a tensor: rounded to the float type of its results, a sum in FP16 ``rounding_count``
-        times."""
+        """Returns a result of a group rounded to its boundary type; a sum in FP16 is rounded ``rounding_count`` times.
+        """
         for boundary_type in self._list_boundary_types(group):
             rounded_sum = self._round_fp16_sum(
                 group, value, rounding_count) if boundary_type is Precision.FP16 and rounding_count > 1 else value
@@ -99,7 +98,7 @@ class DataFlowEmitter:
 
     def add_bias_after_rounding(self, group: FusionGroup, layer: Layer, node: ir.Node, bias_index: int,
                                 rounding_count: int) -> ir.Value:
-        """A sum with a bias, which is added behind the rounding of sums in FP16."""
+        """Returns a sum of products with a bias, which is added after the roundings of FP16 accumulation."""
         value, bias = node.outputs[0], node.inputs[bias_index]
         if bias is None or group.name not in self.inputs.summing_groups:
             return value
@@ -119,7 +118,7 @@ class DataFlowEmitter:
                                             self.emitter.nodes)
 
     def round_input(self, group: FusionGroup, tensor: str, value: ir.Value) -> ir.Value:
-        """What a group reads of a tensor from outside: rounded to the float type of its results."""
+        """Returns a tensor from outside a group rounded to the boundary type of the group."""
         if tensor in self._unrounded_results and self._list_boundary_types(group):
             producer, unrounded, low = self._unrounded_results[tensor]
             gate = self.emitter.add_input(f"edge/{len(self.edge_gates)}", ir.DataType.BOOL)
@@ -132,7 +131,7 @@ class DataFlowEmitter:
 
     def quantize_input(self, group: FusionGroup, tensor: str, value: ir.Value,
                        quantized_types: Sequence[Precision]) -> ir.Value:
-        """What a layer reads at a site: as codes where a gate says so."""
+        """Returns the value that a layer reads at a Q/DQ site, quantized if a gate is true."""
         unquantized = value
         for quantized_type in quantized_types:
             scale = self.inputs.scales.get((group.name, tensor))
@@ -152,7 +151,7 @@ class DataFlowEmitter:
 
 
 class _DataFlowGroupBody:
-    """A group's layers, each followed by what rounds its results."""
+    """The layers of a fusion group, each followed by the roundings of its results; implements `GroupBody`."""
 
     norm: Normalisation | None = None
 
@@ -176,14 +175,14 @@ class _DataFlowGroupBody:
         self._prepared_values: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
         self._pending_sums = PendingSumRoundings(self._network)
         self._produced_tensors: set[str] = set()
-        self._rounded_tensors: set[str] = set()  # tensors that have the results' precision
+        self._rounded_tensors: set[str] = set()  # tensors with values of the boundary type
         self.group = group
         self.branch_tensors = BranchTensors(values_by_tensor)
         self.nodes = flow.emitter.nodes
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """The tensor rounded where it comes from outside, and quantized at a site."""
+        """Returns the input rounded if it is computed outside the group, and quantized if it is a Q/DQ site."""
         quantized_types = self._types_by_input.get((layer.name, input_index), ())
         rounds = tensor not in self._produced_tensors and self._reduces_precision and (
             bool(quantized_types)
@@ -202,7 +201,7 @@ class _DataFlowGroupBody:
         return self._prepared_values[tensor, quantized_types]
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Rounds a layer's results where its operator can yield values that the precision does not have."""
+        """Rounds the results of a layer if its operator can return values that the precision cannot represent."""
         self._produced_tensors.update(tensor for tensor in layer.outputs if tensor)
         if not self._reduces_precision:
             return
@@ -227,7 +226,8 @@ class _DataFlowGroupBody:
             self._rounded_tensors.add(tensor)
 
     def _select_normalisation_output(self, layer: Layer, node: ir.Node) -> list[ir.Value]:
-        """A layer's results; that of a normalisation is chosen between what its layers and what its operator yield."""
+        """Returns the results of a layer; the result of a normalisation is selected between its layers and its
+        operator."""
         norm = self._flow.inputs.find_normalisation_operator(self.group.name)
         if norm is None or layer.name != norm.layers[-1]:
             return list(node.outputs)

@@ -1,4 +1,4 @@
-"""Emitting nodes: names, constants and copies of the network's layers."""
+"""The emission of nodes into a gated graph: names, constants and copies of the network's layers."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -10,11 +10,11 @@ from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 
 Nodes = list[ir.Node]
-"""The nodes of a graph that is being made, in order."""
+"""The nodes of a graph under construction, in order."""
 
 
 class BranchTensors(dict[str, ir.Value]):
-    """Tensors of a branch, by the network's names, on top of those outside it."""
+    """The tensors of a branch, by their names in the network; absent names are looked up outside the branch."""
 
     def __init__(self, outer: Mapping[str, ir.Value]) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class BranchTensors(dict[str, ir.Value]):
 
 
 class NodeEmitter:
-    """Makes the nodes of one gated graph.
+    """A builder of the nodes, inputs and constants of one gated graph.
 
     Attributes:
-        nodes: Those of the main graph.
-        inputs: The main graph's inputs.
-        initializers: Its constants by name.
-        values: What all branches can read, by the network's names: inputs, constants, what is computed from constants
-            alone and, with a reference, its tensors.
+        nodes: The nodes of the main graph.
+        inputs: The inputs of the main graph.
+        initializers: The constants of the main graph, by name.
+        values: The tensors that all branches can read, by their names in the network: inputs, constants, tensors
+            computed only from constants and, with a reference branch, its tensors.
     """
 
     def __init__(self, network: Network) -> None:
@@ -44,13 +44,13 @@ class NodeEmitter:
         self._name_count = 0
 
     def make_unique_name(self, name_prefix: str) -> str:
-        """A name that nothing else in the graph has."""
+        """Returns a name that is unique in the gated graph."""
         self._name_count += 1
         return f"{name_prefix}#{self._name_count}"
 
     def add_operator(self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], name_prefix: str,
                      **attributes: int) -> ir.Value:
-        """Appends an operator with one output, and returns that; ``name_prefix`` begins its name."""
+        """Appends an operator with one output and returns the output; its name begins with ``name_prefix``."""
         node = ir.node(operator, inputs, attributes, name=self.make_unique_name(name_prefix))
         output = node.outputs[0]
         output.name = node.name
@@ -58,7 +58,10 @@ class NodeEmitter:
         return output
 
     def add_reduction(self, nodes: Nodes, operator: str, value: ir.Value, axis: int) -> ir.Value:
-        """The result of a reduction of one axis, which goes; opsets before 18 have it as an attribute."""
+        """Appends a reduction over one axis, which is removed, and returns the result.
+
+        Before opset 18 the axis is an attribute.
+        """
         inputs: list[ir.Value] = [value]
         attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
         if self.network.opset < 18:
@@ -72,19 +75,18 @@ class NodeEmitter:
 
     def add_if_node(self, nodes: Nodes, condition: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
                     name_prefix: str, output_count: int = 1) -> Sequence[ir.Value]:
-        """Appends an ``If``, and returns its outputs, which are yet to be named."""
+        """Appends an ``If`` and returns its outputs, which the caller must name."""
         node = ir.node("If", [condition], {"then_branch": then_graph, "else_branch": else_graph},
                        num_outputs=output_count, name=self.make_unique_name(name_prefix))
         nodes.append(node)
         return node.outputs
 
     def build_graph(self, results: Sequence[ir.Value], nodes: Nodes, name_prefix: str) -> ir.Graph:
-        """A branch that reads outer tensors."""
         return ir.Graph([], results, nodes=nodes, name=self.make_unique_name(name_prefix))
 
     def build_branch(self, branch_tensors: BranchTensors, nodes: Nodes, requested_tensors: Sequence[str],
                      name_prefix: str) -> ir.Graph:
-        """A branch that yields tensors of the network, which its nodes have put into ``branch_tensors``."""
+        """Builds a branch that returns tensors of the network, which its nodes have put into ``branch_tensors``."""
         own, results = set(nodes), list[ir.Value]()
         for tensor in requested_tensors:
             value = branch_tensors[tensor]
@@ -95,7 +97,7 @@ class NodeEmitter:
         return self.build_graph(results, nodes, name_prefix)
 
     def copy_type_and_shape(self, value: ir.Value, source_tensor: str) -> None:
-        """Gives a value the type and shape of a tensor of the network, and a name where it has none."""
+        """Gives a value the type and shape of a tensor of the network, and a name if it has none."""
         original = self.network.ir_value(source_tensor)
         if value.name is None:
             value.name = self.make_unique_name(source_tensor)
@@ -105,38 +107,36 @@ class NodeEmitter:
     # -- inputs and constants -----------------------------------------------------------------------------------
 
     def add_input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
-        """A new input of the graph, a scalar by default."""
+        """Adds an input to the gated graph, by default a scalar."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]) if shape is None else shape)
         self.inputs.append(value)
         return value
 
     def add_shared_constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """A constant of the network, shared and not copied."""
+        """Adds a constant of the network to the gated graph without a copy of its data."""
         shape = ir.Shape([int(size) for size in tensor.shape.numpy()])
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self.initializers[name] = value
         return value
 
     def get_array_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """A constant of our own; one name is one constant."""
+        """Returns a constant of the gated graph by name; adds it at the first call."""
         name = f"gated/{name}"
         return self.initializers[name] if name in self.initializers else self.add_constant(array, name)
 
     def add_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """An array as a constant under the name given."""
         value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name))
         self.initializers[name] = value
         return value
 
     def get_scalar_constant(self, number: float) -> ir.Value:
-        """A float32 constant."""
         return self.get_array_constant(np.array(number, np.float32), f"scalar/{number!r}")
 
     # -- layers of the network ----------------------------------------------------------------------------------
 
     def clone_node(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
-        """A layer's node on other inputs, in no graph yet."""
+        """Returns a copy of a layer's node with other inputs, which is not yet part of a graph."""
         original = self.network.node(layer.name)
         node = ir.Node(original.domain, original.op_type, inputs, list(original.attributes.values()),
                        num_outputs=len(original.outputs), overload=original.overload, name=name)
@@ -147,8 +147,7 @@ class NodeEmitter:
 
     def copy_layer(self, layer: Layer, values_by_tensor: MutableMapping[str, ir.Value], nodes: Nodes,
                    name: str) -> None:
-        """A layer as it is, reading from and writing to ``values_by_tensor``; subgraphs are cloned onto the scope's
-        tensors."""
+        """Appends a copy of a layer that reads from and writes to ``values_by_tensor``, as do its subgraphs."""
         node = self.clone_node(layer,
                                [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs],
                                name)
@@ -166,7 +165,7 @@ class NodeEmitter:
                 values_by_tensor[tensor] = output
 
     def find_used_nodes(self, outputs: Sequence[ir.Value]) -> tuple[Nodes, list[ir.Value]]:
-        """Nodes and initializers of the main graph that the outputs depend on."""
+        """Returns the nodes and initializers of the main graph that the outputs depend on."""
         used = {id(value) for value in outputs}
         producers = {id(value): node for node in self.nodes for value in node.outputs}
         stack = [producers[id(value)] for value in outputs]
@@ -185,7 +184,7 @@ class NodeEmitter:
 
 
 def list_values_read_by_node(node: ir.Node) -> list[ir.Value]:
-    """Values that a node and its subgraphs read."""
+    """Returns the values that a node and its subgraphs read."""
     values = [value for value in node.inputs if value is not None]
     for attr in node.attributes.values():
         if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
@@ -196,14 +195,15 @@ def list_values_read_by_node(node: ir.Node) -> list[ir.Value]:
 
 
 def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:
-    """A shape whose open sizes have no names: a selection may keep another number of values in another branch, and a
-    runtime takes what has one name for one size."""
+    """Returns a shape whose open sizes have no names.
+
+    A selection may keep different numbers of values in two branches, and a runtime treats equal names as equal sizes.
+    """
     return None if shape is None else ir.Shape([size if isinstance(size, int) else None for size in shape])
 
 
 def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: Mapping[str, ir.Value]) -> ir.Graph:
-    """A copy of a subgraph whose captured tensors, those of graphs nested in it too, are those of ``values_by_tensor``.
-    """
+    """Returns a copy of a subgraph whose outer tensors, at any depth, are replaced by those of ``values_by_tensor``."""
     copy = subgraph.clone(allow_outer_scope_values=True)
     graphs = [copy, *copy.subgraphs()]
     inner_values = {

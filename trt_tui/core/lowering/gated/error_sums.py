@@ -1,4 +1,4 @@
-"""Sums over pairs of tensors, taken inside the graph, so that no activation leaves the session."""
+"""Error sums over pairs of tensors, computed inside the graph, so that no activation leaves the inference session."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,35 @@ from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 
 ERROR_SUM_COLUMNS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count", "fp16_over",
                      "fp16_under")
-"""What the reductions yield for each pair of tensors, in this order: sums of squares of difference, reference and
-test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and of Inf that only
-test has, number of elements, and, where a run asks for them, how many values of the reference FP16 cannot hold: those
-beyond its largest, infinities aside, and those below its least magnitude (both 0 where it does not ask). Sums are
-accurate to 1e-4 of their value up to a million elements, to 2e-3 at ten."""
+"""The columns of the sums for each pair of tensors (test and reference).
+
+- diff2, ref2, test2: sums of squares of the difference, the reference and the test;
+- diff1, diff_max: sum and maximum of the absolute difference;
+- ref_max: maximum of the absolute reference;
+- nan, inf: number of NaN and of Inf that only the test has;
+- count: number of elements;
+- fp16_over, fp16_under: number of reference values beyond the largest FP16 value, without infinities, and below its
+  smallest magnitude. Both are 0 if the execution does not request them.
+
+Sums are accurate to 1e-4 of their value up to a million elements, and to 2e-3 at ten million."""
 
 _TEST_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("count")
-"""How many columns of a row depend on the test."""
+"""The number of columns of a row that depend on the test."""
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
 
 
 class ReferenceSums(NamedTuple):
-    """What the rows of a tensor share: its sum of squares, its largest magnitude, the tensor as one row, and the last
-    columns of `ERROR_SUM_COLUMNS`: its length and what FP16 cannot hold, float64 ``(3,)``."""
+    """The sums of a reference tensor, which all rows of error sums for this tensor share.
+
+    Attributes:
+        sum_of_squares: The sum of squares of the tensor.
+        max_magnitude: The largest magnitude of the tensor.
+        flat_tensor: The tensor as one row.
+        counts: The last columns of `ERROR_SUM_COLUMNS`, float64 ``(3,)``: the length, and the numbers of values that
+            FP16 cannot represent.
+    """
 
     sum_of_squares: ir.Value
     max_magnitude: ir.Value
@@ -39,11 +52,12 @@ class ReferenceSums(NamedTuple):
 
 
 class ErrorSumsEmitter(ABC):
-    """Emits the sums of groups' tails against the reference; how a row is taken its kinds decide.
+    """An emitter of the error sums of fusion groups against the reference; subclasses define the computation of a row.
 
     Args:
-        presence_masks: By tensor which of its elements count (bool, broadcast to it); all of those that are not named.
-        present_share: How many do, of one: float64.
+        presence_masks: Masks of the elements that count (bool, broadcast to the tensor), by tensor; without a mask all
+            elements count.
+        present_share: The fraction of elements that count, float64.
     """
 
     def __init__(self, emitter: NodeEmitter, presence_masks: Mapping[str, ir.Value],
@@ -55,15 +69,16 @@ class ErrorSumsEmitter(ABC):
 
     def emit_error_tables(self, groups: Sequence[FusionGroup], test_tensors: Mapping[str, ir.Value],
                           error_kinds: Sequence[str]) -> list[ir.Value]:
-        """The sums of all groups, one table ``(len(groups), len(SUMS))`` for each kind.
+        """Emits the error sums of all groups, one table ``(len(groups), len(ERROR_SUM_COLUMNS))`` for each kind.
 
-        ONNX Runtime computes the inputs of an operator one after the other, the one whose node stands last first. So
-        rows stand last to first: a group's tensors then live until its row is there, and no longer.
+        ONNX Runtime computes the inputs of an operator one after the other, beginning with the input whose node is last
+        in the graph. Therefore the rows are emitted in reverse order, so that the tensors of a group are freed after
+        its row.
 
         Args:
-            test_tensors: The test branch's tensors by the network's names.
-            error_kinds: "accumulated" takes the tails from the test branch; "isolated" computes each from the
-        reference.
+            test_tensors: The tensors of the test branch, by their names in the network.
+            error_kinds: "accumulated" takes the final tensors from the test branch; "isolated" computes each from the
+                reference.
         """
         emitter, nodes = self._emitter, self._emitter.nodes
         rows: Nodes = []
@@ -90,18 +105,18 @@ class ErrorSumsEmitter(ABC):
 
     @abstractmethod
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        """The row of a group whose inputs come from the reference; no error where it runs in FP32."""
+        """Emits the row of a group whose inputs come from the reference; the errors are 0 if the group runs in FP32."""
 
     @abstractmethod
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
-        """The row of `ERROR_SUM_COLUMNS`, without the count, of a tensor of the reference and its counterpart: float64
+        """Emits the row of a reference tensor and its test tensor: `ERROR_SUM_COLUMNS` without the counts, float64
         ``(8,)``."""
 
     @abstractmethod
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
-        """The counts that nodes compute, where they are asked for."""
+        """Returns the counts that nodes compute, or zeros if the execution does not request them."""
 
-    # -- what the rows of a tensor share ------------------------------------------------------------------------
+    # -- shared values of the rows of a tensor-------------------------------------------------------------------
 
     def _get_reference_sums(self, tensor: str) -> ReferenceSums:
         if tensor not in self._reference_sums:
@@ -121,7 +136,7 @@ class ErrorSumsEmitter(ABC):
         return self._reference_sums[tensor]
 
     def _count_values_beyond_fp16(self, flat_tensor: ir.Value, max_magnitude: ir.Value) -> ir.Value:
-        """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
+        """Returns the numbers of values too large and too small for FP16, float64 ``(2,)``; zeros unless requested."""
         emitter = self._emitter
         nodes: Nodes = []
         size = emitter.add_operator(nodes, "Abs", [flat_tensor], "size")
@@ -134,7 +149,7 @@ class ErrorSumsEmitter(ABC):
         return self._apply_counting_gate(self._cast_to_float64(counts, nodes), nodes)
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
-        """How many magnitudes are too large for FP16, infinities aside: int32 ``(1,)``."""
+        """Returns the number of magnitudes that are too large for FP16, without infinities, int32 ``(1,)``."""
         emitter = self._emitter
         over = emitter.add_operator(nodes, "And", [
             emitter.add_operator(nodes, "Greater", [magnitudes, emitter.get_scalar_constant(FP16_MAX)], "large"),
@@ -142,12 +157,12 @@ class ErrorSumsEmitter(ABC):
         return self._count_true_flags(over, nodes)
 
     def _count_true_flags(self, flags: ir.Value, nodes: Nodes) -> ir.Value:
-        """How many flags are set: int32 ``(1,)``."""
+        """Returns the number of true flags, int32 ``(1,)``."""
         ones = self._emitter.add_operator(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT32))
         return self._emit_reduction("ReduceSum", ones, nodes)
 
     def _set_masked_values_to_zero(self, tensor: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        """The flat tensor without what a mask hides: those elements say nothing about precision."""
+        """Returns a flat tensor with 0 at masked elements, which are irrelevant for precision."""
         emitter = self._emitter
         if tensor not in emitter.network.masked_tensors:
             return flat_tensor
@@ -160,7 +175,11 @@ class ErrorSumsEmitter(ABC):
             nodes, "Where", [self._unmasked_flags[tensor], flat_tensor, emitter.get_scalar_constant(0.0)], "unmasked"))
 
     def _align_size_with_reference(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
-        """The test's tensor with as many values as the reference's: what a selection left out counts as 0."""
+        """Returns the test tensor cut or extended with zeros to the size of the reference.
+
+        Only tensors whose size depends on computed values are changed, because a selection may keep another number of
+        elements.
+        """
         emitter = self._emitter
         if tensor not in emitter.network.value_sized_tensors:
             return test_value
@@ -179,18 +198,18 @@ class ErrorSumsEmitter(ABC):
         return self._copy_type_and_shape(reference, emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned"))
 
     def _set_padding_to_zero(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """The tensor with 0 where padding is, whatever that holds."""
+        """Returns the tensor with 0 at padding elements."""
         if tensor not in self._presence_masks:
             return value
         return self._copy_type_and_shape(value, self._emitter.add_operator(
             nodes, "Where", [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)], "unpadded"))
 
     def _copy_type_and_shape(self, source: ir.Value, result: ir.Value) -> ir.Value:
-        """The other with the type and shape of a value."""
+        """Gives ``result`` the type and shape of ``source`` and returns ``result``."""
         result.type, result.shape = source.type, source.shape
         return result
 
-    # -- pieces -------------------------------------------------------------------------------------------------
+    # -- columns ------------------------------------------------------------------------------------------------
 
     def _get_column_of_zeros(self) -> ir.Value:
         return self._emitter.get_array_constant(np.zeros(1, np.float32), "none")
@@ -216,16 +235,16 @@ class ErrorSumsEmitter(ABC):
                                           "largest")
 
     def _order_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
-        """The columns that depend on the test, from those by name; those that are absent are zero."""
+        """Returns the columns that depend on the test in the order of `ERROR_SUM_COLUMNS`, with zeros for absent
+        columns."""
         return [columns.get(name) or self._get_column_of_zeros() for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
 
     def _concatenate_exact_columns(self, reference: ReferenceSums, nodes: Nodes) -> ir.Value:
-        """The row of a test that equals the reference."""
         return self._concatenate_columns({"ref2": reference.sum_of_squares, "test2": reference.sum_of_squares,
                                           "ref_max": reference.max_magnitude}, nodes)
 
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
-        """A row of float32 columns by name, in float64."""
+        """Returns the row of named float32 columns, converted to float64."""
         row = self._cast_to_float64(
             self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "columns", axis=0), nodes)
         self._set_row_type_and_shape(row)
@@ -238,11 +257,10 @@ class ErrorSumsEmitter(ABC):
 
 
 class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
-    """Takes rows by control flow: in float32 where that holds them.
+    """An emitter of error sums with control flow, which computes rows in float32 if float32 can represent them.
 
     Args:
-        counting_gate: The gate for counting what FP16 cannot hold.
-        presence_masks: See `ErrorSumsEmitter`, as ``share``.
+        counting_gate: The gate for counting values that FP16 cannot represent.
     """
 
     def __init__(self, emitter: NodeEmitter, flow: ControlFlowEmitter, counting_gate: ir.Value,
@@ -254,7 +272,6 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        """The row of a group whose inputs come from the reference; no error where it runs in FP32."""
         emitter, tail = self._emitter, group.final_tensor
         exact: Nodes = []
         reference = self._get_reference_sums(tail)
@@ -281,7 +298,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
                                      emitter.build_graph([measured], nodes, "alone"), emitter.nodes)
 
     def _prepare_reference_inputs(self, group: FusionGroup, boundary_type: Precision) -> Mapping[str, ir.Value]:
-        """The reference's tensors as the target holds those that the group reads: masks clamped, channels scaled."""
+        """Returns the reference tensors that a group reads as the target stores them: masks clamped, channels scaled.
+        """
         emitter = self._emitter
         masked = [tensor for tensor in group.inputs if tensor in emitter.network.masked_tensors]
         limit, factors = MASK_LIMITS.get(boundary_type), self._flow.inputs.channel_factors
@@ -299,11 +317,10 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         return scope
 
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
-        """The row of `ERROR_SUM_COLUMNS`, without the count, of a tensor of the reference and its counterpart: float64
-        ``(8,)``.
+        """Implements `ErrorSumsEmitter._emit_error_sums_row` with sums in float32 if these are finite.
 
-        Sums are taken in float32. Where squares of large numbers (masks) are beyond it, those are taken in float64;
-        where the difference is not finite either, everything is, and NaN and Inf are counted.
+        If squares of large numbers (masks) exceed float32, these sums are computed in float64. If the difference is not
+        finite either, all sums are computed in float64, and NaN and Inf are counted.
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._get_reference_sums(tensor)
@@ -317,21 +334,17 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         probe = emitter.add_operator(nodes, "Add",
                                      [emitter.add_operator(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
         finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-        none = self._get_column_of_zeros()
+        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
+                   "ref_max": largest}
         fast: Nodes = []
-        row = self._concatenate_columns({"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1,
-                                         "diff_max": diff_max, "ref_max": largest}, fast)
+        row = self._concatenate_columns(columns, fast)
         wide: Nodes = []
-        float64_sums = [
-            self._emit_reduction("ReduceSumSquare", self._cast_to_float64(value, wide), wide)
-            for value in (reference, flat)
-        ]
-        wide_row = emitter.add_operator(wide, "Concat", [
-            self._cast_to_float64(diff2, wide),
-            *float64_sums,
-            self._cast_to_float64(
-                emitter.add_operator(wide, "Concat", [diff1, diff_max, largest, none, none], "rest", axis=0), wide),
-        ], "row", axis=0)
+        none = self._get_column_of_zeros()
+        wide_columns = {name: self._cast_to_float64(value, wide) for name, value in {
+            **columns, "ref2": reference, "test2": flat, "nan": none, "inf": none}.items()}
+        wide_columns |= {name: self._emit_reduction("ReduceSumSquare", wide_columns[name], wide)
+                         for name in ("ref2", "test2")}
+        wide_row = emitter.add_operator(wide, "Concat", self._order_columns(wide_columns), "row", axis=0)
         self._set_row_type_and_shape(wide_row)
         slow: Nodes = []
         agrees = emitter.add_operator(slow, "Less", [diff2, emitter.get_scalar_constant(_MAX_FLOAT32)], "agrees")
@@ -341,7 +354,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
                                      emitter.build_graph([slow_row], slow, "slow"), nodes)
 
     def _build_float64_sums_graph(self, test_value: ir.Value, reference_value: ir.Value) -> ir.Graph:
-        """The row in float64, NaN and Inf that only the test has left out of the sums and counted."""
+        """Builds the graph of a row in float64; NaN and Inf that only the test has are counted and left out of the
+        sums."""
         nodes: Nodes = []
 
         def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
@@ -357,7 +371,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         equal = add_operator("Equal", wide, expected)
         difference = add_operator("Where", equal, zero, add_operator("Sub", wide, expected))
         absolute = add_operator("Abs", difference)
-        both = add_operator("And", equal, add_operator("IsInf", expected))  # as in a mask: neither signal nor noise
+        both = add_operator("And", equal, add_operator("IsInf", expected))  # masks: neither signal nor noise
         signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
         row = self._emitter.add_operator(nodes, "Concat", self._order_columns({
             "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
@@ -373,7 +387,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         return self._emitter.build_graph([row], nodes, "careful")
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
-        """Counted where there may be any: where the largest magnitude is too large, or NaN and so not known."""
+        """Implements `ErrorSumsEmitter._count_magnitudes_above_fp16`; counts only if the largest magnitude is too large
+        or NaN."""
         emitter = self._emitter
         counting: Nodes = []
         uncounted: Nodes = []
@@ -392,7 +407,6 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         return counted
 
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
-        """The counts where they are asked for, else zeros."""
         emitter = self._emitter
         uncounted: Nodes = []
         none = emitter.add_operator(uncounted, "Identity",

@@ -1,4 +1,5 @@
-"""A group as the file has it, in FP32 arithmetic: its own Q/DQ with their scales and zero points, its own types."""
+"""The simulation of a fusion group in file precision, in FP32 arithmetic with the file's scales, zero points and types.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +16,7 @@ from trt_tui.core.network.zero_cost_support import Normalisation
 
 
 class QdqEmitter:
-    """Emits what the file does to tensors; scales and zero points are constants of the graph."""
+    """An emitter of the file's conversions (Cast, Q, DQ); scales and zero points become constants of the graph."""
 
     def __init__(self, emitter: NodeEmitter, rounding: RoundingEmitter) -> None:
         self.emitter = emitter
@@ -23,10 +24,11 @@ class QdqEmitter:
         self._step_constants: dict[QdqStep, tuple[ir.Value, ir.Value]] = {}
 
     def emit_qdq_step(self, step: QdqStep, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """What a step makes of a value: codes, or float32 with values of the step's type."""
+        """Emits a conversion step and returns its result: quantized values, or float32 with values of the step's type.
+        """
         if step.operator == "cast":
             return self.round_to_type(value, step.dtype, nodes)
-        if step.scale is None or step.zero_point is None:  # a run computes them
+        if step.scale is None or step.zero_point is None:  # they are computed at run time
             return value
         if step not in self._step_constants:
             number = len(self._step_constants)
@@ -40,16 +42,16 @@ class QdqEmitter:
         return result if step.operator == "quantize" else self.round_to_type(result, step.dtype, nodes)
 
     def round_to_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
-        """A value rounded to a float type of the file; as it is where that is no lower one."""
+        """Rounds a value to FP16 or BF16; for any other type, the value does not change."""
         return self.rounding.round_to_precision(value, PRECISION_BY_HALF_TYPE[dtype],
                                                 nodes) if dtype in PRECISION_BY_HALF_TYPE else value
 
 
 class FilePrecisionBranch:
-    """The group as the file has it, as the body of an ``If`` that reads outer tensors.
+    """A fusion group in file precision, as a branch that reads outer tensors; implements `GroupBody`.
 
     Args:
-        values_by_tensor: The tensors it reads, by the network's names.
+        values_by_tensor: The tensors that the group reads, by their names in the network.
     """
 
     def __init__(self, qdq_emitter: QdqEmitter, source_model: SourceModel, group: FusionGroup,
@@ -59,7 +61,7 @@ class FilePrecisionBranch:
         self._source_model = source_model
         self._prepared_values: dict[str | QdqStep, ir.Value] = {}
         self._produced_tensors: set[str] = set()
-        self._half_tensors: set[str] = set()  # tensors that have values of the file's type
+        self._half_tensors: set[str] = set()  # tensors with values of the file's 16-bit type
         self.group = group
         self.norm: Normalisation | None = None
         self.branch_tensors = BranchTensors(values_by_tensor)
@@ -67,7 +69,7 @@ class FilePrecisionBranch:
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """The tensor with the file's type, and what the file does to it before the layer reads it."""
+        """Returns the input with the type and the conversions that the file has before the layer."""
         if tensor in self._network.constant_tensors:
             return self._replace_by_file_constant(layer, input_index,
                                                   value) if self._network.is_float(tensor) else value
@@ -86,7 +88,7 @@ class FilePrecisionBranch:
         return value
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Rounds a layer's results to the types that the file has them in."""
+        """Rounds the results of a layer to their types in the file."""
         self._produced_tensors.update(tensor for tensor in layer.outputs if tensor)
         keeps_type = rulebook.preserves_precision_of_values(layer) and bool(
             inputs_of_compute_type) and self._half_tensors.issuperset(inputs_of_compute_type)

@@ -1,4 +1,4 @@
-"""The record of a gated graph, and what makes it run in a config."""
+"""The description of a built gated graph, and the feeds that make it execute a config."""
 
 import weakref
 from collections import deque
@@ -24,54 +24,66 @@ from trt_tui.core.network.qdq_steps import PRECISION_BY_FLOAT_TYPE
 from trt_tui.core.precision import Precision
 
 _WeightKey = tuple[object, ...]
-"""A weight as it is fed: tensor, precision, what a config makes of it, for codes what decides them
-(`QdqScale.weight_cache_key`)."""
+"""The cache key of a weight in a feed.
+
+It consists of tensor, precision, edits by the config and, for a quantized weight, `QdqScale.weight_cache_key`."""
 
 
 _GATE_VALUES = {gate: np.array(gate) for gate in (False, True)}
-"""Gates that are open and shut: the same arrays in every feed, so that a device need not be given them again."""
+"""The arrays for true and false gates.
+
+Every feed contains the same arrays, so that a device does not need to receive them again."""
 
 
 _UNIT_SCALE = np.ones((), np.float32)
 
 _MAX_SCALES_PER_GROUP = 8
-"""For each group the scales of as many ranges and precisions are kept."""
+"""The maximum number of cached scale sets per group; each belongs to one precision and set of ranges."""
 
 
 @dataclass(frozen=True)
 class GatedGraph:
-    """A gated graph and the names of what it is fed and what it yields.
+    """A gated graph with the names of its inputs and outputs.
 
     All gates are 0-d bools, scales 0-d float32, weights float32 of the weight's own shape.
 
     Attributes:
-        features: What it can be asked for.
-        gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
-            type), "int8", "fp8" (activations are read as such codes), "clean" (every float input already has values of
-            the results' type), "direct" (that, and none is read as codes), "operator" (a normalisation is rounded as
-            its operator is), "sums" (products are summed in FP16; where gates are data ``split_inputs`` say it); those
-            that the group needs.
+        features: The precisions and edits that the graph supports.
+        gates: Input names (bool scalars) by kind, by group; each group has only the kinds that it needs:
+
+            - "fp32": the group runs in FP32;
+            - "fp16", "bf16": the group has this boundary type;
+            - "file": the group runs in file precision;
+            - "int8", "fp8": activations are converted to this quantized type;
+            - "clean": every float input already has values of the boundary type;
+            - "direct": the same, and no input is quantized;
+            - "operator": a normalisation has the roundings of its operator;
+            - "sums": products are accumulated in FP16; if gates are data, ``split_inputs`` express this.
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
-        results_by_group: Tensors that have the type of a group's results, by group.
-        weight_inputs: What weight each further input is, by its name.
-        factor_inputs: Input names of what the channels behind a normalisation are divided by, by its group; results
-            are multiplied by them where they are yielded or measured.
-        edge_gates: Where gates are data, input names (bool scalars) of what a group reads rounded, with the group that
-            computed it and the one that reads it: true where one of them has results below FP32.
-        split_inputs: Where gates are data, input names (float32 scalars) of what sums are split by, with the group and
-            how often a sum is rounded.
-        compared_outputs: Output names of what is compared in the graph, by its name.
-        reference_inputs: Input names of what it is compared with, float32, by its name: of its shape, or of one element
-            where the sums are of no interest.
-        test_outputs: Output names of the test branch by tensor of the network.
-        reference_outputs: The same of the reference branch, where there is one.
-        accumulated_sums: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
-        isolated_sums: The same of the isolated branch.
+        results_by_group: Tensors that have the boundary type of a group, by group.
+        weight_inputs: The weight, scale or bias of each further input, by the input's name.
+        factor_inputs: Input names of the divisors of the channels behind a normalisation, by its group. Results that
+            are returned or measured are multiplied by these factors.
+        edge_gates: If gates are data, input names (bool scalars) of gates for rounded inputs, each with the producing
+            group and the reading group. True if one of them has results below FP32.
+        split_inputs: If gates are data, input names (float32 scalars) of the factors that split sums, each with the
+            group and the number of roundings.
+        compared_outputs: Output names of the comparisons in the graph, by the name of the compared tensor.
+        reference_inputs: Input names of the references of these comparisons, float32, by the name of the compared
+            tensor. A reference has the shape of the tensor, or one element if its sums are not needed.
+        test_outputs: Output names of the test branch, by tensor of the network.
+        reference_outputs: Output names of the reference branch, by tensor of the network; empty if there is no such
+            branch.
+        accumulated_sums: Output name of the sums of the test branch, float64, with a row per measured group and the
+            columns of `ERROR_SUM_COLUMNS`.
+        isolated_sums: Output name of the sums of the isolated branch, of the same type and shape.
         measured_groups: Groups in the order of the rows of the sums.
-        counting_gate: Input name (bool scalar) of the gate for counting what FP16 cannot hold, where there are sums.
-        mask_inputs: Input names (bool) of the mask by which sums count, by which axes of a tensor it has.
-        kept_feeds: The weights of so many feeds are kept. With two, where one group after another is changed and put
-            back, what is put back is known.
+        counting_gate: Input name (bool scalar) of the gate for counting values that FP16 cannot represent; None if
+            there are no sums or gates are data.
+        mask_inputs: Input names (bool) of the masks of elements that count in the sums, by the axes of the tensor that
+            the mask has.
+        kept_feeds: Number of feeds whose weights are kept. With two, the weights are still known if one group after
+            another is changed and restored.
     """
 
     model: ir.Model
@@ -105,19 +117,18 @@ class GatedGraph:
     _recent_weights: deque[list[np.ndarray]] = field(default_factory=deque, repr=False, compare=False)
 
     def make_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """Gates, scales and weights that make the test branch run in a config.
+        """Returns the gates, scales and weights with which the test branch executes a config.
 
-        Weights are the same arrays as in earlier feeds that are still in use, or among the last that are remembered.
-
-        The graph must offer what the config needs (`GatedFeatures.from_config`).
+        Weights are the same arrays as in earlier feeds that are still in use or among the last ``kept_feeds``. The
+        graph must support the features of the config (`GatedFeatures.from_config`).
 
         Raises:
-            InputError: an input of a layer that reads codes has no range.
+            InputError: an input of a quantized layer has no range.
         """
         network = self.network
         refuse_edits_under_file_precision(network, config)
         feed: dict[str, np.ndarray] = {}
-        type_by_tensor: dict[str, Precision] = {}  # of tensors that have a lower precision's values
+        type_by_tensor: dict[str, Precision] = {}  # for tensors with values of a lower precision
         folded_constants = FoldedConstants(network, config, self._amax_cache)
         if len(self._scale_cache) > _MAX_SCALES_PER_GROUP * len(network.groups):
             self._scale_cache.clear()
@@ -172,7 +183,7 @@ class GatedGraph:
 
     def _make_group_feed(self, group: FusionGroup, gate_names: Mapping[str, str], group_lowering: GroupLowering,
                          inputs_are_rounded: bool, uses_norm_operator: bool) -> Mapping[str, np.ndarray]:
-        """The gates and scales of a group: what they were last where nothing has changed that they depend on."""
+        """Returns the gates and scales of a group; the same arrays as before if nothing changed that they depend on."""
         key = (group_lowering.precision, group_lowering.boundary_type, inputs_are_rounded, uses_norm_operator)
         cached = self._group_feed_cache.get(group.name)
         if cached is not None and cached[0] == key and cached[1] is group_lowering.scales:
@@ -198,11 +209,11 @@ class GatedGraph:
         return group_feed
 
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
-        """What a feed is run with so that sums count what a mask (bool) has."""
+        """Returns the mask inputs with which the error sums count only elements that are true in a bool mask."""
         return {name: expand_mask_to_axes(mask, axes) for axes, name in self.mask_inputs.items()}
 
     def _get_cached_scalar(self, value: np.ndarray) -> np.ndarray:
-        """The scale of a tensor, the same array again for the same value."""
+        """Returns the array of a scalar; equal values always give the same array."""
         return self._scalar_cache.setdefault(float(value), np.asarray(value))
 
     def _make_weight_array(self, weight_input: WeightInput, group_lowering: GroupLowering,
@@ -220,7 +231,7 @@ class GatedGraph:
         array = self._weight_cache.get(key)
         if array is None:
             constant = folded_constants.compute_constant(port)
-            assert constant is not None  # the network's own, or what a change makes of it
+            assert constant is not None  # the network has the constant, or an edit creates it
             if scale is not None:
                 array = rulebook.quantize_dequantize_weight(constant, scale)
             elif group_lowering.precision is Precision.FILE:
@@ -238,7 +249,7 @@ class GatedGraph:
         return array
 
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
-        """A weight as the file has it where that is not the FP32 network's."""
+        """Returns the weight of the file if it differs from that of the FP32 network; None if it does not."""
         source_model = self.network.source_model
         return source_model.constant_value(self.network.get_layer(qdq_site.layer),
                                            qdq_site.index) if source_model is not None else None
@@ -253,6 +264,6 @@ def _is_fp32_in_file(group: FusionGroup) -> bool:
 
 
 def expand_mask_to_axes(mask: np.ndarray, axis_flags: Sequence[bool]) -> np.ndarray:
-    """A mask in a shape that goes with a tensor: its sizes where the tensor has its axes, 1 at the others."""
+    """Returns a mask in a shape that broadcasts to a tensor: the axes that the mask lacks have size 1."""
     sizes = iter(mask.shape)
     return mask.reshape([next(sizes) if has else 1 for has in axis_flags])

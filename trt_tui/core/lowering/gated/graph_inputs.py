@@ -1,4 +1,4 @@
-"""What a gated graph is fed beside the network's own inputs: gates, scales and weights."""
+"""The inputs of a gated graph besides those of the network: gates, scales and weights."""
 
 import math
 from collections.abc import Container, Iterator, Mapping
@@ -17,16 +17,16 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 OperandTypes = dict[Precision, frozenset[Precision]]
-"""What a group can run in beside FP32, by the float type of its results; see `GatedFeatures.find_operand_types`."""
+"""The types of a group's activations besides FP32, by boundary type; see `GatedFeatures.find_operand_types`."""
 
 
 @dataclass(frozen=True)
 class WeightInput:
-    """A weight, scale or bias that is fed.
+    """A weight, scale or bias that is an input of the gated graph.
 
     Attributes:
-        site: The layer input it stands for; its tensor is "" where the layer has no such input.
-        channel_count: The size of what stands there then.
+        site: The layer input that receives the value; its tensor is "" if the layer has no such input in the network.
+        channel_count: The size of the value in that case.
     """
 
     group: str
@@ -35,19 +35,18 @@ class WeightInput:
 
 
 class GraphInputs:
-    """Declares the inputs of all groups that have a choice.
+    """The inputs of a gated graph for all fusion groups that have a choice of precisions.
 
     Attributes:
-        operand_types: What each such group can run in, by group.
+        operand_types: The available types of each such group.
         gates: Bool scalars by kind, by group; see `trt_tui.core.lowering.gated.gated_graph.GatedGraph`.
         scales: Float32 scalars of activations, by group and tensor; groups may share one.
         weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
-        weight_inputs: What weight an input is, by the input's name.
-        summing_groups: The groups whose products can be summed in FP16.
-        split_factors: Where gates are data, float32 scalars that sums are split by, by group and how often one is
-            rounded.
-        factors: What channels are divided by, float32, by the tensors that hold them.
-        factor_input_names: The names of these inputs by the group of the normalisation.
+        weight_inputs: The weight, scale or bias of each input, by the input's name.
+        summing_groups: The groups whose kernels can accumulate in FP16.
+        split_factors: If gates are data, float32 factors that split sums, by group and number of roundings.
+        channel_factors: Float32 divisors of channels, by the tensors whose channels are divided.
+        factor_input_names: The names of these inputs, by the group of the normalisation.
     """
 
     def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:
@@ -102,7 +101,7 @@ class GraphInputs:
                 kind: emitter.add_input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
 
     def _add_scale_input(self, emitter: NodeEmitter, tensor: str, features: GatedFeatures) -> ir.Value:
-        """The scale of a tensor, that of all groups where it cannot differ between them."""
+        """Adds the scale input of a tensor; groups share one input if their scales cannot differ."""
         quantized_types = features.quantized_types & QUANTIZED_TYPES.keys()
         shared = len(quantized_types) == 1 and features.boundary_types == {Precision.FP32}
         if shared and tensor in self._shared_scales:
@@ -119,16 +118,14 @@ class GraphInputs:
 
     @property
     def weight_bytes(self) -> int:
-        """What all weights that are fed take."""
         return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
 
     def find_normalisation_operator(self, group_name: str) -> Normalisation | None:
-        """The normalisation of a group that can be run as the operator rounds; None where there is none on offer."""
+        """Returns the normalisation of a group that can be computed by its operator; None if there is none."""
         norm = self._norm_operators.get(group_name)
         return norm if norm is not None and not norm.no_rewrite_reason else None
 
     def gate_names(self) -> dict[str, dict[str, str]]:
-        """The names of `gates`."""
         return {
             group: {kind: value_name(value)
                     for kind, value in gates.items()}
@@ -136,17 +133,16 @@ class GraphInputs:
         }
 
     def scale_names(self) -> dict[tuple[str, str], str]:
-        """The names of `scales`."""
         return {key: value_name(value) for key, value in self.scales.items()}
 
 
 def _iterate_editable_constants(network: Network, group: FusionGroup,
                                 gated_groups: Container[str]) -> Iterator[WeightInput]:
-    """Constants of a group that a config can change, beside its weights."""
+    """Yields the constants of a fusion group that a config can edit, besides its weights."""
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
     ports = [port for norm in zero_cost_support.norms.values() for port in (norm.scale, norm.bias)
              if port is not None and not norm.no_smoothquant_reason]
-    if group.name not in gated_groups:  # its weights are no inputs yet
+    if group.name not in gated_groups:  # only the weights of gated groups are inputs already
         ports += [read.port for norm in zero_cost_support.norms.values() for read in norm.consumers]
     bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
     if bias is not None and bias.port is not None:
@@ -159,7 +155,7 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
 
 
 def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
-    """The kinds of gates that a group needs."""
+    """Returns the kinds of gates that a group needs if gates are control flow."""
     kinds = ["fp32", *(boundary_type.value for boundary_type in list(operand_types)[:-1])]
     mixed_types = {
         operand_type
@@ -176,6 +172,6 @@ def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
 
 
 def _list_data_flow_gate_kinds(operand_types: OperandTypes) -> list[str]:
-    """The kinds of gates that a group needs where they are data."""
+    """Returns the kinds of gates that a group needs if gates are data."""
     gate_types = {*operand_types, *(gate_type for precisions in operand_types.values() for gate_type in precisions)}
     return sorted(gate_type.value for gate_type in gate_types if gate_type is not Precision.FP32)

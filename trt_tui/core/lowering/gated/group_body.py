@@ -1,4 +1,4 @@
-"""The walk over a group's layers, whatever implements its gates."""
+"""The walk over the layers of a fusion group in a gated graph, for gates of either form."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,13 +15,14 @@ from trt_tui.core.network.zero_cost_support import Normalisation
 
 
 class GroupBody(Protocol):
-    """Takes a group's layers one by one.
+    """The emission of one fusion group in a gated graph, which converts the inputs and rounds the results of each
+    layer.
 
     Attributes:
-        group: The group.
-        branch_tensors: The tensors that its layers see.
+        group: The fusion group.
+        branch_tensors: The tensors that its layers read and write.
         nodes: The nodes that were emitted so far.
-        norm: The normalisation that is emitted as its operator, None where none is.
+        norm: The normalisation that is emitted as its operator; None if there is none.
     """
 
     group: FusionGroup
@@ -31,23 +32,23 @@ class GroupBody(Protocol):
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """What a layer is given as one of its inputs.
+        """Returns the value that a layer reads at one of its inputs.
 
         Args:
-            value: The tensor as the group sees it.
-            has_compute_type: The input has the type that the layer computes in.
+            value: The tensor before the conversion.
+            has_compute_type: True if the input has the type in which the layer computes.
         """
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Called with a layer's node once it stands and its outputs are in ``branch_tensors``.
+        """Rounds the results of a layer; called when its node exists and its outputs are in ``branch_tensors``.
 
         Args:
-            inputs_of_compute_type: Tensors that it reads in the type it computes in, weights aside.
+            inputs_of_compute_type: Tensors that the layer reads in the type in which it computes, without weights.
         """
 
 
 def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_body: GroupBody) -> None:
-    """Emits a group's layers; weights that are fed stand in their places."""
+    """Emits the layers of a fusion group; weights that are inputs of the graph replace the constants."""
     network, group = emitter.network, group_body.group
     norm = group_body.norm
     for name in group.layers:
@@ -82,7 +83,7 @@ def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_bod
 
 
 def is_cheaper_to_round_after_copy(network: Network, layer: Layer, tensor: str) -> bool:
-    """Whether rounding what a layer copies is cheaper than rounding what it copies from (an embedding table)."""
+    """Returns True if rounding the result of a copy is cheaper than rounding its source (an embedding table)."""
     if layer.kind is not LayerKind.COPY:
         return False
     return tensor not in network.constant_tensors or not network.is_mask(tensor)
@@ -90,33 +91,35 @@ def is_cheaper_to_round_after_copy(network: Network, layer: Layer, tensor: str) 
 
 def can_defer_rounding_to_reader(network: Network, group: FusionGroup, requested_tensors: Sequence[str],
                                  tensor: str) -> bool:
-    """Whether the one layer that reads a tensor yields the same when rounded in its place."""
+    """Returns True if the rounding of a tensor can move behind its only reader without a change of the result."""
     users = network.consumers.get(tensor, [])
     return (len(users) == 1 and users[0] in group.layers and tensor not in requested_tensors
             and rulebook.commutes_with_rounding(network.get_layer(users[0])))
 
 
 class PendingSumRoundings:
-    """Which tensors of a group are sums of products that wait for their rounding, and how often kernels round them."""
+    """The sums of products of a group whose rounding is deferred, with the number of roundings."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._deferred_counts: dict[str, int] = {}
 
     def count_accumulator_roundings(self, layer: Layer) -> int:
-        """How often a layer's result is rounded where products are summed in FP16, see `fp16_accumulation`;
-        that of the sum that it hands on where rounding commutes with it."""
+        """Returns how often FP16 accumulation rounds a layer's result, including deferred roundings of its inputs.
+
+        `fp16_accumulation` has the definition.
+        """
         count = fp16_accumulation.count_accumulator_roundings(self._network, layer)
         return max([count, *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])
 
     def defer_rounding(self, tensor: str, rounding_count: int) -> None:
-        """A tensor is rounded only behind the layer that reads it."""
         self._deferred_counts[tensor] = rounding_count
 
 
 def emit_normalisation_operator(emitter: NodeEmitter, graph_inputs: GraphInputs, group_body: GroupBody,
                                 normalisation: Normalisation) -> ir.Node:
-    """Emits a normalisation as its operator: what goes in is rounded, and nothing between that and its result."""
+    """Emits a normalisation with the roundings of its operator: only its inputs are rounded, not its intermediate
+    results."""
     network, group = emitter.network, group_body.group
     last = network.get_layer(normalisation.layers[-1])
     source = next((network.get_layer(name), network.get_layer(name).inputs.index(normalisation.source))
@@ -158,8 +161,11 @@ def emit_normalisation_operator(emitter: NodeEmitter, graph_inputs: GraphInputs,
 
 def _emit_rms_norm(emitter: NodeEmitter, nodes: Nodes, normalisation: Normalisation, source: ir.Value,
                    scale: ir.Value) -> ir.Node:
-    """Emits an RMSNorm in FP32. Opsets below 23 have no operator for it, and the square is a Mul, since ONNX Runtime
-    fuses a Pow between roundings into an operator of mixed types that it then refuses."""
+    """Emits an RMSNorm in FP32 as several operators, because opsets below 23 have no operator for it.
+
+    The square is a Mul: ONNX Runtime would fuse a Pow between roundings into an operator of mixed types that it then
+    refuses.
+    """
     def add_operator(operator: str, inputs: Sequence[ir.Value]) -> ir.Value:
         return emitter.add_operator(nodes, operator, inputs, operator.lower())
 
@@ -179,7 +185,7 @@ def _emit_rms_norm(emitter: NodeEmitter, nodes: Nodes, normalisation: Normalisat
 
 def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: FusionGroup,
                        branch_tensors: BranchTensors, nodes: Nodes) -> None:
-    """Emits a group that has no gates; constants that are fed stand in their places."""
+    """Emits a fusion group without gates; constants that are inputs of the graph replace those of the network."""
     for name in group.layers:
         layer = emitter.network.get_layer(name)
         for tensor in layer.inputs:
@@ -195,7 +201,8 @@ def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: F
 
 def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensors: BranchTensors, tensor: str,
                          nodes: Nodes) -> ir.Value:
-    """A tensor as a group sees it; shape arithmetic on the group's own tensors is copied to it."""
+    """Returns a tensor that a fusion group reads; shape arithmetic on the group's own tensors is copied into the group.
+    """
     network = emitter.network
     producer_name = network.producer.get(tensor)
     if (tensor in branch_tensors or producer_name is None or producer_name not in group.shape_layers

@@ -1,4 +1,5 @@
-"""Sums of each sample over what a run yields and the reference, taken where they lie: sums alone leave a device."""
+"""Error sums of each sample between a run and the reference, computed inside the graph, so that only sums leave a
+device."""
 
 import math
 from dataclasses import dataclass
@@ -10,18 +11,19 @@ from trt_tui.core.lowering.gated.emitter import NodeEmitter
 from trt_tui.core.network.network import Network
 
 SAMPLE_SUM_COLUMNS = ("diff2", "test2", "diff1", "diff_max")
-"""Of each row: Σ(test-ref)², Σtest², Σ|test-ref| and the largest |test-ref|. Where values are not finite, so are
-these."""
+"""The columns of each row: Σ(test-ref)², Σtest², Σ|test-ref| and the largest |test-ref|.
+
+If values of the tensors are not finite, the columns are not finite either."""
 
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """A tensor, or a part of one, that is compared in the graph.
+    """A tensor, or a part of one, that is compared with the reference inside the graph.
 
     Attributes:
-        name: Unlike that of any other.
-        tensor: The tensor, of one axis at least; the first one is that of the samples.
-        slices: Axis, first and last index but one (None: to the end) of what is taken of it.
+        name: A unique name.
+        tensor: The tensor, with at least one axis; the first axis is that of the samples.
+        slices: The compared part: axis, first index, and index behind the last (None: to the end).
     """
 
     name: str
@@ -30,7 +32,7 @@ class ComparedTensor:
 
 
 def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int:
-    """A length that divides that of every row, near its root as far as that is known."""
+    """Returns a divisor of the length of every row, near its square root as far as the length is known."""
     row_length = 1
     sliced_axes = {axis for axis, _, _ in compared_tensor.slices}
     for axis, size in enumerate(network.shape(compared_tensor.tensor) or ()):
@@ -41,10 +43,10 @@ def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int
 
 def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTensor, test_value: ir.Value,
                                reference_value: ir.Value) -> ir.Value:
-    """Emits the sums of a tensor, float64 ``(rows, len(COLUMNS))``.
+    """Emits the error sums of a compared tensor, float64 ``(rows, len(SAMPLE_SUM_COLUMNS))``.
 
     Args:
-        reference_value: What the part is compared with, of its shape.
+        reference_value: The reference, with the shape of the compared part.
     """
     nodes = emitter.nodes
 
@@ -56,7 +58,8 @@ def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTe
         return add_operator("Reshape", wide, emitter.get_array_constant(np.array([0, -1], np.int64), "rows"))
 
     def emit_row_maximum(value: ir.Value) -> ir.Value:
-        """In two steps: the CUDA provider takes the maximum of a row in one thread block after the other."""
+        """Emits the maximum of each row in two steps, because the CUDA provider reduces each row in a single thread
+        block."""
         part = _find_chunk_length(emitter.network, compared_tensor)
         split = add_operator("Reshape", value,
                              emitter.get_array_constant(np.array([0, -1, part], np.int64), f"parts/{part}"))

@@ -1,4 +1,5 @@
-"""A gated graph cut into pieces that run one after the other, so that configs share what they have in common."""
+"""The division of a gated graph into pieces that run one after the other, so that configs share the results of pieces.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,20 +12,24 @@ from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.network.naming import value_name
 
 DEFAULT_PIECES = 6
-"""Where one group at a time is changed, so many pieces of equal cost save 5/12 of all runs."""
+"""The default number of pieces.
+
+If one group at a time is changed, this number of pieces of equal cost saves 5/12 of all computation."""
 
 MIN_GROUPS_PER_PIECE = 3
-"""A piece has as many groups with gates at least."""
+"""The minimum number of gated groups in a piece."""
 
 _MACS_PER_ELEMENT, _MACS_PER_LAYER = 50, 100_000
-"""What an element of a result, and a layer, cost beside multiply-accumulates, in these."""
+"""The cost of an element of a result, and of a layer, in multiply-accumulates, besides its own multiply-accumulates."""
 
 
 def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES) -> Iterator[ir.Model]:
-    """Yields the graph of a gated network as models that run in this order: each reads inputs of the graph and what
-    earlier ones yield, by name. One where it is too small to be cut, or what would be cut has no known type.
+    """Yields the graph of a gated network as models that run in this order.
 
-    Each is a copy that is made when it is asked for, so that they need not be in memory together."""
+    Each model reads inputs of the graph and results of earlier models, by name. There is a single model if the graph is
+    too small or no position has known types. Each model is a copy that is made when it is requested, so that the models
+    need not be in memory together.
+    """
     model = gated_graph.model
     constant_nodes_of_graph = _find_constant_nodes(model.graph)
     nodes = [node for node in model.graph if node not in constant_nodes_of_graph]
@@ -52,7 +57,7 @@ def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES
 
 
 def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
-    """Nodes that compute from constants alone: each piece has those that it needs."""
+    """Returns the nodes that compute only from constants; each piece contains those that it needs."""
     constant_values = {id(value) for value in graph.initializers.values()}
     constant_nodes: dict[ir.Node, None] = {}
     outputs = {id(value) for value in graph.outputs}
@@ -65,7 +70,7 @@ def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
 
 
 def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
-    """The values that nodes read, and what these are computed from where that is constants alone."""
+    """Returns the ids of the values that nodes read, including the inputs of the constant nodes that they need."""
     needed = {id(value) for node in nodes for value in list_values_read_by_node(node)}
     for node in reversed(constant_nodes):
         if any(id(value) in needed for value in node.outputs):
@@ -74,7 +79,7 @@ def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, 
 
 
 def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int) -> list[int]:
-    """Where to cut: near equal parts of the cost, at the fewest values that go from one side to the other."""
+    """Returns the positions of the cuts: near equal parts of the cost, where the fewest elements cross."""
     cumulated_costs = list(accumulate(_iterate_node_costs(gated_graph, nodes)))
     cuts: list[int] = []
     crossing = list(_iterate_element_counts_at_cuts(nodes))
@@ -88,7 +93,7 @@ def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_c
 
 
 def _iterate_node_costs(gated_graph: GatedGraph, nodes: list[ir.Node]) -> Iterator[float]:
-    """What each node of the main graph costs, in multiply-accumulates: each layer within it counts once."""
+    """Yields the cost of each node of the main graph in multiply-accumulates; each layer counts once."""
     network, counted_layers = gated_graph.network, set[str]()
     for node in nodes:
         cost = 0.0
@@ -110,7 +115,10 @@ def _iterate_nested_node_names(node: ir.Node) -> Iterator[str]:
 
 
 def _iterate_element_counts_at_cuts(nodes: list[ir.Node]) -> Iterator[float]:
-    """By place the elements that nodes before it make and nodes from it on read; infinite where a type is not known."""
+    """Yields for each position the number of elements that cross it; infinite if a type is unknown.
+
+    An element crosses a position if a node before it writes the element and a node behind it reads the element.
+    """
     last: dict[int, int] = {}
     for position, node in enumerate(nodes):
         last.update((id(value), position) for value in list_values_read_by_node(node))
@@ -130,5 +138,5 @@ def _iterate_element_counts_at_cuts(nodes: list[ir.Node]) -> Iterator[float]:
 
 
 def _count_elements(shape: ir.Shape | tuple[int | str | None, ...] | None) -> int:
-    """Elements of a tensor, open sizes taken as 1."""
+    """Returns the number of elements of a shape, with open sizes as 1."""
     return math.prod(size for size in shape or () if isinstance(size, int))

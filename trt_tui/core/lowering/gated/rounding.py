@@ -1,4 +1,4 @@
-"""Roundings of tensors to lower precisions, in FP32 arithmetic: Cast pairs, Q and DQ, masks that are clamped."""
+"""The rounding of tensors to lower precisions in FP32 arithmetic: Cast pairs, Q and DQ, and clamped masks."""
 
 import numpy as np
 import onnx_ir as ir
@@ -12,32 +12,34 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _MAX_ROUNDED_CONSTANT_BYTES = 1 << 20
-"""Constants up to this size are held a second time, rounded to each lower precision."""
+"""The maximum size of constants that are stored again, rounded to each lower precision."""
 
 
 class RoundingEmitter:
-    """Emits roundings."""
+    """An emitter of nodes that round values to lower precisions."""
 
     def __init__(self, emitter: NodeEmitter) -> None:
         self._emitter = emitter
 
     def round_to_precision(self, value: ir.Value, precision: Precision, nodes: Nodes) -> ir.Value:
-        """A value rounded to a float precision."""
+        """Returns a value rounded to a float precision by a pair of Casts."""
         add = self._emitter.add_operator
         low = add(nodes, "Cast", [value], "low", to=int(ONNX_TYPES[precision]))
         return add(nodes, "Cast", [low], "rounded", to=int(ir.DataType.FLOAT))
 
     def round_fp16_sum(self, value: ir.Value, split_factor: ir.Value, nodes: Nodes) -> ir.Value:
-        """A sum of products as a kernel that accumulates in FP16 yields it: split by a factor of
-        `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor`. What is infinite stays so, as in any kernel,
-        and NaN
-        too: the product alone is finite, so that nothing is subtracted from its like."""
+        """Returns a sum of products with the rounding error of a kernel that accumulates in FP16.
+
+        The sum is split by a factor of `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor`. Infinities and
+        NaN do not change, as in any kernel: the product is clamped to finite values, so that no infinity is subtracted
+        from another.
+        """
         add = self._emitter.add_operator
         product = self.clamp(add(nodes, "Mul", [value, split_factor], "split"), _MAX_FLOAT32, nodes)
         return add(nodes, "Sub", [product, add(nodes, "Sub", [product, value], "rest")], "summed")
 
     def add_bias(self, layer: Layer, value: ir.Value, bias: ir.Value, nodes: Nodes) -> ir.Value:
-        """A layer's sum with its bias, that of a Conv along the channels."""
+        """Returns the sum of a layer with its bias added; the bias of a Conv is added along the channels."""
         rank = len(self._emitter.network.shape(layer.inputs[1]) or ())
         if layer.op_type != "Gemm":
             shape = self._emitter.get_array_constant(np.array([-1, *[1] * (rank - 2)], np.int64), f"channels/{rank}")
@@ -45,7 +47,8 @@ class RoundingEmitter:
         return self._emitter.add_operator(nodes, "Add", [value, bias], "biased")
 
     def round_input(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
-        """A tensor from outside a group rounded to a float precision; a mask that it cannot hold is clamped first."""
+        """Returns a tensor from outside a group rounded to a float precision; a mask that it cannot represent is
+        clamped first."""
         network = self._emitter.network
         if tensor in network.constant_tensors:
             sizes = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
@@ -60,7 +63,8 @@ class RoundingEmitter:
         return self.round_to_precision(value, precision, nodes)
 
     def scale_channels(self, operator: str, value: ir.Value, factors: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """A value whose channels, its last axis, are divided ("Div") or multiplied ("Mul") by factors, if any."""
+        """Returns a value whose channels, the last axis, are divided ("Div") or multiplied ("Mul") by factors, if any.
+        """
         if factors is None:
             return value
         result = self._emitter.add_operator(nodes, operator, [value, factors], "scaled")
@@ -68,13 +72,13 @@ class RoundingEmitter:
         return result
 
     def clamp(self, value: ir.Value, limit: float, nodes: Nodes) -> ir.Value:
-        """A value between ``-limit`` and ``limit``."""
+        """Returns a value clamped to the interval from ``-limit`` to ``limit``."""
         low, high = self._emitter.get_scalar_constant(-limit), self._emitter.get_scalar_constant(limit)
         return self._emitter.add_operator(nodes, "Clip", [value, low, high], "clamped")
 
     def quantize_dequantize(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType,
                             nodes: Nodes) -> ir.Value:
-        """A value rounded to codes with a scale that is fed, and back."""
+        """Returns a value quantized with a scale that is an input of the graph, and dequantized again."""
         if quantized_type.is_float:
             return self._round_to_e4m3(value, scale, quantized_type, nodes)
         pair = [scale, self._emitter.get_array_constant(np.zeros((), np.int8), "zero")]
@@ -82,13 +86,13 @@ class RoundingEmitter:
         return self._emitter.add_operator(nodes, "DequantizeLinear", [quantized, *pair], "dequantized")
 
     def convert_operand(self, precision: Precision, value: ir.Value, scale: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """A value as a product reads it in a quantized type or TF32; TF32 has no scale."""
+        """Returns the value of an operand of a product in a quantized type or TF32; TF32 has no scale."""
         if precision is Precision.TF32 or scale is None:
             return self.round_to_tf32(value, nodes)
         return self.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)
 
     def round_to_tf32(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """A value rounded to TF32; see `rulebook.TF32_SPLIT`."""
+        """Returns a value rounded to TF32 by the splitting that `rulebook.TF32_SPLIT` describes."""
         add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
         split = add(nodes, "Mul", [value, number(rulebook.TF32_SPLIT)], "split")
         rounded = add(nodes, "Sub", [split, add(nodes, "Sub", [split, value], "rest")], "tf32")
@@ -96,11 +100,12 @@ class RoundingEmitter:
         return add(nodes, "Where", [fits, rounded, value], "rounded")
 
     def _round_to_e4m3(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType, nodes: Nodes) -> ir.Value:
-        """FP8 in FP32 arithmetic, to the bit, for any opset and provider: opsets before 19 have no FP8.
+        """Returns a value rounded to FP8 (E4M3) in FP32 arithmetic, bit-exact for any opset and provider.
 
-        The power of two at or below a number ``c`` is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24``
-        (Rump, "Error estimation of floating-point summation and dot product", 2012, `ufp`). E4M3's steps are an eighth
-        of it, and 2**-9 below 2**-6. Adding and subtracting 1.5 * 2**23 steps rounds to them, ties to even.
+        Opsets before 19 have no FP8. The power of two at or below a number ``c`` is ``|q - (1 - u) q|`` with ``q =
+        (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error estimation of floating-point summation and dot product", 2012,
+        `ufp`). The step of E4M3 is an eighth of this power, and 2**-9 below 2**-6. Adding and subtracting 1.5 * 2**23
+        steps rounds to a multiple of the step, ties to even.
         """
         add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
         ratio = add(nodes, "Div", [value, scale], "ratio")

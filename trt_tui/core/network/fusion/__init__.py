@@ -1,6 +1,6 @@
-"""Fusion groups: which layers TensorRT runs as one kernel and that therefore take one precision. One function a rule.
+"""The fusion rules, which decide the layers that TensorRT runs as one kernel in one precision.
 
-A rule looks at a group that grows, or at a layer that could start one, and answers with a `FusionRuleMatch`: what it
-takes in, or why it declines. `groups` applies the rules in order. Their source is the Layer Fusion Catalog of
-TensorRT's documentation, which each rule names its entry of.
+Each rule is a function. It examines a growing group, or a layer that could start one, and returns a `FusionRuleMatch`
+with the layers that join, or the reason why it declines. `groups` applies the rules in order. Their source is the Layer
+Fusion Catalog of TensorRT's documentation; each rule names its entry.
 """

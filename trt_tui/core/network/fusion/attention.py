@@ -1,7 +1,7 @@
-"""Fusion rules of attention: the scaling of its scores, and the fusion groups that belong to one attention.
+"""The fusion rules of attention: the scaling of its scores, and the fusion groups that belong to one attention.
 
-Their source is TensorRT-RTX 1.7, which builds one engine layer from these groups (`_gemm_mha_v2`) if all of
-them are 16 bit. Each group can be given a precision of its own.
+Their source is TensorRT-RTX 1.7, which builds one engine layer from these groups (`_gemm_mha_v2`) if all of them are 16
+bit. Each group can be given a separate precision.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,23 +12,26 @@ from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupin
 from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.operators import POINTWISE, RANGE_PRESERVING_COPIES
 
-_MAX_SOFTMAX_DISTANCE = 8  # layers between the MatMul and its Softmax: a scale, a mask, copies
+_MAX_SOFTMAX_DISTANCE = 8  # number of layers between a MatMul and its Softmax: a scale, a mask, copies
 _MAX_COPIES = 3
 _SCALE_OPERATORS = frozenset(("Mul", "Div"))
 
 _NeighbourStep: TypeAlias = Callable[[FusionGroupingState, FusionGroupDraft], "FusionGroupDraft | None"]
 
 _PRODUCT_OPERATORS = frozenset(("MatMul", "Einsum"))
-_MAX_GROUPS_BETWEEN = 3  # groups between a product and the Softmax: masks that are no group's own
+_MAX_GROUPS_BETWEEN = 3  # number of groups between a product and the Softmax: masks that no other group contains
 
 SCORES_ROLE, SOFTMAX_ROLE, VALUES_ROLE, MASK_ROLE = "QK", "Softmax", "PV", "mask"
-"""What the groups of an attention are called in it."""
+"""The roles of groups in an attention."""
 
 
 def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Takes each Mul or Div by constants that only the MatMul reads, through copies; the MatMul starts the group.
+    """Matches each Mul or Div by constants that scales an operand of an attention's first MatMul; the MatMul starts the
+    group.
 
-    Source: TensorRT-RTX 1.7, whose fused attention takes the scaling in (`_gemm_mha_v2`); PyTorch's exporters scale
+    Copies may be between the two, and the MatMul must be the only reader.
+
+    Source: TensorRT-RTX 1.7, whose fused attention contains the scaling (`_gemm_mha_v2`); PyTorch's exporters scale
     both operands of a scaled_dot_product_attention.
     """
     if not grouping.multiplies_activations(layer):
@@ -44,7 +47,7 @@ def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> Fusi
 
 
 def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
-    """Whether pointwise operators and copies, one behind the other, lead from a layer to a Softmax."""
+    """Returns True if a chain of pointwise operators and copies leads from a layer to a Softmax."""
     tensor = layer.outputs[0]
     for _ in range(_MAX_SOFTMAX_DISTANCE):
         users = [user for user in grouping.list_readers_if_few(tensor) if user.kind is not LayerKind.SHAPE]
@@ -56,7 +59,8 @@ def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
 
 
 def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand: str) -> list[Layer]:
-    """The scaling of an operand and the copies behind it; [] where it is not scaled for this alone."""
+    """Returns the Mul or Div that scales an operand of a product, with the copies between; [] if other layers also read
+    them."""
     passed_layers: list[Layer] = []
     reader, tensor = product, operand
     while len(passed_layers) < _MAX_COPIES and grouping.is_sole_reader(reader, tensor):
@@ -74,11 +78,11 @@ def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand:
 
 @dataclass(frozen=True)
 class AttentionGroups:
-    """The groups of one attention; false where a rule declines.
+    """The fusion groups of one attention with their roles; the object is false if there is no attention.
 
     Attributes:
-        role_by_group: What each group is in it, by group.
-        reason: Why the rule declines, "" where it does not.
+        role_by_group: The role of each group in the attention.
+        reason: The reason why the rule declines; "" if it matches.
     """
 
     role_by_group: Mapping[FusionGroupDraft, str] = field(default_factory=dict)
@@ -89,7 +93,7 @@ class AttentionGroups:
 
 
 def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> AttentionGroups:
-    """The attention around a group that is a Softmax, all groups being complete."""
+    """Returns the groups of the attention around a Softmax; all groups of the network must be complete."""
     if group_draft.operator_name != "Softmax":
         return AttentionGroups(reason=f"{group_draft.operator_name} is not a Softmax")
     groups_before = _trace_groups_to_product(grouping, group_draft, _find_producer_group)
@@ -108,7 +112,10 @@ def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft
 
 def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
                              find_neighbour_group: _NeighbourStep) -> list[FusionGroupDraft] | None:
-    """The groups from one to the next product, that one last; None where another kind of group comes first."""
+    """Returns the groups from a given group to the next product, which is the last one.
+
+    Returns None if a group that is neither a product nor pointwise comes first.
+    """
     passed_drafts: list[FusionGroupDraft] = []
     while len(passed_drafts) <= _MAX_GROUPS_BETWEEN:
         next_draft = find_neighbour_group(grouping, passed_drafts[-1] if passed_drafts else group_draft)
@@ -125,7 +132,10 @@ def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionG
 
 
 def _find_producer_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionGroupDraft | None:
-    """The group that alone computes what a group reads of what leads to no shape."""
+    """Returns the only group that computes the float inputs of a group; None if there are several.
+
+    If one of several groups is a product, that group is returned.
+    """
     own_tensors = {name for layer in group_draft.layers for name in layer.outputs}
     candidates = {
         grouping.draft_by_layer[producer]
@@ -139,7 +149,10 @@ def _find_producer_group(grouping: FusionGroupingState, group_draft: FusionGroup
 
 
 def _find_consumer_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionGroupDraft | None:
-    """The group that alone reads what a group computes."""
+    """Returns the only group that reads the results of a group; None if there are several.
+
+    Layers that read only shapes do not count.
+    """
     names = {layer.name for layer in group_draft.layers}
     user_names = {user for layer in group_draft.layers for name in layer.outputs
                   for user in grouping.graph.consumers.get(name, ()) if user not in names}

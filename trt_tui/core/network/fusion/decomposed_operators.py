@@ -1,4 +1,4 @@
-"""Fusion rules that start a group from an operator that an exporter decomposed."""
+"""The fusion rules that start a group from an operator that an exporter decomposed, such as LayerNorm or GELU."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -18,15 +18,15 @@ _ACTIVATION_BY_CURVE = {
 }
 
 _FIRST_OPERATORS = frozenset(("Mul", "Neg"))
-_MAX_DISTANCE = 8  # layers from the first to the Add
+_MAX_DISTANCE = 8  # number of layers from the first one of a rotation to its Add
 
 
 def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Takes the region in that starts at ``layer``: a match without it, whose tail is the region's.
+    """Matches the layers of a decomposed normalisation that begins with ``layer``.
 
-    It is a region of reductions, pointwise operators and copies over one tensor, with a square root or an exponential
-    in it, that ends where values that are not reduced are scaled by reduced ones. The tensor it starts from may be
-    used elsewhere too (a residual).
+    The region consists of reductions, pointwise operators and copies over one tensor, with a square root or an
+    exponential. It ends where unreduced values are scaled by reduced ones. Layers outside may also read the first
+    tensor (a residual). The match does not include ``layer``, which starts the group.
 
     Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1.7 lists them as one engine layer.
     """
@@ -37,7 +37,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
         return FusionRuleMatch(reason="it reads several tensors")
     (start_tensor,) = source_tensors
     region = [layer]
-    # Which tensors are there, and whether they are reduced.
+    # The tensors of the region, each with True if it is reduced.
     reduced_by_tensor = {start_tensor: False, layer.outputs[0]: layer.op_type in REDUCTIONS}
     while len(region) < MAX_REGION_LAYERS:
         nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
@@ -64,7 +64,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
 
 def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
                             region: Sequence[Layer]) -> list[Layer]:
-    """Layers in no group that compute from what the region has alone, or move what it has reduced."""
+    """Returns ungrouped layers that compute only from tensors of the region, or copy its reduced tensors."""
     layer_names = {member.name for member in region}
     candidates = []
     for tensor, is_reduced in reduced_by_tensor.items():
@@ -86,13 +86,16 @@ def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, re
 
 
 def _is_square_before_reduction(grouping: FusionGroupingState, layer: Layer) -> bool:
-    """Whether a layer squares for a reduction alone: a variance as the mean of squares less the square of the mean."""
+    """Returns True if a layer squares values only for a reduction.
+
+    This occurs in a variance that is computed as the mean of squares minus the square of the mean.
+    """
     next_layer = grouping.find_sole_reader(layer.outputs[0])
     return layer.op_type in _SQUARE_OPERATORS and next_layer is not None and next_layer.op_type in REDUCTIONS
 
 
 def _normalisation_name(region: Sequence[Layer]) -> str:
-    """What such a region is called: LayerNorm, RMSNorm, L2Norm or Softmax; "" for one that has no name."""
+    """Returns the name of a decomposed normalisation: LayerNorm, RMSNorm, L2Norm or Softmax; "" if it has no name."""
     operators = [layer.op_type for layer in region]
     if "ReduceL2" in operators:
         return "L2Norm"
@@ -103,10 +106,12 @@ def _normalisation_name(region: Sequence[Layer]) -> str:
 
 
 def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Takes the Reshape in that gives the channels back; scale, shift and activation follow by rules of their own.
+    """Matches the Reshape that restores the channels behind the InstanceNormalization of a GroupNorm.
+
+    Scale, shift and activation join by their own rules.
 
     Source: PyTorch's exporters below opset 21. TensorRT makes one Normalization layer of an InstanceNormalization, and
-    fuses what is pointwise behind it.
+    fuses pointwise operators behind it.
     """
     if layer.op_type != "InstanceNormalization":
         return FusionRuleMatch(reason=f"a GroupNorm does not start with {layer.op_type}")
@@ -120,9 +125,9 @@ def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> Fu
 
 
 def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Takes in what computes x·f(x), of x and constants alone: a match without ``layer``, where it is the first of it.
+    """Matches the layers of a decomposed activation x·f(x) that begins with ``layer`` and reads only x and constants.
 
-    The tensor x may be used elsewhere too.
+    Layers outside may also read the tensor x. The match does not include ``layer``, which starts the group.
 
     Source: "PointWise fusion" of TensorRT's catalog. Spellings of GELU: Hendrycks and Gimpel, "Gaussian Error Linear
     Units" (erf, tanh, and x·sigmoid(1.702x)).
@@ -143,7 +148,7 @@ def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleM
 
 
 def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
-    """The first layers in no group that compute from a tensor and constants alone, in network order."""
+    """Returns the first ungrouped layers that compute only from a tensor and constants, in network order."""
     layer_by_name: dict[str, Layer] = {}
     tensors = {start_tensor}
     while len(layer_by_name) < MAX_REGION_LAYERS:
@@ -162,7 +167,7 @@ def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> li
 
 def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor: str,
                   derived_layers: Collection[Layer]) -> list[Layer]:
-    """What computes the result of a layer from a tensor, in network order."""
+    """Returns the layers that compute the result of a layer from a start tensor, in network order."""
     producers = {layer.outputs[0]: layer for layer in derived_layers}
     region, stack = {last_layer.name: last_layer}, [last_layer]
     while stack:
@@ -174,7 +179,7 @@ def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor
 
 
 def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], start_tensor: str) -> str:
-    """What a region is called; "" where there is no curve in it that such activations have."""
+    """Returns the name of a decomposed activation, such as GELU; "" if the region has no known curve."""
     by_type = {layer.op_type: layer for layer in region}
     curve = next((curve_operator for curve_operator in _ACTIVATION_BY_CURVE if curve_operator in by_type), "")
     if curve == "Sigmoid" and grouping.list_dynamic_inputs(by_type[curve]) != [start_tensor]:
@@ -183,9 +188,12 @@ def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], sta
 
 
 def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Takes the rotation in, from its first product or negation to the Add: a match without ``layer``.
+    """Matches the layers of a rotary embedding, from its first product or negation (``layer``) to its Add.
 
-    Source: Su et al., "RoFormer"; halves are swapped (Llama) or neighbours (GPT-J), the sine's part negated.
+    The match does not include ``layer``, which starts the group.
+
+    Source: Su et al., "RoFormer"; halves are swapped (Llama) or neighbours (GPT-J), and the part of the sine is
+    negated.
     """
     if layer.op_type not in _FIRST_OPERATORS or layer.kind is not LayerKind.COMPUTE:
         return FusionRuleMatch(reason=f"no rotation starts with {layer.op_type}")
@@ -205,7 +213,7 @@ def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> Fusio
 
 
 def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None:
-    """The Add of two tensors to which layers lead one behind the other."""
+    """Returns the Add of two tensors at the end of a chain of layers; None if there is none."""
     for _ in range(_MAX_DISTANCE):
         next_layer = grouping.find_sole_reader(layer.outputs[0])
         if next_layer is None or next_layer.kind is LayerKind.OPAQUE:
@@ -218,7 +226,7 @@ def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None
 
 def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, rotated_product: Layer,
                           add: Layer) -> list[Layer]:
-    """The layers of a rotation that are in no group, in network order; [] where it is none."""
+    """Returns the ungrouped layers of a rotation, in network order; [] if the layers are not a rotation."""
     for factor in rotated_product.inputs:
         rotated_concat = _match_rotated_concat(grouping, factor)
         if rotated_concat is None:
@@ -235,7 +243,10 @@ def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, 
 
 
 def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[str, Sequence[Layer]] | None:
-    """What a tensor is a Concat of pieces of, some negated and some not, and the layers that make it of them."""
+    """Returns the source tensor of a Concat of negated and unnegated pieces, and the layers that compute it.
+
+    Returns None if the pieces come from several tensors, or there is no Concat or no negation.
+    """
     passed_layers: dict[str, Layer] = {}
     source_tensors: set[str] = set()
     stack = [tensor]
@@ -254,13 +265,13 @@ def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[s
 
 
 def _is_copy_with_sole_reader(grouping: FusionGroupingState, layer: Layer, tensor: str) -> bool:
-    """Whether a layer in no group moves values, in one output that one layer reads."""
+    """Returns True if an ungrouped layer only copies values, into one output with one reader."""
     return (layer.name not in grouping.draft_by_layer and grouping.is_fused_copy(layer) and len(layer.outputs) == 1
             and len(grouping.list_dynamic_inputs(layer)) == 1 and grouping.find_sole_reader(tensor) is not None)
 
 
 def _find_copy_source_tensor(grouping: FusionGroupingState, tensor: str) -> str:
-    """The tensor that copies, one behind the other, took a tensor's values from."""
+    """Returns the tensor at the start of a chain of copies that ends in a tensor."""
     for _ in range(_MAX_DISTANCE):
         layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
         if layer is None or not grouping.is_fused_copy(layer):

@@ -1,4 +1,4 @@
-"""Fusion rules by which a group grows behind what it computed; each docstring names the source of its rule."""
+"""The fusion rules by which a group grows behind its last layer; each docstring names the source of its rule."""
 
 from trt_tui.core.network.fusion.grouping import (
     MAX_REGION_LAYERS,
@@ -15,7 +15,9 @@ _MAX_RESHAPES = 4
 
 
 def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes the BatchNormalization in; in training form, with several outputs, it computes on its own.
+    """Matches a BatchNormalization in inference form that follows a group.
+
+    In training form it has several outputs and computes separately.
 
     Source: "Convolution and Scale" and "Scale and Activation" of TensorRT's catalog. Its parser makes one Scale layer
     of a BatchNormalization in inference form.
@@ -31,7 +33,7 @@ def match_batch_normalisation(grouping: FusionGroupingState, group_draft: Fusion
 
 
 def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes the operator in that alone reads what the group computed.
+    """Matches a pointwise operator with constants that is the only reader of a group's result.
 
     Source: "Convolution and ReLU", "Convolution and GELU", "Convolution and Clip", "Convolution And ElementWise
     Operation", "Scale and Activation" and "PointWise fusion" of TensorRT's catalog.
@@ -45,10 +47,12 @@ def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionG
 
 
 def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes the Add in, once for a group; its other input is the skip.
+    """Matches a residual Add behind a group, at most one per group.
+
+    The other input of the Add is the skip input of the group.
 
     Source: "Convolution And ElementWise Operation" of TensorRT's catalog. Groups of later layers grow first, so that
-    the Add goes to the one that is computed last.
+    the Add joins the group that is computed last.
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
@@ -66,7 +70,7 @@ def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDr
 
 
 def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes the smallest region in that hides what the group computed.
+    """Matches the smallest region of pointwise operators that contains all readers of a group's result.
 
     Source: "PointWise fusion" of TensorRT's catalog.
     """
@@ -80,12 +84,13 @@ def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGro
 
 
 def is_read_by_closed_region(grouping: FusionGroupingState, tensor: str) -> bool:
-    """Whether pointwise operators that end in one tensor are all that reads a tensor."""
+    """Returns True if all readers of a tensor are pointwise operators that end in one tensor."""
     return not grouping.is_network_output(tensor) and bool(_find_pointwise_region(grouping, tensor))
 
 
 def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
-    """Layers computed from ``start_tensor`` and constants alone that end in one tensor; [] where there are none."""
+    """Returns pointwise layers that compute only from ``start_tensor`` and constants and end in one tensor; [] if none
+    do."""
     region: list[Layer] = []
     derived_tensors = {start_tensor}
     frontier = [start_tensor]
@@ -100,7 +105,7 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
             region.sort(key=lambda member: member.index)
             derived_tensors.add(layer.outputs[0])
             frontier.append(layer.outputs[0])
-            # A layer that waited for this result can follow now.
+            # The layers behind the other tensors are tried again, because they may also read this result.
             frontier.extend(name for name in derived_tensors if name not in frontier and name != tensor)
         if region and grouping.find_region_output(region) and not grouping.find_tensors_read_outside_region(
             (start_tensor, ), region):
@@ -109,11 +114,13 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
 
 
 def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes the copies in, where pointwise operators follow that would join; those follow by their own rules.
+    """Matches copies behind a group, such as Reshape and Transpose, if a bias or an activation follows them.
+
+    These pointwise operators themselves join by their own rules.
 
     Source: exports of attention (the heads are split before the bias is added), of Gemms over sequences (flattened
-    around the Gemm), of Convs between layers over tokens; TensorRT-RTX 1.7 lists such MatMuls with their bias as one
-    engine layer.
+    around the Gemm), and of Convs between layers over tokens. TensorRT-RTX 1.7 lists such MatMuls with their bias as
+    one engine layer.
     """
     if grouping.find_sole_reader(group_draft.output_tensor) is None:
         return FusionRuleMatch(reason="the output of the group has other readers")
@@ -135,7 +142,9 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
 
 
 def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes the Where in that alone reads what the group computed, or whose result the group alone adds.
+    """Matches a Where that masks a group's result, or a Where whose result only the group's residual Add reads.
+
+    The rule applies to groups that multiply two activations.
 
     Source: "PointWise fusion" of TensorRT's catalog; PyTorch's exporters make an additive mask of a boolean one for
     each scaled_dot_product_attention, and a Where of `masked_fill`.
@@ -159,14 +168,13 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
 
 
 def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
-    """What a layer chooses from beside constants."""
     return set(grouping.list_dynamic_inputs(layer)) - {layer.inputs[0]}
 
 
 def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Takes IsNaN and Where in, behind a Softmax that nothing else reads.
+    """Matches the IsNaN and Where behind a Softmax that no other layer reads.
 
-    Source: PyTorch's exporters write it behind the Softmax of a scaled_dot_product_attention with a mask.
+    Source: PyTorch's exporters write these behind the Softmax of a scaled_dot_product_attention with a mask.
     """
     if group_draft.operator_name != "Softmax":
         return FusionRuleMatch(reason=f"{group_draft.operator_name} is not a Softmax")
@@ -184,10 +192,11 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
 
 
 def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer) -> FusionGroupDraft | None:
-    """The group that computed the one float tensor a layer reads.
+    """Returns the group that computed the float tensor a copy reads; None if the copy reads several or there is no
+    group.
 
-    Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: moving values takes no precision of its
-    own.
+    Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: moving values needs no separate
+    precision.
     """
     moved_tensors = _list_float_inputs(grouping, copy_layer)
     return grouping.draft_by_layer.get(grouping.graph.producer.get(moved_tensors[0],
@@ -195,10 +204,10 @@ def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer
 
 
 def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft, copy_layer: Layer) -> FusionRuleMatch:
-    """Takes a copy in, where it can wait for the group.
+    """Matches a copy of a group's values if all other inputs of the copy are available by then.
 
-    Whatever else it reads must be there at the group's position, shape arithmetic on the group itself apart: that is
-    the group's own (`FusionGroup.shape_layers`).
+    Every other input must be computed at the group's position or before. The only exception is shape arithmetic on the
+    group's own tensors, which belongs to the group (`FusionGroup.shape_layers`).
     """
     if not group_draft.accepts_copies:
         return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} is kept as it is")

@@ -1,4 +1,4 @@
-"""Finds the fusion groups of a network by the rules beside it."""
+"""The construction of a network's fusion groups by the fusion rules."""
 
 from collections.abc import Callable
 
@@ -20,27 +20,27 @@ EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRu
                               epilogues.match_constant_pointwise, epilogues.match_residual_add,
                               epilogues.match_trailing_reshapes, epilogues.match_pointwise_region,
                               epilogues.match_where_mask, epilogues.match_nan_masking)
-"""The rules by which a group grows, in the order in which they are tried."""
+"""The rules by which a group grows behind its last layer, in the order in which they are tried."""
 
 START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch],
                    ...] = (attention.match_attention_scaling, decomposed_operators.match_normalisation,
                            decomposed_operators.match_group_normalisation, decomposed_operators.match_activation,
                            decomposed_operators.match_rotary_embedding)
-"""The rules by which a layer starts a group of several, in the order in which they are tried."""
+"""The rules by which a layer starts a group of several layers, in the order in which they are tried."""
 
 _GROWING_OPERATORS = PRODUCTS | POINTWISE | NORMALISATIONS | {"Softmax"}
 
 
 def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
-    """Partitions the float layers of a network into groups, in network order; takes time linear in the network.
+    """Partitions the float layers of a network into fusion groups, in network order and in linear time.
 
-    No group waits for itself, not even through others. While a group grows, only its last tensor is read from outside,
-    and every member leads to it: so groups run in the order of those last layers (their positions). A copy behind it
-    joins only where it does not change that.
+    No group depends on its own result, even through other groups. While a group grows, only its last tensor is read
+    outside, and every member leads to that tensor. Therefore groups run in the order of their last layers (their
+    positions). A copy behind a group joins only if it does not change this order.
     """
     grouping = FusionGroupingState(graph)
     product_layers = [layer for layer in graph.layers if layer.op_type in PRODUCTS and layer.kind is LayerKind.COMPUTE]
-    # Later anchors first, so that a residual Add goes to the Conv computed last.
+    # Groups of later layers grow first, so that a residual Add joins the Conv that is computed last.
     drafts = [_start_group(grouping, layer) for layer in reversed(product_layers)]
     for layer in graph.layers:
         position = grouping.find_last_dependency_position(layer)
@@ -58,7 +58,7 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
 
 
 def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer) -> bool:
-    """Puts a copy into the group that computed what it moves."""
+    """Adds a copy to the group that computed the copied values; returns True if the copy joined."""
     draft = epilogues.find_producer_group_of_copy(grouping, copy_layer)
     copy_match = FusionRuleMatch() if draft is None else epilogues.match_copy(grouping, draft, copy_layer)
     if draft is None or not copy_match:
@@ -68,7 +68,7 @@ def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer
 
 
 def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGroupDraft:
-    """A group that starts at a layer, with what a rule found to start there, and what follows it."""
+    """Builds a group from its first layer, the layers of a matching start rule, and the epilogues that follow."""
     is_isolated = first_layer.kind is LayerKind.OPAQUE or len(
         first_layer.outputs) != 1 and first_layer.op_type not in FUSED_COPIES
     output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_float(name))
@@ -85,7 +85,7 @@ def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGro
     return draft
 
 
-# -- describing -----------------------------------------------------------------------------------------------------
+# -- description ----------------------------------------------------------------------------------------------------
 
 
 def _build_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft, attention_name: str,
@@ -112,7 +112,8 @@ def _build_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft, a
 
 
 def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> tuple[str, ...]:
-    """Layers in no group between what the group computes and the shapes that it reads, in network order."""
+    """Returns the ungrouped layers between the group's results and the shapes that the group reads, in network order.
+    """
     graph = grouping.graph
     shape_layers: set[str] = set()
     stack = [

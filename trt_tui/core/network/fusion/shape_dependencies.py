@@ -1,7 +1,8 @@
-"""Who waits for the shapes of tensors inside a group: reading a shape takes no value, so that it ends no group.
+"""The layers that wait for the shapes of tensors inside a fusion group.
 
-A shape is there once its group is computed. What reads one, through other shape arithmetic, therefore has to be a
-member of that group or to stand behind its last layer, or groups would wait for each other.
+Reading a shape takes no value, so a tensor whose shape is read can be inside a group. The shape is available once the
+group is computed. A layer that depends on the shape through shape arithmetic must therefore be a member of the group or
+come after its last layer. If not, groups would wait for each other.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,15 +13,15 @@ from trt_tui.core.network.graph import LayerGraph, reads_only_shape
 from trt_tui.core.network.layers import Layer
 
 _MAX_TRACKED_READERS = 8
-"""How many of those that wait for a shape are known; a group whose own layers are more of them does not grow."""
+"""The maximum number of waiting layers that are recorded per shape; a group that contains all of them does not grow."""
 
 
 class ShapeDependencies:
-    """What waits for the shape of each tensor.
+    """The layers that wait for the shape of each tensor.
 
     Args:
         graph: Layers and tensors.
-        grouped_layers: Names of the layers that are in groups.
+        grouped_layers: Names of the layers that belong to groups.
     """
 
     def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
@@ -45,11 +46,12 @@ class ShapeDependencies:
                         waiting_by_tensor[name] = _merge_smallest_indices((indices, waiting_by_tensor.get(name, [])))
 
     def find_deadlocked_layer(self, group_layers: Collection[Layer], joining_layers: Collection[Layer]) -> str:
-        """A layer that would wait in vain for the shape of a tensor inside a group, were it all of some layers.
+        """Returns a layer that would wait forever for a shape inside a group if more layers joined; "" if there is
+        none.
 
         Args:
-            group_layers: Those of the group.
-            joining_layers: Those that would join.
+            group_layers: The present layers of the group.
+            joining_layers: The layers that would join.
         """
         if not self._waiting_by_tensor:
             return ""
@@ -70,5 +72,5 @@ class ShapeDependencies:
 
 
 def _merge_smallest_indices(sorted_index_lists: Iterable[list[int]]) -> list[int]:
-    """The first few of some sorted indices, each once."""
+    """Returns the smallest distinct indices of several sorted lists, at most `_MAX_TRACKED_READERS`."""
     return list(islice(dict.fromkeys(merge(*sorted_index_lists)), _MAX_TRACKED_READERS))

@@ -19,13 +19,17 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     ProfileLatency,
     RepeatedBuild,
+    RunResult,
 )
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import FP16_MAX
-from trt_tui.formatting import EXPORTED, executed_run_key
+from trt_tui.core.report import run_columns
+from trt_tui.core.report.run_columns import RunRow
+from trt_tui.formatting import EXPORTED, SIMULATED_MARK, executed_run_key
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -65,10 +69,10 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
 
 
 def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
-    """Returns the error metrics from a JSON record. A record without SQNR is that of an exact copy if its cosine is 1.
-    """
+    """Returns the errors of a record. Floats without an SQNR are an exact copy if their cosine is 1 or unknown."""
     keys = ("nan", "inf", *(metric.key for metric in ERROR_METRICS.values()))
-    is_exact = record.get("sqnr_db") is None and record.get("cosine", 1) == 1
+    is_exact = record["mismatch"] == 0 if "mismatch" in record else (
+        record.get("sqnr_db") is None and record.get("cosine", 1) == 1)
     return ErrorMetrics.from_values({key: record[key] for key in keys if key in record}, is_exact)
 
 
@@ -92,17 +96,42 @@ def target_outcome_record(target_outcome: TargetOutcome | None) -> dict[str, Any
             } if target_outcome is not None else {}
 
 
+_LATENCY_KEYS = ("median", "min", "max")
+
+
+def _column_record(run_row: RunRow) -> dict[str, Any]:
+    """The values of the columns that have a key in records."""
+    values = {column.key: column.value(run_row) for column in run_columns.RUN_COLUMNS if column.key}
+    return {key: dict(zip(_LATENCY_KEYS, value, strict=True)) if key.endswith("_ms") else value
+            for key, value in values.items() if value is not None}
+
+
+def read_run_row(record: Mapping[str, Any]) -> RunRow:
+    """Returns what tables say of a run or a stage, from its record; what the record lacks was not measured."""
+    outputs = {}
+    for name, errors in record.get("outputs", {}).items():
+        sample, variation_db = errors.get("worst_sample", {}), errors.get("variation_db")
+        outputs[name] = OutputErrors(
+            read_error_metrics(errors), sample.get("index"), sample.get("sqnr_db"),
+            -math.inf if "variation_db" in errors and variation_db is None else variation_db)
+    metric = {"": record["metric"]} if "metric" in record else {}
+    accuracy = Accuracy(outputs, metric, record.get("agreement"), record.get("samples", 0)) if outputs else None
+    values = {column.path.partition(".")[2]: record[column.key] for column in run_columns.RUN_COLUMNS
+              if column.key in record and column.source == "engine"}
+    attributes: dict[str, Any] = {
+        name: tuple(value[key] for key in _LATENCY_KEYS) if isinstance(value, Mapping) else value
+        for name, value in values.items()}
+    engine = EngineResult(accuracy, record.get("backend", ""), **attributes)
+    return RunRow(accuracy, SIMULATED_MARK if "simulated" in (record.get("source"), record.get("kind")) else "", engine)
+
+
 def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
     """Returns the JSON record of an accuracy: judged outputs, metric, and number of samples."""
     record: dict[str, Any] = {
         "outputs": {name: output_errors_record(entry)
                     for name, entry in accuracy.outputs.items()}, "samples": accuracy.samples
     }
-    if accuracy.metric:
-        record["metric"] = accuracy.headline_metric
-        record["metric_parts"] = dict(accuracy.metric)
-    if accuracy.agreement is not None:
-        record["agreement"] = accuracy.agreement
+    record |= _column_record(RunRow(accuracy))
     if accuracy.intervals is not None:
         record["intervals"] = accuracy_intervals_record(accuracy.intervals)
     if accuracy.caveats:
@@ -132,24 +161,11 @@ def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
 def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
     """Returns the JSON record of an engine with its measured values; if there is no engine, the reason."""
     record: dict[str, Any] = {"source": "engine", "backend": engine_result.builder_name}
-    if engine_result.device_name:
-        record["gpu"] = engine_result.device_name
     if engine_result.accuracy is not None:
         record.update(accuracy_record(engine_result.accuracy))
-    if engine_result.latency_ms is not None:
-        record["latency_ms"] = dict(zip(("median", "min", "max"), engine_result.latency_ms, strict=True))
-    if engine_result.cuda_graph_ms is not None:
-        record["cuda_graph_ms"] = dict(zip(("median", "min", "max"), engine_result.cuda_graph_ms, strict=True))
+    record |= _column_record(RunRow(engine=engine_result))
     if engine_result.profile_latencies:
         record["profiles"] = [_profile_record(entry) for entry in engine_result.profile_latencies]
-    if engine_result.engine_bytes is not None:
-        record["engine_bytes"] = engine_result.engine_bytes
-    if engine_result.device_memory_bytes is not None:
-        record["device_memory_bytes"] = engine_result.device_memory_bytes
-    if engine_result.build_s is not None:
-        record["build_s"] = engine_result.build_s
-    if engine_result.build_origin:
-        record["built_from"] = engine_result.build_origin
     if engine_result.attempts:
         record["rungs"] = [build_attempt_record(attempt) for attempt in engine_result.attempts]
     if not engine_result.is_built_as_requested:
@@ -160,8 +176,6 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
         record["made_simulated"] = accuracy_record(engine_result.simulated_accuracy)
     if engine_result.failure_reason:
         record["failed"] = engine_result.failure_reason
-    if engine_result.is_quick_build:
-        record["quick"] = True
     if engine_result.engine_report is not None:
         record["computed_in"] = {
             label: {"layers": count, **({"time": share} if share is not None else {})}
@@ -184,9 +198,29 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
         record |= _engine_errors_record(engine_result.engine_errors)
     for name, accuracy in engine_result.shape_accuracies.items():
         record.setdefault("at_shapes", {})[name] = accuracy_record(accuracy)
-    if engine_result.measurement_note:
-        record["note"] = engine_result.measurement_note
     return record
+
+
+def list_run_record_keys(results_by_config: Mapping[str, ConfigResults]) -> dict[tuple[str, RunKind], str]:
+    """Returns the names of all runs in the record, in its order, by the name of the config and the kind of the run."""
+    keys: dict[tuple[str, RunKind], str] = {}
+    for kind in RunKind:
+        for name in (name for name, results in results_by_config.items() if kind in results.runs):
+            is_first = not any(other_kind is kind for _, other_kind in keys)
+            keys[name, kind] = {
+                RunKind.TYPED_NETWORK: EXPORTED if is_first else f"{name}-{EXPORTED}",
+                RunKind.EXPORTED_FILE: executed_run_key(name), RunKind.BUILT_ENGINE: f"{name}-engine"
+            }.get(kind, name)
+    return keys
+
+
+def run_result_record(run_result: RunResult) -> dict[str, Any]:
+    """Returns what is known of a run."""
+    if isinstance(run_result, EngineResult):
+        return engine_result_record(run_result)
+    if isinstance(run_result, ExportedRun):
+        return exported_run_record(run_result)
+    return {"source": "simulated", **(accuracy_record(run_result.accuracy) if run_result.accuracy is not None else {})}
 
 
 def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
@@ -322,6 +356,8 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             # Errors are measured at the last computed tensor of a group. Its other layers have only the precision.
             at_tail = group.final_tensor in network.get_layer(name).outputs
             layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
+            if name in errors.weight_sqnr_db:
+                layers[name]["weight"] = {"sqnr_db": errors.weight_sqnr_db[name]}
     if layers:
         record["layers"] = layers
     groups: dict[str, Any] = {}
@@ -346,7 +382,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
 
 def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,
                       results_by_config: Mapping[str, ConfigResults],
-                      reference_metric: Mapping[str, float] | None = None, fp32_engine: EngineResult | None = None,
+                      reference_metric: Mapping[str, float] | None = None,
                       reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
     """Returns the JSON record of a whole comparison, in schema ``comparison-v1``.
 
@@ -354,25 +390,8 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
 
     Args:
         reference_metric: The metric of the reference and its parts, headline first.
-        fp32_engine: The all-FP32 engine.
         reference_info: The reference; None if it is FP32 of the network itself.
     """
-    engines = {
-        f"{name}-engine": engine_result_record(run.engine_result)
-        for name, run in results_by_config.items()
-        if run.engine_result is not None
-    }
-    if fp32_engine is not None:
-        engines = {"fp32-engine": engine_result_record(fp32_engine), **engines}
-    executed = {executed_run_key(name): exported_run_record(run.exported_run) for name, run in results_by_config.items()
-                if run.exported_run is not None}
-    as_exported = {
-        name: run.exported_accuracy
-        for name, run in results_by_config.items()
-        if run.exported_accuracy is not None
-    }
-    exported = {f"{name}-{EXPORTED}" if number else EXPORTED: {"source": "simulated", **accuracy_record(accuracy)}
-                for number, (name, accuracy) in enumerate(as_exported.items())}
     record: dict[str, Any] = {
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": model_sha256,
@@ -381,10 +400,9 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
         "samples": data.what_if_count,
         "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
                       "precision": "fp32"},
-        "runs": {name: config_results_record(network, run)
-                 for name, run in results_by_config.items()
-                 if run.accuracy is not None}
-                | exported | executed | engines,
+        "runs": {key: config_results_record(network, results_by_config[name])
+                 if kind is RunKind.SIMULATED_CONFIG else run_result_record(results_by_config[name].runs[kind])
+                 for (name, kind), key in list_run_record_keys(results_by_config).items()},
     }
     if reference_metric:
         record["reference"] |= {"metric": next(iter(reference_metric.values())), "metric_parts": dict(reference_metric)}

@@ -1,0 +1,316 @@
+"""What the app says of its values, columns, marks and words: the tables, the help page, a key and clicks."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from textual.widgets import Input
+
+from tests import local
+from tests.local import H200
+from tests.screen import SMALL, answered, opened, press, settle, taken_in
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
+from trt_tui.core.measure.error_metrics import ERROR_METRICS
+from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, find_term
+from trt_tui.jobs import requests as rq
+from trt_tui.tui import keys
+from trt_tui.tui.screens.explanation import ExplanationDialog
+from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.state import marks
+from trt_tui.tui.state.columns import LAYER_COLUMNS, LAYER_COLUMNS_BY_ID, fit_columns
+from trt_tui.tui.state.config_list import ConfigMarks, config_table
+from trt_tui.tui.state.explanations import explain_cell, find_term_at, list_explained_terms
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.summary import list_summary_columns
+from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.tui.widgets.lines import Lines, TitleRule
+
+pytestmark = pytest.mark.usefixtures("quick")
+MAX_SENTENCE_WORDS = 25
+
+
+def explained(app) -> str:
+    assert isinstance(app.screen, ExplanationDialog), app.screen
+    return app.screen.text
+
+
+def all_texts() -> list[str]:
+    return [term.explanation for terms in list_explained_terms().values() for term in terms]
+
+
+# -- the tables -----------------------------------------------------------------------------------------------------
+
+
+def test_explanations_are_short_sentences():
+    for text in all_texts():
+        assert text[0].isupper() or text[0].isdigit(), text
+        assert text.endswith("."), text
+        for sentence in re.split(r"(?<=[.:;]) ", text):
+            assert len(sentence.split()) <= MAX_SENTENCE_WORDS, sentence
+
+
+def test_no_word_has_two_explanations():
+    names = [name.lower() for term in TERMS for name in (term.name, *term.other_names)]
+    assert len(names) == len(set(names)), {name for name in names if names.count(name) > 1}
+    listed = [(mark.name, mark.place) for mark in marks.MARKS]
+    assert len(listed) == len(set(listed))
+
+
+def test_every_constant_of_a_mark_is_explained():
+    characters = {character for name, value in vars(marks).items() if name.endswith(("_MARK", "GLYPH", "GLYPHS"))
+                  for character in value} | {*marks.RANGE_MARKS.values()}
+    assert characters <= {mark.name for mark in marks.MARKS}
+
+
+@pytest.mark.parametrize("column", LAYER_COLUMNS, ids=lambda column: column.id)
+def test_steps_of_a_column_name_keys_that_exist(column):
+    for text in (column.next_steps, column.explanation):
+        assert "{" not in keys.fill_in_keys(text)
+
+
+def test_every_title_of_a_table_is_explained(tmp_path, measured_before):
+    session = local.measured(tmp_path, builder=H200)
+    titles = {column.title for width in (60, 80, 120) for column in list_summary_columns(session, width)}
+    header, _ = config_table(session, ConfigMarks().configs_by_letter, 120)
+    titles |= {text.strip() for text, _ in header if text.strip()}
+    titles |= {metric.title for metric in ERROR_METRICS.values()}
+    own = {session.metric_name.rpartition(":")[2]} | {title for title in titles if title.startswith("TRT")}
+    assert {title for title in titles - own if find_term(title) is None} == set()
+
+
+def test_the_typed_network_has_one_name():
+    assert "typed network" in EXPORT_FORMATS["onnx"].description
+    for text in (*all_texts(), *(one.description for one in EXPORT_FORMATS.values())):
+        assert "typed ONNX" not in text
+
+
+# -- the text of a value --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(tmp_path, measured_before):
+    session = local.measured(tmp_path)
+    group = max(session.get_run_results("config").shares.items(), key=lambda item: item[1].fraction)[0]
+    return session, session.outline.get_group(group)
+
+
+def cell_text(session, group, column: str, last_config=None) -> str:
+    row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config", last_config)
+    row = row_values.model.rows_by_group[group.name]
+    explanation = explain_cell(session, row_values, VisibleRow(row.path, 0, row), LAYER_COLUMNS_BY_ID[column])
+    return "\n".join([explanation.value, *(text for _, text in explanation.texts)])
+
+
+def test_a_share_says_config_samples_and_interval(measured):
+    session, group = measured
+    results, total = session.get_run_results("config"), session.data_summary.what_if_count
+    share = results.shares[group.name]
+    percent = f"{100 * share.fraction:.0f}%"
+    text = cell_text(session, group, "share")
+    assert f"{percent} of the error of c0." in text and "Simulated, and measured on" in text
+    part = replace(share, samples=total - 1, half_width=0.04)
+    session.results._configs[session.config] = replace(results, shares={**results.shares, group.name: part})
+    text = cell_text(session, group, "share")
+    assert f"measured on {total - 1} of the {total} samples in use" in text
+    assert f"With 95% confidence, the share on all {total} is within 4 points of this." in text
+
+
+def test_a_share_of_the_config_before_says_so(measured):
+    session, group = measured
+    other = next(one for one in session.outline.groups if one.is_quantizable and one is not group)
+    before = session.config
+    session.child.held = {rq.MeasureWhatIf, rq.CompareRuns}
+    session.toggle_fp32([other])
+    assert "of the error of c0, before your change." in cell_text(session, group, "share", before)
+    assert "raised: the row runs in FP32 in c1" in cell_text(session, other, "share", before)
+    assert "c1 requests FP32 (FP32 by you" in cell_text(session, other, "precision", before)
+
+
+def test_a_toggled_value_names_its_outcome_and_its_source(measured):
+    session, group = measured
+    session.toggle_fp32([group])
+    session.rest()
+    session.toggle_fp32([group])
+    text = cell_text(session, group, "toggle")
+    assert "SQNR with this row in FP32 and all else as in c0." in text and "Simulated in ONNX Runtime on" in text
+    assert re.search(r"(PASS|FAIL)", text)
+
+
+@pytest.mark.parametrize(("text", "x", "name"), [
+    (" share    ~20% · if reduced alone ~31 dB", 20, "sensitivity"), (" asked 3 INT8", 9, "INT8"),
+    ("accumulated ~12 dB", 3, "accumulated error"), ("12 reformats around it", 5, "reformat"), ("enc1/conv", 2, None)])
+def test_a_word_is_found_under_the_mouse(text, x, name):
+    term = find_term_at(text, x)
+    assert (term.name if term is not None else None) == name
+
+
+# -- the help page --------------------------------------------------------------------------------------------------
+
+
+async def test_help_finds_every_word_column_and_mark(tmp_path):
+    async with opened(tmp_path, size=(100, 30)) as (app, _, pilot):
+        await press(pilot, "f1")
+        page = app.screen
+        assert isinstance(page, HelpPage)
+        for terms in list_explained_terms().values():
+            for term in terms:
+                page.query_one(Input).value = term.name
+                page.update_action_list()
+                assert term in page._listed_terms.values(), term.name
+                first_words = " ".join(term.explanation.split()[:3])
+                assert first_words in " ".join(page.text.split()), term.name
+
+
+@pytest.mark.parametrize("name", ["SQNR", "if toggled", "typed network", "↯"])
+async def test_enter_on_a_word_explains_it(tmp_path, name):
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "f1")
+        app.screen.query_one(Input).value = name
+        await taken_in(pilot)
+        await press(pilot, "enter")
+        term = find_term(name) or next(mark for mark in marks.MARKS if mark.name == name)
+        shown = " ".join(explained(app).split())
+        assert name in shown and term.explanation.split(".")[0] in shown
+        await press(pilot, "escape")
+        assert app.screen is main
+
+
+async def test_a_key_still_finds_its_action_first(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "f1", "e")
+        assert next(iter(app.screen.text.splitlines())) not in list_explained_terms()
+
+
+# -- the key --------------------------------------------------------------------------------------------------------
+
+
+async def test_keys_reach_every_column_and_row(tmp_path):
+    async with opened(tmp_path, builder=H200) as (app, main, pilot):
+        await answered(pilot, "home", "down")
+        group = main.presenter.layer_tree.current_row
+        await press(pilot, "f3")
+        headings = []
+        for _ in LAYER_COLUMNS:
+            headings.append(explained(app).splitlines()[0])
+            await press(pilot, "right")
+        assert len(set(headings)) == len(LAYER_COLUMNS) and explained(app).splitlines()[0] == headings[0]
+        await press(pilot, "left")
+        assert explained(app).splitlines()[0] == headings[-1]
+        await press(pilot, "down")
+        assert main.presenter.layer_tree.current_row is not group
+        await press(pilot, "up", "up", "up")
+        assert main.presenter.layer_tree.cursor_index == 0 and "· c0" in explained(app)
+        seen = set()
+        for _ in range(12):
+            seen.add(explained(app).splitlines()[0])
+            await press(pilot, "right")
+        assert {"run · c0", "outcome · c0", "SQNR, simulated · c0", "ms, built · c0"} <= seen
+        await press(pilot, "up", "up", "up", "up")
+        seen = set()
+        for _ in range(6):
+            seen.add(explained(app).splitlines()[0])
+            await press(pilot, "right")
+        assert {"network", "target", "samples", "builder", "simulation", "config"} == seen
+        await press(pilot, "f3")
+        assert app.screen is main
+
+
+async def test_an_explanation_follows_the_config(tmp_path):
+    async with opened(tmp_path, builder=H200) as (app, main, pilot):
+        await answered(pilot, "w", "space")
+        await press(pilot, "f3")
+        assert "raised: the row runs in FP32 in c1" in explained(app)
+        await press(pilot, "escape")
+        await answered(pilot, "b", "f3", "left")
+        assert "From the engine" in explained(app) and "built by TensorRT 11.4" in explained(app)
+
+
+@pytest.mark.parametrize("size", [(60, 15), SMALL, (120, 40)])
+async def test_explanations_fit_the_screen(tmp_path, size):
+    async with opened(tmp_path, size=size, builder=H200) as (app, main, pilot):
+        await answered(pilot, "w", "b", "f3")
+        for _ in range(len(LAYER_COLUMNS)):
+            box, hint, pane = (app.screen.query_one(one) for one in (".box", ".hint", Lines))
+            assert box.region in app.screen.region and hint.region in box.region and hint.region.height == 1
+            for line in pane.lines:
+                assert sum(len(text) for text, _ in line) <= pane.size.width
+            assert "…" not in app.screen.text.split("\n", 1)[1]
+            await press(pilot, "right")
+        for _ in range(8):
+            await press(pilot, "pagedown")
+        scroll = pane.parent
+        assert scroll.scroll_offset.y == scroll.max_scroll_y
+
+
+# -- clicks ---------------------------------------------------------------------------------------------------------
+
+
+def column_x(main, column_id: str) -> int:
+    """A cell of a column of the layer list."""
+    end = 5
+    for name, width in fit_columns(main.presenter.layer_tree.row_width, main.presenter.layer_list.row_values.has_engines
+                                   ).items():
+        if name == column_id:
+            return end + 1
+        end += width + 1
+    raise AssertionError(column_id)
+
+
+async def test_clicks_explain_and_take_nothing_away(tmp_path):
+    async with opened(tmp_path, size=(120, 40), builder=H200) as (app, main, pilot):
+        await pilot.click("#tree", offset=(10, 3))
+        await settle(pilot)
+        assert app.screen is main and main.presenter.layer_tree.cursor_index == 3
+        for column in ("share", "precision", "layer"):
+            await pilot.click("#tree", offset=(column_x(main, column), 4), button=3)
+            await taken_in(pilot)
+            title = LAYER_COLUMNS_BY_ID[column].title(main.presenter.layer_list.row_values, 24)
+            assert explained(app).startswith(title) and main.presenter.layer_tree.cursor_index == 4
+            await press(pilot, "escape")
+        await pilot.click("#tree-header", offset=(column_x(main, "precision"), 0), button=3)
+        await taken_in(pilot)
+        assert explained(app).startswith("prec\n") and main.presenter.layer_list.sort_column.id != "precision"
+        await press(pilot, "escape")
+        await pilot.click("#tree-header", offset=(column_x(main, "precision"), 0))
+        await settle(pilot)
+        assert app.screen is main and main.presenter.layer_list.sort_column.id == "precision"
+        column = next(one for one in list_summary_columns(app.session, 120) if one.title == "SQNR")
+        await pilot.click("#verdict", offset=(column.start + 2, 3))
+        await taken_in(pilot)
+        assert explained(app).startswith("SQNR, simulated · INT8")
+        await press(pilot, "escape")
+        await pilot.click("#header", offset=(main.query_one("#header", Lines).text.index("samples") + 1, 0))
+        await taken_in(pilot)
+        assert explained(app).startswith("sample\n")
+        await press(pilot, "escape")
+        rule = main.query_one("#configs-rule", TitleRule)
+        await pilot.click(rule, offset=(rule.render_line(0).text.index("Configs") + 1, 0))
+        await taken_in(pilot)
+        assert explained(app).startswith("config\n")
+
+
+async def test_words_of_the_detail_pane_and_of_pages_explain_themselves(tmp_path):
+    async with opened(tmp_path, size=(120, 40), builder=H200) as (app, main, pilot):
+        await answered(pilot, "w")
+        lines = main.query_one("#detail", Lines).text.splitlines()
+        y = next(index for index, line in enumerate(lines) if "isolated" in line)
+        await pilot.click("#detail", offset=(lines[y].index("isolated") + 1, y))
+        await taken_in(pilot)
+        assert explained(app).startswith("isolated error")
+        await press(pilot, "escape")
+        y = next(index for index, line in enumerate(lines) if line.startswith(" why"))
+        await pilot.click("#detail", offset=(2, y))
+        await taken_in(pilot)
+        assert explained(app).startswith("why")
+        await press(pilot, "escape")
+        await answered(pilot, "b", "i")
+        page = app.screen
+        lines = page.text.splitlines()
+        pane = page.query_one(Lines)
+        word_y, word = next((index, word) for index, line in enumerate(lines) for word in ("simulated", "built")
+                            if word in line)
+        await pilot.click(pane, offset=(lines[word_y].index(word) + 1, word_y))
+        await taken_in(pilot)
+        assert explained(app).splitlines()[0] in (TERMS_BY_NAME["simulation"].name, TERMS_BY_NAME["as built"].name)
+        await press(pilot, "escape")
+        assert app.screen is page

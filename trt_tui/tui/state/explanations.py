@@ -1,0 +1,534 @@
+"""Explanations of values, columns, marks and words: what each is, how it came about, and what to do about it."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.measure.bootstrap import CONFIDENCE, ConfidenceInterval
+from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
+from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, Term, find_term
+from trt_tui.formatting import (
+    EXPORTED,
+    EXPORTED_NETWORK,
+    NOT_MEASURED,
+    SIMULATED_MARK,
+    agreement_text,
+    builder_device_text,
+    counted_noun_text,
+    decibels_text,
+    metric_text,
+    number_text,
+    percent_text,
+    take_first_cells,
+)
+from trt_tui.jobs.requests import MeasureToggles
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import config_name, config_title
+from trt_tui.tui.keys import fill_in_keys, shown_key
+from trt_tui.tui.spans import Line, shorten_path, wrap_text
+from trt_tui.tui.state import detail, engine_texts, preview_texts
+from trt_tui.tui.state.columns import BAR_BLOCKS, LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
+from trt_tui.tui.state.marks import MARKS, Mark, find_marks
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues
+from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
+from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
+
+_VALUE_CELLS = 24
+"""The width in which the value of a cell is drawn, wider than in the list, so that it is not shortened."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The explanation of a value or a word.
+
+    Attributes:
+        title: The column or the word.
+        subject: The row that the value belongs to; "" if there is none.
+        value: The explained value as the screen shows it; "" if there is none.
+        texts: Paragraphs, each with a label of at most 6 cells or without one.
+    """
+
+    title: str
+    texts: tuple[tuple[str, str], ...]
+    subject: str = ""
+    value: str = ""
+
+    def heading(self, width: int) -> str:
+        """Returns the heading of the dialog. A long row name is shortened to the width."""
+        if not self.subject:
+            return self.title
+        return f"{self.title} · {shorten_path(self.subject, max(8, width - len(self.title) - 3))}"
+
+    def build_lines(self, width: int) -> list[Line]:
+        """Returns the wrapped texts. Labels stand in a column of their own."""
+        lines: list[Line] = [[(part, "strong")] for part in wrap_text(self.value, width)]
+        has_labels = any(label for label, _ in self.texts)
+        for label, text in self.texts:
+            indent = 7 if has_labels else 0
+            for index, part in enumerate(wrap_text(text, max(10, width - indent))):
+                label_text = label if index == 0 else ""
+                lines.append([(f"{label_text:<{indent}}", "key" if label != "next" else "dim"), (part, "")])
+        return lines
+
+
+def explain_term(term: Term) -> Explanation:
+    """Returns the explanation of a word or a mark."""
+    texts = [("", term.explanation)]
+    if term.other_names:
+        texts.append(("", f"Also: {', '.join(term.other_names)}."))
+    return Explanation(f"{term.name} {term.place_text}" if isinstance(term, Mark) else term.name, tuple(texts))
+
+
+def list_explained_terms() -> dict[str, list[Term]]:
+    """Returns all words, columns and marks that are explained, by the heading of the help page."""
+    columns = [Term(column.names[0], column.explanation, (*column.names[1:], column.order_title))
+               for column in LAYER_COLUMNS]
+    return {"Columns of the list": columns, "Marks": list(MARKS), "Words": sorted(TERMS, key=_sort_key)}
+
+
+def _sort_key(term: Term) -> str:
+    return term.name.lower()
+
+
+# -- the layer list -------------------------------------------------------------------------------------------------
+
+
+def list_explained_columns(row_values: RowValues, visible_row: VisibleRow) -> list[LayerColumn]:
+    """Returns the columns of a row, including columns that the screen has no room for."""
+    if isinstance(visible_row.row, (SmallSharesRow, OtherNodesRow)):
+        return [NAME_COLUMN]
+    return [column for column in LAYER_COLUMNS if row_values.has_engines or not column.needs_engines]
+
+
+def explain_column(row_values: RowValues, column: LayerColumn) -> Explanation:
+    """Returns the explanation of a column."""
+    title = column.title(row_values, _VALUE_CELLS)
+    return Explanation(title, (("what", _column_text(row_values, column)),
+                               ("sort", f"A click on the title sorts by it: {column.order_title}.")))
+
+
+def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRow, column: LayerColumn) -> Explanation:
+    """Returns the explanation of the value of a row in a column."""
+    row_cells = build_row_cells(row_values, visible_row, full_names=True)
+    row, reason = visible_row.row, row_cells.reason if column.yields_to_reason else ""
+    group = row.group if isinstance(row, GroupRow) else None
+    value = row_cells.name
+    marks = [*find_marks(row_cells.glyph.strip(), "row", row_cells.glyph), *find_marks(row_cells.mark, "row")]
+    if column is not NAME_COLUMN:
+        cell = row_cells.cells.get(column.id)
+        spans = column.draw(cell, _VALUE_CELLS) if cell is not None else []
+        value = " ".join("".join(text for text, _ in spans).strip(f"█{BAR_BLOCKS}").split())
+        value = reason or value
+        marks = _find_cell_marks(row_values, column, group, "" if reason else value, row_cells.glyph)
+    texts: list[str]
+    if reason:
+        texts = [f"No value: this row cannot run in a lower precision, because {reason}."]
+    elif column is NAME_COLUMN:
+        texts = _name_texts(row_values, visible_row)
+    else:
+        texts = _CELL_TEXTS[column.id](session, row_values, visible_row)
+    next_steps = [("next", f"{fill_in_keys(column.next_steps)}.")] if column.next_steps and group is not None else []
+    return Explanation(
+        column.title(row_values, _VALUE_CELLS),
+        (*_labelled("how", texts), ("what", _column_text(row_values, column)),
+         *((mark.name, mark.explanation) for mark in marks), *next_steps),
+        "" if column is NAME_COLUMN else row_cells.name, value)
+
+
+def _labelled(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns paragraphs of which the first has a label."""
+    return [("" if index else label, text) for index, text in enumerate(texts)]
+
+
+def _column_text(row_values: RowValues, column: LayerColumn) -> str:
+    if column.id == "share" and row_values.measure is not ColourMeasure.SHARE:
+        term = TERMS_BY_NAME[f"{row_values.measure.value} error"]
+        return f"{term.explanation} SQNR in dB, of {row_values.config_name}."
+    return fill_in_keys(column.explanation)
+
+
+def _find_cell_marks(row_values: RowValues, column: LayerColumn, group: FusionGroup | None, value: str,
+                     glyph: str) -> list[Mark]:
+    if column.id == "precision":
+        symbols = row_values.config_change_marks(group) if group is not None else value
+        return find_marks(f"{symbols}{' f' if value.endswith(' f') else ''}", "precision")
+    if column.id == "engine":
+        return find_marks(value, "engine")
+    marks = find_marks(value, "value", f"{SIMULATED_MARK}{NOT_MEASURED}·?") if column.id != "operator" else []
+    return [*marks, *find_marks(glyph.strip(), "row", glyph)] if column.id == "share" else marks
+
+
+def _name_texts(row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    row, layer_by_name = visible_row.row, row_values.model.outline.layer_by_name
+    if isinstance(row, GroupRow):
+        operators = " + ".join(layer_by_name[name].op_type for name in row.group.layers)
+        texts = [f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}."]
+        return [*texts, *(f"It cannot run in {precision.label}: {reason}."
+                          for precision, reason in row.group.refusal_reasons.items())]
+    if isinstance(row, Scope):
+        return [f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."]
+    if isinstance(row, SmallSharesRow):
+        return [f"Each of these rows has less than .2% of the judged error. {shown_key('open')} lists them."]
+    if isinstance(row, OtherNodesRow):
+        return ["Constants, shapes, integers, casts and Q/DQ, which have no selectable precision."]
+    if isinstance(row, UngroupedRow):
+        return [f"A node that belongs to no fused layer: {row.refusal_reason or 'it has no selectable precision'}."]
+    return [f"A node of the row above: {layer_by_name[visible_row.node].op_type}."]
+
+
+def _operator_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    return _name_texts(row_values, visible_row)
+
+
+def _precision_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    row = visible_row.row
+    if isinstance(row, Scope):
+        raised_count = row_values.scope_raised_counts.get(row.path, 0)
+        return [f"{raised_count} of {counted_noun_text(len(row.groups), 'fused layer')} "
+                f"{'is' if raised_count == 1 else 'are'} raised in {row_values.config_name}."]
+    if not isinstance(row, GroupRow):
+        return ["This row has no selectable precision."]
+    label = row.group.precision_label(row_values.requested_precision(row.group))
+    source_text = detail.precision_source_text(session, row_values.config, row.group) + detail.other_moves_text(
+        session, row_values.config, row.group)
+    return [f"{row_values.config_name} requests {label}{f' ({source_text})' if row_values.run == 'config' else ''}."]
+
+
+def _engine_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    row, preview = visible_row.row, row_values.preview
+    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
+    by_name = row_values.model.outline.group_by_name
+    texts: list[str] = []
+    if isinstance(row, GroupRow):
+        requested = row_values.requested_precision(row.group)
+        if preview is not None:
+            texts = preview_texts.implementation_sentences(preview, row.group, requested, row_values.model.titles)
+        elif shown_engine is not None:
+            texts = engine_texts.group_engine_sentences(shown_engine, row.group, requested)
+    elif isinstance(row, Scope):
+        groups = [by_name[name] for name in row.groups]
+        if preview is not None:
+            texts = [preview_texts.preview_scope_sentence(preview, groups, row_values.config)]
+        elif shown_engine is not None:
+            texts = [engine_texts.engine_scope_text(shown_engine, groups, row_values.scope_other_counts.get(row.path,
+                                                                                                            0))]
+    texts = [f"{text}." for text in texts if text]
+    if preview is None and shown_engine is not None:
+        texts.append(_engine_source_text(shown_engine.result, shown_engine.name))
+        if shown_engine.is_stale:
+            texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since.")
+    return texts or [f"Unknown: no engine of {row_values.config_name} was built, and it has no preview."]
+
+
+def _share_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    row = visible_row.row
+    if isinstance(row, Scope):
+        return _scope_share_texts(row_values, row)
+    if not isinstance(row, GroupRow):
+        return ["Only fused layers have a value."]
+    group, config = row.group, row_values.config_name
+    if replacement := row_values.share_replacement_text(group):
+        return [f"{replacement}: the row runs in FP32 in {config}, so it causes none of the error."]
+    results = session.get_run_results(row_values.run)
+    if row_values.measure is not ColourMeasure.SHARE:
+        value = row_values.group_values.get(group.name)
+        source = _simulation_source_text(session, results.accuracy)
+        if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
+            source = _engine_source_text(results.engine_result, config)
+        return [f"{row_values.row_value_text(value)} dB in {config}.", source] if value is not None else [
+            _not_measured_text(session)]
+    share = results.shares.get(group.name)
+    if share is None and row_values.stale_config is not None:
+        share = session.results.get_results_or_empty(row_values.stale_config).shares.get(group.name)
+        config = f"{row_values.stale_config_name}, before your change"
+    return _error_share_texts(session, share, config) if share is not None else [_not_measured_text(session)]
+
+
+def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list[str]:
+    """Returns the source of an error share: config, samples and confidence interval."""
+    total = session.data_summary.what_if_count if session.data_summary is not None else share.samples
+    samples_text = (f"{share.samples} of the {counted_noun_text(total, 'sample')} in use" if share.samples < total else
+                    _sample_count_text(session, share.samples))
+    if share.unknown_reason:
+        return [f"Unknown: {share.unknown_reason}.", f"Measured on {samples_text}, in {config}."]
+    percent = percent_text(abs(share.fraction))
+    texts = [f"{'less than .2%' if percent == '·' else percent} of the error of {config}."]
+    if share.fraction < 0 and percent != "·":
+        texts = [f"Raising this row alone makes the error of {config} larger, by {percent}."]
+    source = f"Simulated, and measured on {samples_text}"
+    if share.half_width is not None:
+        points = 100 * share.half_width
+        points_text = "1 point" if 0.95 <= points < 1.05 else f"{number_text(points, 2 if points < 0.95 else 1)} points"
+        source += f". With {CONFIDENCE:.0%} confidence, the share on all {total} is within {points_text} of this"
+    elif share.samples < total:
+        source += ", too few for a confidence interval"
+    texts.append(f"{source}.")
+    if share.sqnr_if_raised_db is not None:
+        texts.append(f"SQNR with this row alone in FP32: {decibels_text(share.sqnr_if_raised_db)} dB.")
+    if share.sqnr_if_reduced_alone_db is not None:
+        texts.append(f"SQNR with this row alone reduced and all others in FP32 (sensitivity): "
+                     f"{decibels_text(share.sqnr_if_reduced_alone_db)} dB.")
+    return texts
+
+
+def _scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
+    count = counted_noun_text(len(scope.groups), "fused layer")
+    if row_values.measure is not ColourMeasure.SHARE:
+        return [f"The worst of its {count}."]
+    name = row_values.stale_config_name if scope.path in row_values.stale_scopes else row_values.config_name
+    texts = [f"The sum over its {count}, in {name}. Shares below zero count as zero."]
+    if scope.path in row_values.partial_scopes:
+        texts.append("Not all of them are measured.")
+    return texts
+
+
+def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    groups = row_values.model.list_groups_of_row(visible_row.row)
+    if not groups:
+        return ["This row has no selectable precision."]
+    if row_values.run != "config":
+        return [f"Only the current config has such values, and the list shows {row_values.config_name}."]
+    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
+        return [f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."]
+    toggled_config = session.config.with_toggled_fp32(groups)
+    if toggled_config == session.config:
+        return ["Toggling changes nothing here."]
+    precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
+    done_text = f"{row_values.metric_title} with this row in {precision} and all else as in {row_values.config_name}."
+    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
+    if accuracy is None:
+        share = session.get_run_results("config").shares.get(groups[0].name)
+        if not row_values.find_toggle(groups).value_text or share is None:
+            return [done_text, _not_measured_text(session)]
+        samples_text = _sample_count_text(session, share.samples)
+        return [done_text, f"Simulated, and measured together with the error share on {samples_text}."]
+    return [done_text, _simulation_source_text(session, accuracy), *_outcome_texts(session, accuracy)]
+
+
+def _cost_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
+    if row_values.group_times and shown_engine is not None:
+        return ["The time of the row's kernels. A kernel that contains several rows counts for one of them.",
+                _engine_source_text(shown_engine.result, shown_engine.name)]
+    row, model = visible_row.row, row_values.model
+    macs = (model.group_macs[row.group.name] if isinstance(row, GroupRow) else
+            model.scope_macs.get(row.path) if isinstance(row, Scope) else None)
+    if macs is None:
+        return ["Unknown: the row multiplies nothing, or its sizes are not known."]
+    total = number_text(model.total_macs / 1e6)
+    return [f"{number_text(macs / 1e6)} of {total} million MACs, counted from the shapes."]
+
+
+_CELL_TEXTS = {"operator": _operator_texts, "precision": _precision_texts, "engine": _engine_texts,
+               "share": _share_texts, "toggle": _toggle_texts, "cost": _cost_texts}
+
+
+# -- the header and the summary table -------------------------------------------------------------------------------
+
+
+def explain_header(session: Session) -> list[Explanation]:
+    """Returns the explanations of the values in the top line, from left to right."""
+    outline, data = session.outline, session.data_summary
+    if outline is None:
+        return []
+    explanations = [Explanation("network", (
+        ("", f"{counted_noun_text(len(outline.groups), 'fused layer')} of "
+         f"{counted_noun_text(len(outline.layers), 'node')}."), ("", TERMS_BY_NAME["fused layer"].explanation)),
+                                value=outline.name)]
+    if session.target is not None:
+        source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
+        explanations.append(Explanation("target", (
+            ("", f"{source}{TERMS_BY_NAME['target'].explanation}"), ("", f"{shown_key('target')} changes it.")),
+            value=" and ".join(target.description for target in session.targets)))
+    if data is not None:
+        used = min(data.what_if_count, data.judged_count)
+        texts = [f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
+                 "--whatif-samples sets how many."]
+        if data.is_random:
+            texts.append("The inputs are random, so the values say little about production. Reopen with --data.")
+        if data.calibration_count:
+            texts.append(f"Ranges are calibrated on {data.calibration_count} others.")
+        explanations.append(Explanation("samples", tuple(("", text) for text in texts),
+                                        value=f"{used} of {data.judged_count}"))
+    if session.builder is not None:
+        run_text = "Engines run here." if session.builder.can_run else "It builds engines, which cannot run here."
+        explanations.append(Explanation("builder", (("", run_text),), value=engine_texts.builder_texts(
+            session.builder)[0]))
+    if (backend := session.backend_summary) is not None:
+        explanations.append(Explanation("simulation", (("", TERMS_BY_NAME["simulation"].explanation),),
+                                        value=f"{backend.name} {backend.version} · {backend.device}"))
+    explanations.append(Explanation("config", (("", TERMS_BY_NAME["config"].explanation),),
+                                    value=config_title(session)))
+    return explanations
+
+
+def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:
+    """Returns the explanation of a value of the summary table."""
+    row_text = "".join(text for text, _ in row.line)
+    value = row_text[len(take_first_cells(row_text, column.start)):len(take_first_cells(row_text, column.end))]
+    value = value.strip(" │")
+    title, texts, run_text = column.title, list[tuple[str, str]](), _run_text(session, row)
+    accuracy, engine = _find_row_results(session, row)
+    row_name = row.kind.upper() if row.kind in ("fp16", "int8", "fp32") else config_name(session)
+    term = find_term(title)
+    if column.kind == "run":
+        return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), row_name, value)
+    if column.kind == "outcome":
+        texts += _labelled("how", [*_run_outcome_texts(session, row, accuracy)])
+        term = find_term(value.split(" ")[0]) or TERMS_BY_NAME["outcome"]
+    elif column.kind == "simulated" or row.kind == "exported":
+        source = _simulation_source_text(session, accuracy) if accuracy is not None else (
+            _not_measured_text(session) if row.kind != "fp32" else "The reference has no error.")
+        texts += _labelled("how", [source, *_interval_texts(accuracy, title)])
+    elif engine is not None:
+        texts += _labelled("how", [_engine_source_text(engine, ""), *_interval_texts(engine.accuracy, title)])
+    elif (exported_run := session.get_run_results(row.run).exported_run if row.run else None) is not None:
+        texts += [("how", "The exported file, executed by ONNX Runtime." if exported_run.accuracy is not None else
+                   "The exported file was not executed.")]
+        texts += _labelled("", _interval_texts(exported_run.accuracy, title))
+    else:
+        done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"
+        texts.append(("how", f"Not measured: {done_text}. {shown_key('build')} does it for the current config."))
+    if column.kind == "built" and term is None and title not in session.results.reference_metric:
+        term = TERMS_BY_NAME["exported network" if session.builder is None else "as built"]
+        texts += [("what", f"{TERMS_BY_NAME['SQNR'].explanation}")]
+    if accuracy is not None and title == "SQNR" and accuracy.worst_output is not None and accuracy.worst_output[0]:
+        texts.append(("at", f"{accuracy.worst_output[0]}, the judged output with the lowest SQNR."))
+    term = term or TERMS_BY_NAME["metric"]
+    texts += [("what", term.explanation), ("run", run_text)]
+    if column.kind != "outcome":
+        texts += [(mark.name, mark.explanation) for mark in find_marks(value, "value")]
+    kind = "exported" if session.builder is None and column.kind == "built" else column.kind
+    heading = title if column.kind == "outcome" or title == EXPORTED_NETWORK else f"{title}, {kind}"
+    return Explanation(heading, tuple(texts), row_name, value)
+
+
+def _run_text(session: Session, row: SummaryRow) -> str:
+    if row.kind == "fp32":
+        return f"The network in FP32. Errors are measured against {session.reference_name}."
+    if row.kind == "engine":
+        return "The engine that was built last, from an earlier config."
+    if row.kind == "exported":
+        return TERMS_BY_NAME["as exported"].explanation
+    if row.run in ("int8", "fp16"):
+        config = session.list_run_configs()[row.run]
+        other = f"; all others run in {config.other.label}" if row.run == "int8" else ""
+        name = row.run.upper()
+        return f"{name}: every fused layer runs in {name} if it can{other}. Your changes do not count here."
+    return f"Your current config, {config_title(session)}." if row.run else TERMS_BY_NAME["stage"].explanation
+
+
+def _find_row_results(session: Session, row: SummaryRow) -> tuple[Accuracy | None, EngineResult | None]:
+    """Returns the accuracy and the engine that a row of the summary table shows."""
+    if row.kind == "fp32":
+        return session.fp32_accuracy, session.results.fp32_engine
+    if not row.run:
+        return None, None
+    results = session.get_run_results(row.run)
+    if row.kind == "exported":
+        return results.get_accuracy(RunKind.TYPED_NETWORK), None
+    if row.kind == "engine" and (shown_engine := engine_texts.find_shown_engine(session, row.run)) is not None:
+        return session.results.get_results_or_empty(shown_engine.config).accuracy, shown_engine.result
+    return results.accuracy, results.engine_result
+
+
+def _run_outcome_texts(session: Session, row: SummaryRow, accuracy: Accuracy | None) -> list[str]:
+    """Returns the outcomes of a run with their reasons: as simulated, as exported and as built."""
+    if row.kind == "fp32" or not row.run:
+        return _outcome_texts(session, accuracy)
+    titles = {RunKind.SIMULATED_CONFIG: "Simulated", RunKind.BUILT_ENGINE: "As built",
+              RunKind.TYPED_NETWORK: EXPORTED.capitalize(), RunKind.EXPORTED_FILE: EXPORTED_NETWORK.capitalize()}
+    outcomes = session.config_target_outcomes(session.list_run_configs()[row.run])
+    if not outcomes or accuracy is None:
+        return ["There is no outcome yet."]
+    texts = [f"{titles[kind]}: {outcome.text}." for kind, outcome in outcomes.items()]
+    return [*texts, *(f"The target is {target.description}, and the simulated value is "
+                      f"{target.measured_value_text(accuracy)}." for target in session.targets)]
+
+
+def _outcome_texts(session: Session, accuracy: Accuracy | None) -> list[str]:
+    outcome = session.target_outcome(accuracy)
+    return [f"{outcome.text}."] if outcome is not None else []
+
+
+def _interval_texts(accuracy: Accuracy | None, title: str) -> list[str]:
+    """Returns the confidence interval of a value of an accuracy, by the title of its column."""
+    intervals = accuracy.intervals if accuracy is not None else None
+    if intervals is None:
+        return []
+    if title == "top-1":
+        return _interval_sentences(intervals.agreement_interval, agreement_text)
+    if accuracy is not None and any(title == name.rpartition(":")[2][:7] for name in list(accuracy.metric)[:1]):
+        return _interval_sentences(intervals.metric, metric_text)
+    if title in ("worst", "worst sample", "NaN/Inf", "bad", "gap", "ms", "MB") or title.endswith(" time"):
+        return []
+    return _interval_sentences(intervals.worst_output.get("sqnr"), lambda value: f"{value:.1f}", " dB")
+
+
+def _interval_sentences(interval: ConfidenceInterval | None, value_text: Callable[[float], str],
+                        unit: str = "") -> list[str]:
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return []
+    return [f"{CONFIDENCE:.0%} confidence interval: {value_text(interval.low)} to {value_text(interval.high)}{unit}."]
+
+
+def _simulation_source_text(session: Session, accuracy: Accuracy | None) -> str:
+    if accuracy is None:
+        return _not_measured_text(session)
+    backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
+    samples_text = _sample_count_text(session, accuracy.samples)
+    return f"Simulated in {backend} on {samples_text}, against {session.reference_name}."
+
+
+def _sample_count_text(session: Session, count: int) -> str:
+    total = session.data_summary.judged_count if session.data_summary is not None else count
+    return f"{count} of {counted_noun_text(total, 'sample')}" if count < total else (
+        f"all {counted_noun_text(count, 'sample')}" if count > 1 else "1 sample")
+
+
+def _engine_source_text(engine: EngineResult, name: str) -> str:
+    name_text = f" of {name}" if name else ""
+    samples = f", measured on {counted_noun_text(engine.accuracy.samples, 'sample')}" if engine.accuracy else ""
+    quick = ", in a quick build" if engine.is_quick_build else ""
+    builder = builder_device_text(engine.builder_name, engine.device_name)
+    return f"From the engine{name_text}, built by {builder}{quick}{samples}."
+
+
+def _not_measured_text(session: Session) -> str:
+    if session.data_summary is None:
+        return "Not measured: there are no samples. Reopen with --data."
+    return "Not measured yet: a job is running." if session.is_busy else "Not measured."
+
+
+# -- words on the screen --------------------------------------------------------------------------------------------
+
+
+def find_term_at(text: str, x: int) -> Term | None:
+    """Returns the term at a cell of a text: of all terms that cover the cell, the longest. None if there is none."""
+    index = len(take_first_cells(text, x))
+    words: list[tuple[int, int]] = []
+    start = 0
+    for word in text.split(" "):
+        words.append((start, start + len(word)))
+        start += len(word) + 1
+    at = next((number for number, (first, end) in enumerate(words) if first <= index < end), None)
+    if at is None:
+        return None
+    for length in (3, 2, 1):
+        for first in range(max(0, at - length + 1), min(at, len(words) - length) + 1):
+            phrase = " ".join(text[start:end] for start, end in words[first:first + length])
+            for candidate in (phrase, phrase.strip(",.;:()~·─ ")):
+                if (term := find_term(candidate)) is not None:
+                    return term
+    return None
+
+
+def find_line_label(texts: Sequence[str], y: int) -> Term | None:
+    """Returns the term of the label of a line in the detail pane; a line without one continues the line above it."""
+    for text in reversed(texts[:y + 1]):
+        if label := text[:9].strip():
+            return find_term(label)
+    return None
