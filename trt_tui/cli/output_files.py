@@ -78,32 +78,25 @@ def check_input_files(arguments: dict[str, Any]) -> None:
             check_regular_file(path)
 
 
-def check_output_folder(folder_path: str) -> None:
-    """Refuses an output folder that cannot be created, or that is not empty, before anything is measured."""
+def check_output_folder(folder_path: str, can_have_content: bool = False) -> None:
+    """Refuses an output folder that cannot be created or written, before anything is measured.
+
+    Args:
+        can_have_content: True for a folder to which files are added; False refuses a folder with content.
+    """
     from trt_tui.files.writing import convert_write_errors, require_empty_folder
 
     folder = Path(os.path.realpath(folder_path))
-    require_empty_folder(folder)
+    if not can_have_content:
+        require_empty_folder(folder)
     with convert_write_errors(folder):
-        if not folder.parent.is_dir():
+        written_folder = folder if can_have_content and folder.exists() else folder.parent
+        if not written_folder.exists():
             raise FileNotFoundError
-        if not os.access(folder.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, f"folder {folder.parent} is read-only")
-
-
-def check_artifact_folder(folder_path: str) -> None:
-    """Refuses a folder that cannot take further folders; it may have content, which stays."""
-    from trt_tui.files.writing import convert_write_errors
-
-    folder = Path(os.path.realpath(folder_path))
-    with convert_write_errors(Path(folder_path)):
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        folder = folder if folder.exists() else folder.parent
-        if not folder.is_dir():
-            raise FileNotFoundError
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
+        if not written_folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{written_folder} is not a folder")
+        if not os.access(written_folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {written_folder} is read-only")
 
 
 def _check_output_path(path: str) -> None:

@@ -23,7 +23,7 @@ from trt_tui.cli.options import (
     option_under_heading,
     validate_target_text,
 )
-from trt_tui.cli.output_files import check_artifact_folder, check_output_paths, write_text_outputs
+from trt_tui.cli.output_files import check_output_folder, check_output_paths, write_text_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, REQUESTABLE, Precision, precision_rank
@@ -86,7 +86,7 @@ def _validate_pattern(text: str) -> None:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise InputError(f"--fail-regex {text} is not a regular expression", str(error),
-                         "Escape literal characters with \\.") from None
+                         "Write a backslash before characters with a special meaning.") from None
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
@@ -101,19 +101,19 @@ def _validate_pattern(text: str) -> None:
     "may be repeated.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
-    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config; {model} stands for the "
-    "exported ONNX file, {outputs} for an .npz of its simulated outputs, {config} for its precision.json. A command "
-    "with an unquoted && || | ; < or > is run by sh; it finds the files in $TRT_TUI_MODEL, $TRT_TUI_OUTPUTS and "
-    "$TRT_TUI_CONFIG too.")
+    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config. {model} is replaced by "
+    "the exported ONNX file, {outputs} by an .npz of the simulated outputs, {config} by the precision.json. A command "
+    "with an unquoted && || | ; < or >, or a variable, is executed by sh. The variables TRT_TUI_MODEL, TRT_TUI_OUTPUTS "
+    "and TRT_TUI_CONFIG hold the same paths.")
 @option_under_heading("Judging", "--fail-code", "fail_codes", type=int, multiple=True, metavar="N",
-                      help="--check fails with this exit code, and passes with all others; may be repeated.")
+                      help="--check fails with this exit code and passes with any other; may be repeated.")
 @option_under_heading("Judging", "--ignore-fail-code", "ignored_fail_codes", type=int, multiple=True, metavar="N",
                       help="--check passes with this exit code; may be repeated.")
 @option_under_heading(
     "Judging", "--fail-regex", "fail_patterns", multiple=True, metavar="RE",
     callback=make_option_check_callback(_validate_pattern),
-    help="--check fails only if its output matches this regular expression (with --fail-code: and it ends with that "
-    "code); may be repeated.")
+    help="--check fails if its output matches this regular expression, whatever its exit code is, and passes if not. "
+    "With --fail-code, its exit code must match too; may be repeated.")
 @option_under_heading(
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
@@ -157,8 +157,8 @@ def _validate_pattern(text: str) -> None:
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
                   help="Write a report with the evidence; - for stdout.")
 @file_path_option(
-    "Output", "--artifacts", "artifact_folder", metavar="DIR", help="Keep the files of each --check in a folder of "
-    "their own, DIR/good/0001 or DIR/bad/0001, with what it was in iteration.json.")
+    "Output", "--artifacts", "artifact_folder", metavar="DIR", help="Keep the files of each --check in a new folder, "
+    "such as DIR/good/0001 or DIR/bad/0002, and describe the check in its iteration.json.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
@@ -187,7 +187,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("a search needs one start", "--config and --precision are both named",
                          "Leave out one of them.")
     if fail_codes and ignored_fail_codes:
-        raise InputError("--fail-code and --ignore-fail-code exclude each other",
+        raise InputError("--fail-code and --ignore-fail-code are both named",
                          "with --fail-code, all other exit codes pass already", "Leave out one of them.")
     refuse_ineffective_options()
     method, higher = ("lower" if lower else method), higher_from or higher
@@ -196,7 +196,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
                                        config_output=output_path)
     if artifact_folder is not None:
-        check_artifact_folder(artifact_folder)
+        check_output_folder(artifact_folder, can_have_content=True)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
                                   try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,

@@ -76,7 +76,7 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("search", ), ("precision", "higher"), lambda values: bool(values["rungs"]),
                        "--rungs sets the first and the last precision", "Leave out one of them."),
     IneffectiveOptions(("search", ), ("fail_codes", "ignored_fail_codes", "fail_patterns", "artifact_folder"),
-                       lambda values: values["check"] is None, "it applies to --check, and no command is named",
+                       lambda values: values["check"] is None, "it applies to --check, and --check is missing",
                        "Name a command with --check, or leave it out."),
     IneffectiveOptions(("search", ), ("lower", ), lambda values: "method" in find_given_options(),
                        "--method selects another strategy", "Leave out one of them."),

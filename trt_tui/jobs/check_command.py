@@ -1,7 +1,7 @@
 """The user's check command, which accepts or rejects a config.
 
-A command with an unquoted ``&&``, ``||``, ``|``, ``;``, ``<`` or ``>`` is run by ``sh``. The names of the files reach
-the shell in environment variables only, so that no name becomes a part of its text.
+A command with operators or variables of the shell is run by ``sh``. The paths of the files reach the shell in
+environment variables only, so that no path becomes a part of the text that the shell parses.
 """
 
 import json
@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -28,91 +29,121 @@ from trt_tui.jobs.check_rules import CheckResult, CheckRules
 from trt_tui.jobs.child_exit import kill_process_tree
 from trt_tui.jobs.steps import Steps, Wait
 
-FILES = {"model": "model.onnx", "outputs": "outputs.npz", "config": "precision.json"}
-"""The files of a check, by the placeholder in braces that names each in a command."""
+CHECK_FILES = {"model": "model.onnx", "outputs": "outputs.npz", "config": "precision.json"}
+"""The files of a check by placeholder: ``{model}`` in a command becomes the path of the first."""
 
-ERROR_OUTPUT_FILE, OUTPUT_FILE, RECORD_FILE = "stderr.txt", "stdout.txt", "iteration.json"
+OUTPUT_FILE, ERROR_OUTPUT_FILE, RECORD_FILE = "stdout.txt", "stderr.txt", "iteration.json"
 
 MAX_OUTPUT_BYTES = 16 << 20
 """The maximum size in bytes of the end of an output that is searched for patterns."""
 
 MAX_SHOWN_LINES, MAX_SHOWN_CHARACTERS = 20, 2000
-"""The maximum number of last lines of stderr that are shown of a failed check, and of their characters."""
+"""The maximum size of the end of stderr that is shown, in lines and in characters."""
 
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_UNSTARTED_CODES = (126, 127)
 """The exit codes of a shell that cannot start a program."""
 
-_COMMAND_PART = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\]+""", re.DOTALL)
-"""A quoted part of a command, an escaped character, or a part without quotes."""
+_UNSTARTED_PROGRAM = re.compile(r"^sh: (?:(?:line )?\d+: )?(.+): (?:(?:command )?not found|Permission denied)$", re.M)
+"""The message of dash, bash and busybox about a program that they cannot start."""
 
-_SHELL_OPERATOR = re.compile(r"&&|[|;<>]")
-_VARIABLE_REFERENCE = re.compile(r"\$\{?TRT_TUI_")
-_PLACEHOLDER = re.compile(rf"(?<!\$)\{{({'|'.join(FILES)})\}}")
+_TOKEN = re.compile(rf"\{{(?:{'|'.join(CHECK_FILES)})\}}|\\.|\$[\w{{(]|&&|.", re.DOTALL)
+"""A placeholder, an escaped character, the start of a variable or a substitution, an operator, or a character."""
+
+_OPERATORS = ("&&", "|", ";", "<", ">")
 
 
 def variable_name(placeholder: str) -> str:
-    """Returns the environment variable that holds the path of one of `FILES`."""
+    """Returns the environment variable with the path of one of `CHECK_FILES`, such as ``TRT_TUI_MODEL``."""
     return f"TRT_TUI_{placeholder.upper()}"
+
+
+def needs_shell(command: str) -> bool:
+    """Returns True if a command has an unquoted operator of the shell, a variable, or a command substitution."""
+    return bool(re.match(r"\s*\w+=", command)) or any(
+        quotation != "'" and (token == "`" or token[0] == "$" and len(token) > 1)
+        or quotation not in ("'", '"') and token in _OPERATORS for token, quotation in _scan_tokens(command))
+
+
+def shell_text(command: str) -> str:
+    """Returns the text that the shell runs: the command with a quoted variable for each placeholder."""
+    text = ""
+    for token, quotation in _scan_tokens(command):
+        if token[0] == "{" and len(token) > 1:
+            variable = f"${{{variable_name(token[1:-1])}}}"
+            token = variable if quotation == '"' else f"'\"{variable}\"'" if quotation == "'" else f'"{variable}"'
+        text += token
+    return text
+
+
+def _scan_tokens(command: str) -> Iterator[tuple[str, str]]:
+    """Yields the tokens of a command, each with the character that closes the quotation or substitution around it; ""
+    if there is none.
+
+    A command substitution within double quotes begins without quotation, as in ``"$(cat {model})"``.
+    """
+    closings = [""]
+    for token in _TOKEN.findall(command):
+        closing = closings[-1]
+        yield token, closing
+        if token == closing or closing == "'" and token == "\\'":  # a backslash has no meaning within single quotes
+            closings.pop()
+        elif closing != "'" and token == "$(":
+            closings.append(")")
+        elif closing != "'" and token == "`" or closing not in ("'", '"') and token in ("'", '"'):
+            closings.append(token)
+        elif closing not in ("'", '"') and token == "(":
+            closings.append(")")
 
 
 def split_check_command(command: str) -> list[str]:
     """Returns the words of a check command, without quotes.
 
     Raises:
-        InputError: The command is empty, its quotes do not match, or the shell cannot read it.
+        InputError: The command is empty, or its quotes do not match, or the shell cannot parse it.
     """
+    cause, uses_shell = "", needs_shell(command)
+    if uses_shell:
+        # The option -n parses the command and executes nothing.
+        parsed = subprocess.run(["sh", "-n", "-c", shell_text(command)], stdin=subprocess.DEVNULL, capture_output=True,
+                                text=True, errors="replace", check=False)
+        cause = (parsed.stderr.strip() or "sh refuses it") if parsed.returncode else ""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=uses_shell)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words = []
     try:
-        words = shlex.split(command)
+        words = list(lexer)
     except ValueError as error:
-        raise InputError(f"the check command {command!r} cannot be read", str(error), "Match its quotes.") from None
+        cause = cause if uses_shell else str(error)
+    if cause:
+        raise InputError(f"the check command {command!r} cannot be read", cause,
+                         "Match its quotes, and quote characters that are not operators of the shell.")
     if not words:
         raise InputError("the check command is empty", "", "Give a command, like 'python check.py {model} {outputs}'.")
-    if needs_shell(command):
-        test = subprocess.run(["sh", "-n", "-c", shell_text(command)], stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, errors="replace", check=False)
-        if test.returncode:
-            raise InputError(f"the check command {command!r} cannot be read", test.stderr.strip(),
-                             "Correct the shell command, or quote characters that are no operators.")
     return words
 
 
-def needs_shell(command: str) -> bool:
-    """Returns True if a command has an unquoted operator of the shell, or refers to a variable of `variable_name`."""
-    parts = _COMMAND_PART.findall(command)
-    return any(
-        part[0] not in "'\\" and (_VARIABLE_REFERENCE.search(part) or part[0] != '"' and _SHELL_OPERATOR.search(part))
-        for part in parts)
+def write_check_files(folder: Path, network: Network, config: PrecisionConfig, calibration: Calibration,
+                      ranges: Mapping[str, float], outputs: Mapping[str, np.ndarray], reference: str | None) -> None:
+    """Writes the files of a check: the exported network, its simulated outputs, and the config.
 
-
-def shell_text(command: str) -> str:
-    """Returns the text that the shell runs: the command with a quoted reference to a variable for each placeholder."""
-    def replace_placeholders(part: str) -> str:
-        def reference(match: re.Match[str]) -> str:
-            variable = f"${{{variable_name(match[1])}}}"
-            return variable if part[0] == '"' else f"'\"{variable}\"'" if part[0] == "'" else f'"{variable}"'
-
-        return _PLACEHOLDER.sub(reference, part)
-
-    return "".join(map(replace_placeholders, _COMMAND_PART.findall(command)))
-
-
-def write_check_files(folder: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                      outputs: Mapping[str, np.ndarray], config_text: str) -> None:
-    """Writes the files of a check: the exported network, its simulated outputs, and the config."""
-    write_export("onnx", folder / FILES["model"], network, config, ranges)
-    with zipfile.ZipFile(folder / FILES["outputs"], "w") as archive:  # numpy.savez has arguments that are names too
-        for name, array in outputs.items():
+    Args:
+        reference: The reference of ``--reference``.
+    """
+    write_export("onnx", folder / CHECK_FILES["model"], network, config, ranges)
+    write_export("json", folder / CHECK_FILES["config"], network, config, ranges, calibration=calibration,
+                 reference=reference)
+    with zipfile.ZipFile(folder / CHECK_FILES["outputs"], "w") as archive:
+        for name, array in outputs.items():  # `numpy.savez` fails for an output with the name "file"
             safe_name = name.encode("utf-8", "backslashreplace").decode()
             with archive.open(f"{safe_name}.npy", "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
-    (folder / FILES["config"]).write_text(config_text, encoding="utf-8", errors="backslashreplace")
 
 
 def run_check_command(command: str, rules: CheckRules, folder: Path, wake: Callable[[], None]) -> Steps[CheckResult]:
     """Runs the user's check command on the files of a folder.
 
     The outputs of the command are written to files in the folder, and their ends to the log. If the generator is
-    closed, the command and its child processes are killed.
+    closed, the command is killed with all processes that it has started.
 
     Args:
         folder: The folder of `write_check_files`.
@@ -121,11 +152,13 @@ def run_check_command(command: str, rules: CheckRules, folder: Path, wake: Calla
     Raises:
         InputError: The command or a program in it does not start.
     """
-    paths = {placeholder: str(folder / name) for placeholder, name in FILES.items()}
+    paths = {placeholder: str(folder / name) for placeholder, name in CHECK_FILES.items()}
+    variables = {variable_name(placeholder): path for placeholder, path in paths.items()}
     uses_shell = needs_shell(command)
     arguments = ["sh", "-c", shell_text(command)] if uses_shell else [
-        _PLACEHOLDER.sub(lambda match: paths[match[1]], word) for word in split_check_command(command)]
-    variables = {variable_name(placeholder): path for placeholder, path in paths.items()}
+        re.sub(rf"\{{({'|'.join(paths)})\}}", lambda match: paths[match[1]], word)
+        for word in split_check_command(command)
+    ]
     with open(folder / OUTPUT_FILE, "wb") as output, open(folder / ERROR_OUTPUT_FILE, "wb") as error_output:
         try:
             process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=error_output,
@@ -143,26 +176,26 @@ def run_check_command(command: str, rules: CheckRules, folder: Path, wake: Calla
             yield Wait(lambda: process.poll() is not None)
     finally:
         if process.poll() is None:
-            kill_process_tree(process.pid)
+            kill_process_tree(process.pid, "TRT_TUI_MODEL", paths["model"])
             process.wait()
         sys.stderr.write("".join(_read_end(folder / name, 1 << 16) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE)))
-    exit_code = process.returncode
-    if uses_shell and exit_code in (_NOT_FOUND, _NOT_EXECUTABLE) and exit_code not in (*rules.fail_codes,
-                                                                                      *rules.ignored_fail_codes):
-        raise _not_started_error(command, shown_error_text(folder).strip() or f"its exit code is {exit_code}")
-    return CheckResult(exit_code, rules.failure_reason(exit_code, "".join(
-        _read_end(folder / name, MAX_OUTPUT_BYTES) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE))))
+    exit_code, known_codes = process.returncode, (*rules.fail_codes, *rules.ignored_fail_codes)
+    output_text, error_text = (_read_end(folder / name, MAX_OUTPUT_BYTES) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE))
+    unstarted = _UNSTARTED_PROGRAM.search(error_text) if uses_shell else None
+    if unstarted and exit_code in _UNSTARTED_CODES and exit_code not in known_codes:
+        raise _not_started_error(unstarted[1], unstarted[0])
+    return rules.judge(exit_code, output_text + error_text, unstarted[1] if unstarted else "")
 
 
 def _not_started_error(program: str, cause: str) -> InputError:
     return InputError(f"the check command {program} does not start", cause,
-                      "Name a program that can be run, with its path where it is not on PATH.")
+                      "Name a program that can be executed, with its path if it is not on PATH.")
 
 
 def shown_error_text(folder: Path) -> str:
     """Returns the last lines that a check has written to stderr; "" if there are none."""
     lines = _read_end(folder / ERROR_OUTPUT_FILE, 1 << 16).rstrip().splitlines()[-MAX_SHOWN_LINES:]
-    return "".join(f"{line}\n" for line in lines)[-MAX_SHOWN_CHARACTERS:]
+    return "\n".join(lines)[-MAX_SHOWN_CHARACTERS:]
 
 
 def _read_end(path: Path, max_bytes: int) -> str:
@@ -171,10 +204,7 @@ def _read_end(path: Path, max_bytes: int) -> str:
         return stream.read().decode("utf-8", "replace")
 
 
-# -- artifacts ------------------------------------------------------------------------------------------------------
-
-
-def keep_artifacts(artifact_folder: Path, check_folder: Path, result: CheckResult, record: Mapping[str, Any]) -> Path:
+def keep_artifacts(artifact_folder: Path, check_folder: Path, result: CheckResult, record: Mapping[str, Any]) -> None:
     """Copies the folder of a check to a new folder below ``good`` or ``bad``, with a JSON file that describes it.
 
     The folders are numbered from 1 across both. Folders of earlier searches stay, and the numbers continue.
@@ -195,7 +225,7 @@ def keep_artifacts(artifact_folder: Path, check_folder: Path, result: CheckResul
         with fill_folder_atomically(destination) as folder:
             shutil.copytree(check_folder, folder, symlinks=True, dirs_exist_ok=True)
             text = json.dumps({
-                "iteration": number, "outcome": outcome, "check": result.text, "exit_code": result.exit_code, **record
+                "format": "trt-tui/check-iteration", "version": 1, "iteration": number, "outcome": outcome,
+                "check": result.text, "exit_code": result.exit_code, **record
             }, indent=1)
             (folder / RECORD_FILE).write_text(text + "\n", encoding="utf-8")
-    return destination

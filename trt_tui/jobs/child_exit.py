@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, s
                  signal.SIGSYS)
 
 LESS_MEMORY_STEP = "Use fewer samples (--samples) or a smaller batch (--batch)."
+
+_MAX_KILL_ROUNDS, _KILL_INTERVAL_S = 100, 0.01
 
 _SCRIPT_FRAME = re.compile(
     r'File "(?P<file>[^"<][^"]*)", line (?P<line>\d+) in (?P<function>\S+)\n'
@@ -71,19 +74,25 @@ def kill_process_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def kill_process_tree(pid: int) -> None:
-    """Kills a process and all its descendants, which are in the process group of this process."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
-            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    pending = [pid]
-    while pending:
-        process_id = pending.pop()
-        pending += children.get(process_id, ())
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process_id, signal.SIGKILL)
+def kill_process_tree(pid: int, variable: str, value: str) -> None:
+    """Kills a process and all processes that it has started, also those whose parents have ended.
+
+    All of them have inherited an environment variable whose value no other process has. Without ``/proc`` (all but
+    Linux), the process alone is killed.
+    """
+    entry, process_ids = os.fsencode(f"{variable}={value}"), [pid]
+    for _ in range(_MAX_KILL_ROUNDS):  # a process can start another one until it is killed
+        for process_id in process_ids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process_id, signal.SIGKILL)
+        process_ids = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # the process has ended, or another user owns it
+                if entry in path.read_bytes().split(b"\0"):
+                    process_ids.append(int(path.parent.name))
+        if not process_ids:
+            return
+        time.sleep(_KILL_INTERVAL_S)
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.calibration.calibration import select_ranges_for_type
+from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
-from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.search import SearchSpace
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import file_sha256
@@ -39,7 +38,7 @@ from trt_tui.jobs.accuracy import (
 )
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.check_command import (
-    FILES,
+    CHECK_FILES,
     keep_artifacts,
     run_check_command,
     shown_error_text,
@@ -391,8 +390,8 @@ class WorkspaceEvaluator:
             joined = {tensor: np.concatenate(arrays) for tensor, arrays in arrays_by_tensor.items()}
             with create_scratch_folder() as scratch_folder:
                 (folder := scratch_folder / "check").mkdir()
-                write_check_files(folder, workspace.network, config, workspace.ranges, joined,
-                                  self._make_config_text(config))
+                write_check_files(folder, workspace.network, config, workspace.calibration or Calibration(),
+                                  workspace.ranges, joined, workspace.options.reference)
                 result = yield from run_check_command(command, request.check_rules, folder, self._report.wake)
                 self._show_check_errors(config, result, shown_error_text(folder))
                 if request.artifact_folder:
@@ -402,28 +401,23 @@ class WorkspaceEvaluator:
         yield Urgency.SEARCH
         return result
 
-    def _make_config_text(self, config: PrecisionConfig) -> str:
-        workspace = self._workspace
-        return config_text(workspace.network, config, workspace.calibration,
-                           sha256=workspace.fingerprint.sha256 if workspace.fingerprint is not None else None)
-
     def _make_artifact_record(self, config: PrecisionConfig, target_result: TargetResult) -> dict[str, Any]:
-        """Returns the command, the config and the measured values of a check, for the JSON beside its files."""
+        """Returns the command, the config and the measured values of a check, for the JSON file beside its files."""
         request, accuracy = self._request, target_result.accuracy
-        return {
-            "command": request.check_command, "config": FILES["config"],
-            "raised": config.find_raised_groups(self._workspace.network),
-            **({"meets_tolerances": target_result.passes, "value": target_result.value_text}
-               if request.tolerances else {}),
-            **({"simulated": accuracy_record(accuracy)} if accuracy is not None else {})
+        record: dict[str, Any] = {
+            "command": request.check_command, "files": dict(CHECK_FILES),
+            "raised": config.find_raised_groups(self._workspace.network)
         }
+        if request.tolerances:
+            record |= {"tolerances": list(request.tolerances), "meets_tolerances": target_result.passes,
+                       "value": target_result.value_text}
+        return record | ({"simulated": accuracy_record(accuracy)} if accuracy is not None else {})
 
     def _show_check_errors(self, config: PrecisionConfig, result: CheckResult, error_text: str) -> None:
-        """Sends the stderr of a failed check, unless the same text was shown for the config before."""
-        shown_text = "" if result.passes else error_text
-        if shown_text and shown_text != self._shown_check_errors:
-            count = len(config.find_raised_groups(self._workspace.network))
-            self._report.send(ev.LogMessage(
-                self._report.job, f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n"
-                                  f"{shown_text.rstrip()}", "note"))
-            self._shown_check_errors = shown_text
+        """Sends the stderr of a failed check or an uncertain pass, unless the last such check had the same text."""
+        if not result.failure_reason + result.doubt_reason or error_text in ("", self._shown_check_errors):
+            return
+        count = len(config.find_raised_groups(self._workspace.network))
+        self._report.send(ev.LogMessage(
+            self._report.job, f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}", "note"))
+        self._shown_check_errors = error_text

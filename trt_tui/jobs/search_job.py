@@ -142,6 +142,7 @@ class SearchJob:
         self.exported_result: ExportedResult | None = None
         self._export_rounds = 0
         self.remarks: list[str] = []
+        self._check_results: dict[PrecisionConfig, CheckResult] = {}
         # An impossible search is refused before any measurement.
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:
@@ -194,7 +195,11 @@ class SearchJob:
             target_result = self._check_targets(accuracy)
             if self.evaluator.has_check:
                 check_result = yield from self.evaluator.run_check_command(config, target_result)
-                target_result = _combine_with_check_command(target_result, check_result, bool(self.targets))
+                self._check_results[config] = check_result
+                check_text = f"{target_result.value_text}, {check_result.text}" if self.targets else check_result.text
+                target_result = replace(
+                    target_result, passes=target_result.passes and check_result.passes, value_text=check_text,
+                    measured_outcome=_combine_with_check(target_result.target_outcome, check_result))
             self.search.record_target_result(target_result)
 
     def _check_targets(self, accuracy: Accuracy) -> TargetResult:
@@ -490,8 +495,11 @@ class SearchJob:
             accuracy = self._add_export_caveat(measured)
             result = replace(
                 result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy)))
-            target_outcome = (best.target_result.target_outcome if measured is accuracy
-                              and measured is not accuracy_with_interval else judge_accuracy(self.targets, accuracy))
+            if measured is accuracy and measured is not accuracy_with_interval:
+                target_outcome = best.target_result.target_outcome
+            elif (target_outcome := judge_accuracy(self.targets, accuracy)) is not None and (
+                    check_result := self._check_results.get(result.config)) is not None:
+                target_outcome = _combine_with_check(target_outcome, check_result)
         return ev.SearchEnded(job_number, result, self.search.method_text, tuple(self.search.evaluations),
                               len(self.search_space.candidates), bool(self.sensitivities), self.confirmed,
                               tuple(self.remarks),
@@ -524,14 +532,13 @@ class SearchJob:
         }
 
 
-def _combine_with_check_command(target_result: TargetResult, check_result: CheckResult,
-                                has_targets: bool) -> TargetResult:
-    """Returns a target result combined with the outcome of the user's check command."""
-    outcome = target_result.target_outcome
+def _combine_with_check(outcome: TargetOutcome, check_result: CheckResult) -> TargetOutcome:
+    """Returns the outcome of the tolerances combined with the outcome of the user's check command."""
     if not check_result.passes:
-        outcome = TargetOutcome(Outcome.FAIL, (check_result.text, *outcome.reasons))
-    return replace(target_result, passes=target_result.passes and check_result.passes, measured_outcome=outcome,
-                   value_text=f"{target_result.value_text}, {check_result.text}" if has_targets else check_result.text)
+        return TargetOutcome(Outcome.FAIL, (check_result.text, *outcome.reasons))
+    if check_result.doubt_reason and outcome.passes:
+        return TargetOutcome(Outcome.UNCERTAIN_PASS, (check_result.text, *outcome.reasons))
+    return outcome
 
 
 def _target_score_gap(target: Target, simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> float:

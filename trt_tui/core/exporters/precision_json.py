@@ -30,7 +30,7 @@ def write_precision_json_export(context: ExportContext) -> WrittenExport:
 
 
 def weights_source_name(network: NetworkOutline, reference: str | None) -> str:
-    """Returns the name of the FP32 network that brings the weights of a quantized one; "" without one.
+    """Returns the name of the FP32 network that supplies the weights of a quantized network; "" if there is none.
 
     Args:
         reference: The text of ``--reference``.
