@@ -18,6 +18,7 @@ from tests import networks
 from tests.driven import LIMIT_S, save_resnet
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
@@ -38,8 +39,10 @@ from trt_tui.jobs.check_command import (
 from trt_tui.jobs.check_rules import CheckResult, CheckRules
 from trt_tui.jobs.search_job import _combine_with_check
 
-HOSTILE_NAMES = ("a b", "it's", 'say "x"', "$(touch pwned)", "`touch pwned`", "$HOME", "new\nline", "-n", "x;touch pwned",
-                 "x&&touch pwned", "*", "{model}", "back\\slash", "#x", "\udcff", "~")
+HOSTILE_NAMES = ("a b", "it's", 'say "x"', "$(touch pwned)", "`touch pwned`", "$HOME", "new\nline", "-n",
+                 "x;touch pwned", "x&&touch pwned", "*", "{model}", "back\\slash", "#x", "\udcff", "~")
+
+NO_RULES = CheckRules()
 
 
 def check_folder(folder: Path) -> Path:
@@ -49,7 +52,7 @@ def check_folder(folder: Path) -> Path:
     return folder
 
 
-def checked(command: str, folder: Path, rules: CheckRules = CheckRules()) -> CheckResult:
+def checked(command: str, folder: Path, rules: CheckRules = NO_RULES) -> CheckResult:
     """The result of a command that runs to its end."""
     steps, deadline = run_check_command(command, rules, folder, lambda: None), time.monotonic() + LIMIT_S
     try:
@@ -75,7 +78,8 @@ def processes_of(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(("command", "expected"), [
     ("python check.py {model} {outputs}", False), ("grep -c 'a|b' {outputs}", False), ("grep 'x;y' \"<>\"", False),
-    (r"echo a\|b \> c\;", False), ("echo '$HOME' '`x`' '$(x)'", False), ("echo costs 5$ $", False), (r"echo \$HOME", False),
+    (r"echo a\|b \> c\;", False), ("echo '$HOME' '`x`' '$(x)'", False), ("echo costs 5$ $", False),
+    (r"echo \$HOME", False),
     ("python c.py --shape (1,2) {model}", False), ("grep -q ^x$ {outputs}", False), ("a=b", True),
     ("a && b", True), ("a||b", True), ("a|b", True), ("a;b", True), ("a <b", True), ("a 2>&1", True), ("a&&b", True),
     ("CUDA_VISIBLE_DEVICES=0 python c.py", True), ("cat \"$TRT_TUI_MODEL\"", True), ("cat ${TRT_TUI_MODEL}", True),
@@ -89,9 +93,11 @@ def test_a_command_with_unquoted_operators_or_variables_needs_the_shell(command,
 @pytest.mark.parametrize("command", [
     "cat {model}", "cat {model} | cat", 'cat "{model}" | cat', "cat '{model}' | cat", 'cat "$TRT_TUI_MODEL"',
     "cat ${TRT_TUI_MODEL:+\"$TRT_TUI_MODEL\"}", "cat < {model}", "(cat {model}; true)", 'echo "$(cat {model})"',
-    'echo "$(cat "{model}")"; true', "echo `cat {model}`", 'echo "`cat {model}`" > /dev/stdout', 'A="{model}"; cat "$A"',
+    'echo "$(cat "{model}")"; true', "echo `cat {model}`", 'echo "`cat {model}`" > /dev/stdout',
+    'A="{model}"; cat "$A"',
     "A={model} && cat \"$A\"", "sh -c 'cat \"$TRT_TUI_MODEL\"'", "sh -c 'cat \"$1\"' sh {model}",
-    "sh -c 'cat \"$1\" | cat' sh {model} | cat", r"echo \' >/dev/null; cat {model}", "echo \"'\" >/dev/null; cat {model}"])
+    "sh -c 'cat \"$1\" | cat' sh {model} | cat", r"echo \' >/dev/null; cat {model}",
+    "echo \"'\" >/dev/null; cat {model}"])
 def test_hostile_paths_reach_a_command_as_one_word(tmp_path, monkeypatch, name, command):
     folder = check_folder(tmp_path / name / "check")
     (tmp_path / "current").mkdir()
@@ -111,13 +117,12 @@ def test_every_file_has_a_placeholder_and_a_variable(tmp_path):
     assert (folder / "stdout.txt").read_text() == "{other}{models}\n"
 
 
-@pytest.mark.parametrize(("command", "cause"), [
-    ("", "empty"), ("  ", "empty"), ("echo 'a", "No closing quotation"), ("echo 'a | cat", "nterminated"),
-    ("a &&", "nd of file"), ("a | | b", "unexpected"), ("echo $(a", "nd of file"), ("a ) | b", "unexpected")])
-def test_what_cannot_be_parsed_is_refused_before_it_runs(command, cause):
-    with pytest.raises(InputError) as refused:
+@pytest.mark.parametrize("command", ["", "  ", "echo 'a", "echo 'a | cat", "echo 'a' | \"cat", "a &&", "a | | b",
+                                     "echo $(a", "a ) | b", "if a; then b"])
+def test_what_cannot_be_parsed_is_refused_before_it_runs(command):
+    with pytest.raises(InputError, match="cannot be read" if command.strip() else "is empty") as refused:
         split_check_command(command)
-    assert cause in refused.value.title + refused.value.cause and refused.value.exit_code == 2
+    assert refused.value.exit_code == 2 and (refused.value.cause or not command.strip())
 
 
 def test_parsing_executes_nothing(tmp_path, monkeypatch):
@@ -139,14 +144,14 @@ def test_a_program_that_does_not_start_is_an_error(tmp_path, monkeypatch, comman
 
 
 @pytest.mark.parametrize(("command", "rules", "result"), [
-    ("exit 127; true", CheckRules(), CheckResult(127, "exit code 127")),
-    ("python3 -c 'raise SystemExit(126)' | exit 126", CheckRules(), CheckResult(126, "exit code 126")),
-    ("no-such-program; true", CheckRules(), CheckResult(0, "", "sh did not start no-such-program")),
-    ("no-such-program | cat", CheckRules(), CheckResult(0, "", "sh did not start no-such-program")),
-    ("no-such-program || exit 3", CheckRules(), CheckResult(3, "exit code 3")),
+    ("exit 127; true", NO_RULES, CheckResult(127, "exit code 127")),
+    ("python3 -c 'raise SystemExit(126)' | exit 126", NO_RULES, CheckResult(126, "exit code 126")),
+    ("no-such-program; true", NO_RULES, CheckResult(0, "", "sh did not start no-such-program")),
+    ("no-such-program | cat", NO_RULES, CheckResult(0, "", "sh did not start no-such-program")),
+    ("no-such-program || exit 3", NO_RULES, CheckResult(3, "exit code 3")),
     ("no-such-program; exit 127", CheckRules(fail_codes=(127, )), CheckResult(127, "exit code 127")),
     ("no-such-program && x", CheckRules(ignored_fail_codes=(127, )), CheckResult(127)),
-    ("python3 -c 'import os; os.kill(os.getpid(), 11)'", CheckRules(), CheckResult(-11, "ended by SIGSEGV"))])
+    ("python3 -c 'import os; os.kill(os.getpid(), 11)'", NO_RULES, CheckResult(-11, "ended by SIGSEGV"))])
 def test_only_a_clear_message_of_the_shell_is_an_error(tmp_path, command, rules, result):
     assert checked(command, check_folder(tmp_path / "check"), rules) == result
 
@@ -189,7 +194,7 @@ def test_a_pattern_that_takes_too_long_is_an_error(monkeypatch):
 def test_a_closed_check_leaves_no_process(tmp_path):
     folder = check_folder(tmp_path / "check")
     steps = run_check_command("sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303 & wait' &) ; "
-                              "while :; do sleep 304 & sleep 0.2; done | cat", CheckRules(), folder, lambda: None)
+                              "while :; do sleep 304 & sleep 0.2; done | cat", NO_RULES, folder, lambda: None)
     next(steps)
     deadline = time.monotonic() + LIMIT_S
     while len(processes_of(folder)) < 9:
@@ -202,7 +207,7 @@ def test_a_closed_check_leaves_no_process(tmp_path):
 def test_a_closed_check_without_shell_leaves_no_process(tmp_path):
     folder = check_folder(tmp_path / "check")
     code = "import subprocess; subprocess.run([chr(115) + 'leep', '300'])"
-    steps = run_check_command(f'{sys.executable} -c "{code}"', CheckRules(), folder, lambda: None)
+    steps = run_check_command(f'{sys.executable} -c "{code}"', NO_RULES, folder, lambda: None)
     next(steps)
     deadline = time.monotonic() + LIMIT_S
     while len(processes_of(folder)) < 2:
@@ -222,24 +227,19 @@ def test_the_shown_end_of_stderr_is_short(tmp_path):
     assert shown_error_text(folder) == "�"
 
 
-@pytest.mark.parametrize("name", ["logits", "file", "allow_pickle", "../../up", "/root/x", "a b$(x)'\"", "x.npy", "ü\n"])
+@pytest.mark.parametrize("name", ["logits", "file", "allow_pickle", "../../up", "/root/x", "a b$(x)'\"", "x.npy",
+                                  "ü\n"])
 def test_outputs_of_any_name_are_written(tmp_path, name):
     onnx.save(conv_net(0), tmp_path / "net.onnx")
     network, config = open_network(tmp_path / "net.onnx"), PrecisionConfig.from_precision(Precision.FP16)
     (folder := tmp_path / "check").mkdir()
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    write_check_files(folder, network, config, network_calibration(), {}, {name: values, "other": values + 1}, None)
+    write_check_files(folder, network, config, Calibration(), {}, {name: values, "other": values + 1}, None)
     with np.load(folder / "outputs.npz") as written:
         assert [*written] == [name, "other"]
         assert np.array_equal(written[name], values) and np.array_equal(written["other"], values + 1)
     assert sorted(path.name for path in folder.iterdir()) == sorted(CHECK_FILES.values())
     assert read_config(folder / "precision.json", network).config == config
-
-
-def network_calibration():
-    from trt_tui.core.calibration.calibration import Calibration
-
-    return Calibration()
 
 
 # -- artifacts ------------------------------------------------------------------------------------------------------
@@ -314,7 +314,8 @@ def test_a_pipeline_decides_a_search_and_its_artifacts_reproduce_it(run, files, 
     script, reference = cosine_check(tmp_path, 0.99995), fp32_outputs(tmp_path, files)
     out, kept = tmp_path / "out.json", tmp_path / "kept files"
     command = f"{sys.executable} '{script}' {{outputs}} {reference} | tee /dev/stderr | grep -q PASS"
-    words = ["search", *files, "--tolerance", "sqnr>=10", "--no-hold-out", "--check", command, "--artifacts", kept, "-o", out]
+    words = ["search", *files, "--calib-data", files[2], "--no-hold-out", "--tolerance", "sqnr>=10",
+             "--check", command, "--artifacts", kept, "-o", out]
     code, shown, told = run(*words)
     assert code == 0, told
     assert "the check passes" in shown and "MISS" in told and "too far away" in told
@@ -325,16 +326,17 @@ def test_a_pipeline_decides_a_search_and_its_artifacts_reproduce_it(run, files, 
         assert record["outcome"] == path.parent.name and record["iteration"] == int(path.name)
         assert record["command"] == command and record["meets_tolerances"] is True
         loaded = read_config(path / "precision.json", network)
-        assert loaded.config.find_raised_groups(network) == record["raised"]
+        assert [*loaded.config.find_raised_groups(network)] == record["raised"]
         with np.load(path / "outputs.npz") as arrays, np.load(reference) as exact:
             error = arrays["logits"].astype(np.float64) - exact["logits"]
             sqnr = 10 * np.log10(np.square(exact["logits"], dtype=np.float64).sum() / np.square(error).sum())
-        assert sqnr == pytest.approx(record["simulated"]["outputs"]["logits"]["sqnr_db"], abs=1e-3)
+        simulated = record["simulated"]["outputs"]["logits"]["sqnr_db"]  # null: exact, with all layers in FP32
+        assert sqnr > 100 if simulated is None else sqnr == pytest.approx(simulated, abs=1e-3)
         assert ("PASS" in (path / "stderr.txt").read_text()) is (record["outcome"] == "good")
         iterations[record["iteration"]] = record
     assert sorted(iterations) == [*range(1, len(iterations) + 1)]
     assert {record["outcome"] for record in iterations.values()} == {"good", "bad"}
-    best = read_config(out, network).config.find_raised_groups(network)
+    best = [*read_config(out, network).config.find_raised_groups(network)]
     assert best in [record["raised"] for record in iterations.values() if record["outcome"] == "good"]
     assert run(*words)[0] == 0
     numbers = sorted(int(path.name) for path in kept.glob("*/*"))
@@ -356,7 +358,8 @@ def test_stderr_of_a_failed_check_is_shown_with_its_control_characters_escaped(r
     (["--check", "exit 3; x", "--fail-code", "1", "--fail-code", "2"], 0, "PASS?: the check passes (exit code 3)"),
     (["--check", "exit 2; x", "--fail-code", "1", "--fail-code", "2"], 1, "the check fails (exit code 2)"),
     (["--check", "exit 2; x", "--ignore-fail-code", "2"], 0, "the check passes"),
-    (["--check", "echo all bad | cat", "--fail-regex", "b.d"], 1, "the check fails (exit code 0, output matches 'b.d')"),
+    (["--check", "echo all bad | cat", "--fail-regex", "b.d"], 1,
+        "the check fails (exit code 0, output matches 'b.d')"),
     (["--check", "no-such-program | cat"], 0, "PASS?: the check passes (sh did not start no-such-program)")])
 def test_the_rules_reach_the_search(run, files, tmp_path, options, code, text):
     ended, shown, told = run("search", *files, *options, "--max-fp32", "0", "-o", tmp_path / "out.json")
@@ -408,13 +411,13 @@ def test_an_interrupted_search_kills_its_check(files, tmp_path):
     assert not processes_of(Path(models[-1]).parent) and not Path(models[-1]).parent.exists()
 
 
-@pytest.mark.parametrize("name", ["bert", "decoder"])
+@pytest.mark.parametrize("name", ["vit", "unet_small"])
 def test_other_networks_are_checked_with_all_their_outputs(run, tmp_path, name):
-    model = Path(networks.__file__).parent / ("bert.onnx" if name == "bert" else "decoder.onnx")
-    kept = tmp_path / "kept"
+    model, kept = tmp_path / f"{name}.onnx", tmp_path / "kept"
+    onnx.save(getattr(networks, name)(), model)
     code, _, told = run("search", model, "--check", 'test -s {model} && test -s "{outputs}"', "--max-fp32", "0",
                         "--artifacts", kept, "-o", tmp_path / "out.json")
     assert code == 0, told
     with np.load(kept / "good" / "0001" / "outputs.npz") as outputs:
-        assert {*outputs} == {*open_network(model).outputs}
+        assert {*outputs} == {output.name for output in open_network(model).outputs}
     assert json.loads((kept / "good" / "0001" / "iteration.json").read_text())["raised"] == []

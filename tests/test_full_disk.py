@@ -108,7 +108,7 @@ def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr(np.lib.format, "write_array", full)
     failed = worker.answer(rq.FindMixedPrecisionConfig(INT8, check_command="true"))[-1]
     assert isinstance(failed, ev.JobFailed) and "No space left on device" in failed.title
     assert "TMPDIR" in failed.next_step and not failed.detail
