@@ -40,16 +40,21 @@ MAX_OUTPUT_BYTES = 16 << 20
 MAX_SHOWN_LINES, MAX_SHOWN_CHARACTERS = 20, 2000
 """The maximum size of the end of stderr that is shown, in lines and in characters."""
 
+_QUOTES = ("'", '"')
+
 _UNSTARTED_CODES = (126, 127)
 """The exit codes of a shell that cannot start a program."""
 
 _UNSTARTED_PROGRAM = re.compile(r"^sh: (?:(?:line )?\d+: )?(.+): (?:(?:command )?not found|Permission denied)$", re.M)
 """The message of dash, bash and busybox about a program that they cannot start."""
 
-_TOKEN = re.compile(rf"\{{(?:{'|'.join(CHECK_FILES)})\}}|\\.|\$[\w{{(]|&&|.", re.DOTALL)
+_TOKEN = re.compile(rf"\{{(?:{'|'.join(CHECK_FILES)})\}}|\\.|\$[\w{{(]|&&|\|\||.", re.DOTALL)
 """A placeholder, an escaped character, the start of a variable or a substitution, an operator, or a character."""
 
-_OPERATORS = ("&&", "|", ";", "<", ">")
+_HIDING_OPERATORS = ("|", "||", ";")
+"""The operators after which the exit code of the program before them has no effect."""
+
+_OPERATORS = (*_HIDING_OPERATORS, "&&", "<", ">")
 
 
 def variable_name(placeholder: str) -> str:
@@ -61,7 +66,12 @@ def needs_shell(command: str) -> bool:
     """Returns True if a command has an unquoted operator of the shell, a variable, or a command substitution."""
     return bool(re.match(r"\s*\w+=", command)) or any(
         quotation != "'" and (token == "`" or token[0] == "$" and len(token) > 1)
-        or quotation not in ("'", '"') and token in _OPERATORS for token, quotation in _scan_tokens(command))
+        or quotation not in _QUOTES and token in _OPERATORS for token, quotation in _scan_tokens(command))
+
+
+def can_hide_failure(command: str) -> bool:
+    """Returns True if the exit code of the shell may not show the failure of a program, as in a pipeline."""
+    return any(token in _HIDING_OPERATORS and quotation not in _QUOTES for token, quotation in _scan_tokens(command))
 
 
 def shell_text(command: str) -> str:
@@ -89,9 +99,9 @@ def _scan_tokens(command: str) -> Iterator[tuple[str, str]]:
             closings.pop()
         elif closing != "'" and token == "$(":
             closings.append(")")
-        elif closing != "'" and token == "`" or closing not in ("'", '"') and token in ("'", '"'):
+        elif closing != "'" and token == "`" or closing not in _QUOTES and token in _QUOTES:
             closings.append(token)
-        elif closing not in ("'", '"') and token == "(":
+        elif closing not in _QUOTES and token == "(":
             closings.append(")")
 
 
@@ -184,7 +194,7 @@ def run_check_command(command: str, rules: CheckRules, folder: Path, wake: Calla
     unstarted = _UNSTARTED_PROGRAM.search(error_text) if uses_shell else None
     if unstarted and exit_code in _UNSTARTED_CODES and exit_code not in known_codes:
         raise _not_started_error(unstarted[1], unstarted[0])
-    return rules.judge(exit_code, output_text + error_text, unstarted[1] if unstarted else "")
+    return rules.judge(exit_code, output_text + error_text, bool(error_text) and can_hide_failure(command))
 
 
 def _not_started_error(program: str, cause: str) -> InputError:

@@ -46,15 +46,15 @@ class CheckRules:
     ignored_fail_codes: tuple[int, ...] = ()
     fail_patterns: tuple[str, ...] = ()
 
-    def judge(self, exit_code: int, output: str, unstarted_program: str = "") -> CheckResult:
+    def judge(self, exit_code: int, output: str, can_hide_failure: bool = False) -> CheckResult:
         """Returns the outcome of a check.
 
         A pass is uncertain if the exit code is neither 0 nor one of ``ignored_fail_codes``, since the check itself may
-        have failed. It is also uncertain if a program was not started.
+        have failed. It is also uncertain if ``can_hide_failure`` is True.
 
         Args:
             output: The text that the command wrote to stdout and to stderr.
-            unstarted_program: A program that the shell could not start; "" if there is none.
+            can_hide_failure: True if a program before the last one may have failed, since the command wrote to stderr.
 
         Raises:
             InputError: A pattern takes too long.
@@ -73,7 +73,7 @@ class CheckRules:
             if matched is not None:
                 return CheckResult(exit_code, f"{exit_text}, output matches {matched!r}")
         doubts = [exit_text] if exit_code else []
-        doubts += [f"sh did not start {unstarted_program}"] if unstarted_program else []
+        doubts += ["only the last program decides, and stderr is not empty"] if can_hide_failure else []
         return CheckResult(exit_code, "", ", ".join(doubts))
 
 
