@@ -379,4 +379,4 @@ def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
         for cells, repainted in (pairs[number] for number in differing):
             # Only the line of the running jobs may differ: a job that ends meanwhile changes its words.
             words, repainted_words = ("".join(mark for mark, _ in line) for line in (cells, repainted))
-            assert {RUNNING_MARK, DONE_MARK} & {*words, *repainted_words} and words != repainted_words, (cells, repainted)
+            assert {RUNNING_MARK, DONE_MARK} & {*words, *repainted_words} and words != repainted_words, words
