@@ -45,7 +45,9 @@ _QUOTES = ("'", '"')
 _UNSTARTED_CODES = (126, 127)
 """The exit codes of a shell that cannot start a program."""
 
-_UNSTARTED_PROGRAM = re.compile(r"^sh: (?:(?:line )?\d+: )?(.+): (?:(?:command )?not found|Permission denied)$", re.M)
+_UNSTARTED_PROGRAM = re.compile(
+    r"^sh: (?:(?:line )?\d+: )?(.+): (?:(?:command )?not found|Permission denied|No such file or directory|"
+    r"cannot execute.*|Exec format error)$", re.M)
 """The message of dash, bash and busybox about a program that they cannot start."""
 
 _TOKEN = re.compile(rf"\{{(?:{'|'.join(CHECK_FILES)})\}}|\\.|\$[\w{{(]|&&|\|\||.", re.DOTALL)

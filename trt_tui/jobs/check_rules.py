@@ -71,7 +71,7 @@ class CheckRules:
                                          next_step="Give --fail-regex a simpler pattern."):
                 matched = next((pattern for pattern in self.fail_patterns if re.search(pattern, output)), None)
             if matched is not None:
-                return CheckResult(exit_code, f"{exit_text}, output matches {matched!r}")
+                return CheckResult(exit_code, f"{exit_text}, output matches {matched}")
         doubts = [exit_text] if exit_code else []
         doubts += ["only the last program decides, and stderr is not empty"] if can_hide_failure else []
         return CheckResult(exit_code, "", ", ".join(doubts))
