@@ -46,7 +46,7 @@ class ExportFormat:
 _FP32_NETWORK_AND_CACHE = {"base": ".base.onnx", "cache": ".cache"}
 
 EXPORT_FORMATS = {
-    "json": ExportFormat("precision.json", "the config, with ranges and evidence", ".precision.json",
+    "json": ExportFormat("precision.json", "the config, with its ranges", ".precision.json",
                          "trt_tui.core.exporters.precision_json:write_precision_json_export",
                          keeps_file_precision=True, can_lack_ranges=True),
     "onnx": ExportFormat("ONNX", "the typed network, for a strongly typed TensorRT", ".typed.onnx",
