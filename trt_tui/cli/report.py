@@ -9,7 +9,7 @@ from trt_tui.cli.engine_report import engine_error_lines, engine_remark_lines, p
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
-from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
+from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -169,8 +169,8 @@ def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
         return "all in FP32"
     result = session.target_outcome(accuracy)
     texts = [result.outcome.value if result is not None else ""]
-    if run in ("int8", "fp8") and not quantizes_activations(session.opened_network.outline, config):
-        texts.append(f"nothing in {run_title(run)}")
+    if leaves_quantized_precision_unused(session.opened_network.outline, config):
+        texts.append(f"nothing in {config.quantized.label}")
     return ", ".join(filter(None, texts))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -321,6 +321,9 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         else:
             add_row(run, line, results.accuracy, session.config_target_outcomes(config),
                     is_target_met and run != "config")
+            if leaves_quantized_precision_unused(session.outline, config):
+                line = [*rows[-1].line, (f" nothing in {config.quantized.label}", "dim")]
+                rows[-1] = replace(rows[-1], line=clip_line(line, width))
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]
