@@ -217,7 +217,7 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
     (["--stage", "q=gone.onnx"], "gone.onnx does not exist"),
     (["--outputs", "gone.npz"], "gone.npz does not exist"),
     (["--reference", "gone.npz:trt"], "gone.npz does not exist"),
-    (["--stage", "fp8"], "unknown stage"),
+    (["--stage", "fp7"], "unknown stage"),
 ])
 def test_usage_of_stages(arguments, said, mlp, run):
     code, _, err = run("compare", mlp.model, "--data", mlp.data, *arguments)

@@ -109,8 +109,9 @@ MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
 FP32_TITLE = "FP32"
 """The title of FP32 if it is one run among others."""
 
-RUN_TITLES = {"fp16": "FP16", "int8": "INT8", "config": "config"}
-"""The titles of the runs of a comparison, by run key."""
+RUN_TITLES = {**{run: run.upper() for run in ("tf32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4")},
+              "config": "config"}
+"""The titles of all runs that a comparison can have, by run key: the precisions below FP32, and the config."""
 
 _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 

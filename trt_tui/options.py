@@ -35,6 +35,7 @@ class Options:
     builds: int = 1
     hold_out: bool = False
     reference: str | None = None
+    runs: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     engine: str | None = None
     outputs: str | None = None

@@ -87,7 +87,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     Values are measured at the outputs and per layer.
 
-    Exit code 1: INT8, or the config if one is given, misses the given target or its own (FAIL or FAIL?).
+    Exit code 1: INT8 (with --runs: the last of them), or the config if one is given, misses the given target or its
+    own (FAIL or FAIL?).
 
     An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
 
@@ -140,8 +141,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             print_messages(f"Wrote {outputs_path}")
         quiet = "-" in (json_path, markdown_path, junit_path)
         stopped = session.was_interrupted
-        has_config = config_path or arguments["keep"] or session.opened_network.outline.has_file_precision
-        run = "config" if has_config else "int8"
+        run = "config" if session.has_own_config else [*arguments["runs"], "int8"][-1 if not arguments["runs"] else -2]
         write_text_outputs([(json_path, lambda session: json_text(record)),
                 (junit_path, lambda session: junit_text(session, record, run)),
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
@@ -154,7 +154,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             sys.exit(int(ExitCode.CANCELLED))
         missing_engines = session.unbuilt_engine_lines()
         print_messages(*missing_engines)
-        config = session.list_run_configs()[run]
+        config = session.get_run_config(run)
         if target is not None:
             require_reduced_precision(session, run, target)
             require_measurable_target(session, config, target)

@@ -62,7 +62,7 @@ def require_reduced_precision(session: Session, run: str, target: str) -> None:
         InputError: All layers of the run are in FP32.
     """
     outline = session.opened_network.outline
-    if not reduces_precision(outline, session.list_run_configs()[run]):
+    if not reduces_precision(outline, session.get_run_config(run)):
         reason = no_lower_precision_reason(outline) or "every layer of the config is in FP32"
         raise InputError(f"{run} meets {target} only because all layers are in FP32", reason,
                          "No result here shows the cost of lower precision.")

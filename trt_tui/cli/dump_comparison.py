@@ -80,7 +80,7 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
         InputError: A run does not exist.
     """
     from trt_tui.core.data.dumps import split_dump_spec
-    from trt_tui.session.state import SAVED_RUN_NAMES
+    from trt_tui.formatting import RUN_TITLES
 
     if outputs_spec is None:
         return None, ()
@@ -88,9 +88,9 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
     if not names and not outputs_spec.endswith(":"):
         return outputs_spec, ()
     runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
-    if unknown := [name for name in runs if name not in SAVED_RUN_NAMES]:
+    if unknown := [name for name in runs if name not in ("fp32", *RUN_TITLES)]:
         raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
-                         f"available: {', '.join(SAVED_RUN_NAMES)}",
+                         f"available: {', '.join(('fp32', *RUN_TITLES))}",
                          f"Name some of them with commas: --save-outputs {path}:fp32.")
     return str(path), runs
 

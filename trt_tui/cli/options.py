@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 from trt_tui.core.builder_options import BuilderOptions, BuilderOptionSpec, builder_option_specs
 from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.formatting import RUN_TITLES, escape_hidden_characters
 
 if TYPE_CHECKING:
     from trt_tui.options import Options
@@ -272,12 +272,27 @@ LIBRARY_OPTIONS = (
 )
 """The options of libraries with operators that neither ONNX nor the runtimes have."""
 
+def _parse_runs(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    runs = tuple(dict.fromkeys(run.strip() for run in text.split(","))) if text else ()
+    precisions = [run for run in RUN_TITLES if run != "config"]
+    if unknown := [run for run in runs if run not in precisions]:
+        raise click.BadParameter(f"{unknown[0] or 'nothing'} is not a precision of a run. Available: "
+                                 f"{', '.join(precisions)}; FP32 is what they are compared with")
+    return runs
+
+
+RUNS_OPTION = option_under_heading(
+    "Config", "--runs", metavar="A,B,..", callback=_parse_runs, default="",
+    help="The precisions that are compared with FP32, each for all layers, besides the config: some of "
+         f"{', '.join(run for run in RUN_TITLES if run != 'config')}. Default: fp16,int8.")
+
 STAGE_OPTIONS = (
+    RUNS_OPTION,
     file_path_option(
         "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
         "production, compared with FP32 and with the stage before it: another network (qdq=Q.onnx), outputs for all "
-        "samples of --data (framework=outputs.npz), or an engine (NAME=model.plan). fp16, int8 and config are "
-        "simulated; trt-fp16, trt-int8 and trt-config are built here. May be repeated, in their order."),
+        "samples of --data (framework=outputs.npz), or an engine (NAME=model.plan). config and the precisions of "
+        "--runs are simulated; trt-config, trt-fp16 and so on are built here. May be repeated, in their order."),
     file_path_option("Stages", "--engine", metavar="FILE",
                      help="An engine built elsewhere: measure it, and list the precision of each layer in it."),
     file_path_option(

@@ -9,7 +9,7 @@ from trt_tui.cli.engine_report import engine_error_lines, engine_remark_lines, p
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
-from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
+from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -69,7 +69,7 @@ def comparison_table(session: Session) -> str:
         rows += _engine_rows(session, columns, "FP32 engine", session.results.fp32_engine)
     if session.fp32_accuracy is not None:
         rows += _run_rows(session, columns, formatting.FP32_TITLE, RunRow(session.fp32_accuracy))
-    for run in _list_distinct_runs(session):
+    for run in session.list_distinct_runs():
         results = session.get_run_results(run)
         for title, accuracy in ((_run_title_text(session, run), results.accuracy),
                                 (run_title(EXPORTED), results.get_accuracy(RunKind.TYPED_NETWORK))):
@@ -96,7 +96,7 @@ def comparison_table(session: Session) -> str:
     lines += _engine_check_lines(session, engines)
     for run, result in engines.items():
         lines += engine_error_lines(session, run, _engine_title_text(session, run), result.engine_errors)
-    lines += preview_lines(session, {run: _run_title_text(session, run) for run in _list_distinct_runs(session)})
+    lines += preview_lines(session, {run: _run_title_text(session, run) for run in session.list_distinct_runs()})
     for run in _choose_runs_with_group_lines(session):
         lines += ["", *_worst_group_lines(session, run)]
     return "\n".join(map(formatting.escape_hidden_characters, lines))
@@ -132,7 +132,7 @@ def _choose_runs_with_group_lines(session: Session) -> list[str]:
         return ["config"]
     accuracies = {
         run: accuracy
-        for run in _list_distinct_runs(session)
+        for run in session.list_distinct_runs()
         if (accuracy := session.get_run_results(run).accuracy) is not None and _has_layer_results(session, run)
     }
     missed_runs = [run for run, accuracy in accuracies.items()
@@ -154,41 +154,35 @@ def metric_titles(session: Session) -> dict[str, str]:
     return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else ""}
 
 
-def _list_distinct_runs(session: Session) -> list[str]:
-    """Returns the runs of a session, without the config if it equals another run."""
-    configs = session.list_run_configs()
-    return [run for run in configs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
-
-
 def _find_engine_results(session: Session) -> dict[str, EngineResult]:
     return {
         run: engine
-        for run in _list_distinct_runs(session)
+        for run in session.list_distinct_runs()
         if (engine := session.get_run_results(run).engine_result) is not None
     }
 
 
 def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
     """Returns the target result of a run as text, or a note that all its layers are in FP32 or none is in INT8."""
-    config = session.list_run_configs()[run]
+    config = session.get_run_config(run)
     if not reduces_precision(session.opened_network.outline, config):
         return "all in FP32"
     result = session.target_outcome(accuracy)
     texts = [result.outcome.value if result is not None else ""]
-    if run == "int8" and not quantizes_activations(session.opened_network.outline, config):
-        texts.append("nothing in INT8")
+    if leaves_quantized_precision_unused(session.opened_network.outline, config):
+        texts.append(f"nothing in {config.quantized.label}")
     return ", ".join(filter(None, texts))
 
 
 def _outcome_reason_lines(session: Session) -> list[str]:
     """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
     lines = []
-    for run in _list_distinct_runs(session):
+    for run in session.list_distinct_runs():
         title = _run_title_text(session, run)
         titles = {RunKind.SIMULATED_CONFIG: title, RunKind.TYPED_NETWORK: run_title(EXPORTED),
                   RunKind.BUILT_ENGINE: _engine_title_text(session, run),
                   RunKind.EXPORTED_FILE: f"{title}, {formatting.EXPORTED_NETWORK}"}
-        outcomes = session.config_target_outcomes(session.list_run_configs()[run])
+        outcomes = session.config_target_outcomes(session.get_run_config(run))
         lines += [f"{titles[kind]}: {result.text}" for kind, result in outcomes.items() if result.reasons]
     return lines and ["", *lines]
 
@@ -196,7 +190,7 @@ def _outcome_reason_lines(session: Session) -> list[str]:
 def _output_variation_lines(session: Session) -> list[str]:
     """Returns a line for each judged output that varies little between samples, with the SQNR of the varying part."""
     lines = []
-    for run in _list_distinct_runs(session):
+    for run in session.list_distinct_runs():
         accuracy = session.get_run_results(run).accuracy
         for name, output in accuracy.outputs.items() if accuracy is not None else ():
             variation_db = output.variation_db
@@ -310,7 +304,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
 
     Isolated errors are used if no error shares were measured.
     """
-    results, config = session.get_run_results(run), session.list_run_configs()[run]
+    results, config = session.get_run_results(run), session.get_run_config(run)
     shares, outline = results.shares, session.opened_network.outline
     worst_names = sorted(shares, key=lambda name: math.inf
                          if shares[name].unknown_reason else -shares[name].fraction)[:MAX_LAYER_ROWS]

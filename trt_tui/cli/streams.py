@@ -51,7 +51,7 @@ class _StandardOutput(_StandardStream):
                              "Free some space, or redirect stdout elsewhere; the named files are written.")
 
 
-_OUTCOME_PATTERN = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in INT8)?$)", re.M)
+_OUTCOME_PATTERN = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in [A-Z0-9]+)?$)", re.M)
 _OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red"}
 
 

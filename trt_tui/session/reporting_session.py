@@ -31,7 +31,7 @@ from trt_tui.core.report.json_record import (
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
-from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
+from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
 
 class ReportingSession(SessionState):
@@ -74,12 +74,12 @@ class ReportingSession(SessionState):
         return record
 
     def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:
-        """Returns the results of FP32 and of each run of `RUN_NAMES`."""
+        """Returns the results of FP32 and of each run."""
         fp32_results = ConfigResults()
         fp32_results.store_accuracy(self.fp32_accuracy)
         if self.results.fp32_engine is not None:
             fp32_results.runs[RunKind.BUILT_ENGINE] = self.results.fp32_engine
-        return {"fp32": fp32_results, **{run: self.get_run_results(run) for run in RUN_NAMES}}
+        return {"fp32": fp32_results, **{run: self.get_run_results(run) for run in self.list_run_configs()}}
 
     def result_record_keys(self, run: str) -> dict[RunKind, str]:
         """Returns the keys of a run's results in the JSON record, by the kinds of run in `config_target_outcomes`."""

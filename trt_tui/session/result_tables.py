@@ -162,12 +162,9 @@ def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
 
     A config that equals another run is omitted.
     """
-    configs = state.list_run_configs()
     all_columns: list[tuple[str, str, Accuracy | None]] = []
-    for run, config in configs.items():
-        if run == "config" and config in (configs["fp16"], configs["int8"]):
-            continue
-        results = state.results.get_results_or_empty(config)
+    for run in state.list_distinct_runs():
+        results = state.get_run_results(run)
         all_columns.append((run_title(run, state.config.uses_only_file_precisions), SIMULATED_MARK, results.accuracy))
         if results.engine_result is not None and results.engine_result.is_built_as_requested:
             all_columns.append(

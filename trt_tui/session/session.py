@@ -142,7 +142,7 @@ class Session(EditableSession):
         for run, config in self.list_run_configs().items():
             if config not in runs.values():
                 runs[run] = config
-        shares_run = next(run for run, config in runs.items() if config == self.config)
+        shares_run = next((run for run, config in runs.items() if config == self.config), list(runs)[-1])
         if self.opened_network.reference is not None:
             runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **runs}
         self.send_request(
@@ -159,9 +159,9 @@ class Session(EditableSession):
         """Requests the comparison of the stages on the way to production, if the command line names any."""
         options = self.options
         if runs := list_requested_stages(options.stages, options.engine, options.outputs):
-            configs = self.list_run_configs()
-            runs = tuple(replace(run, config=configs.get(run.config_name)) for run in runs)
-            self.send_request(rq.MeasureStages(runs, configs, options.inputs))
+            runs = tuple(replace(run, config=self.get_run_config(run.config_name) if run.config_name else None)
+                         for run in runs)
+            self.send_request(rq.MeasureStages(runs, self.list_run_configs(), options.inputs))
 
     @property
     def can_preview_engines(self) -> bool:
@@ -338,11 +338,11 @@ class Session(EditableSession):
         """Requests that the background process writes the outputs of runs on all samples.
 
         Args:
-            run_names: Names in `SAVED_RUN_NAMES`. Empty for FP32 and all runs; of several runs with one config, only
-                the first.
+            run_names: Run keys, or ``fp32``. Empty for FP32 and all runs of the session; of several runs with one
+                config, only the first.
         """
         all_runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **self.list_run_configs()}
-        runs = {name: all_runs[name] for name in run_names}
+        runs = {name: all_runs[name] if name in all_runs else self.get_run_config(name) for name in run_names}
         for run, config in () if run_names else all_runs.items():
             if config not in runs.values():
                 runs[run] = config

@@ -39,12 +39,8 @@ from trt_tui.session.search_status import SearchStatus
 TOLERANCE_SEPARATOR = "; "
 """The text between several tolerances in a file. When the file is read, all of them are targets."""
 
-RUN_NAMES = ("fp16", "int8", "config")
-"""The runs that a session compares with FP32, in the order of display."""
-
-
-SAVED_RUN_NAMES = ("fp32", *RUN_NAMES)
-"""The runs whose outputs can be written to a file."""
+DEFAULT_RUNS = ("fp16", "int8", "config")
+"""The runs that a session compares with FP32 if ``--runs`` names none, in the order of display."""
 
 
 class SessionState:
@@ -225,14 +221,34 @@ class SessionState:
         return self.history.current
 
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
-        """Returns the configs that the session compares with FP32: FP16, INT8 and the current config."""
+        """Returns the configs that the session compares with FP32, by the run keys of the option ``--runs``."""
+        runs = self.options.runs
+        if not runs:
+            runs = DEFAULT_RUNS
+        elif self.has_own_config or self.automatic:
+            runs = (*runs, "config")
+        return {run: self.get_run_config(run) for run in runs}
+
+    @property
+    def has_own_config(self) -> bool:
+        """True if the command line or the network itself has a config that differs from INT8 in all layers."""
+        network = self.outline or self.preliminary_outline
+        return bool(self.config_path or self.options.keep or (network is not None and network.has_file_precision))
+
+    def get_run_config(self, run: str) -> PrecisionConfig:
+        """Returns the current config, or the config in which all groups have one precision, by run key."""
+        if run == "config":
+            return self.config
+        if run == Precision.TF32:
+            return self.apply_default_keep_rules(PrecisionConfig.from_precision(Precision.FP32, tf32=True))
         float_precision = self.config.other if self.config.other is not Precision.FILE else self.options.other
-        tf32 = self.config.tf32
-        return {
-            "fp16": self.apply_default_keep_rules(PrecisionConfig.from_precision(Precision.FP16, tf32=tf32)),
-            "int8": self.apply_default_keep_rules(PrecisionConfig.from_precision(Precision.INT8, float_precision,
-                                                                                 tf32)), "config": self.config
-        }
+        return self.apply_default_keep_rules(
+            PrecisionConfig.from_precision(Precision(run), float_precision, self.config.tf32))
+
+    def list_distinct_runs(self) -> list[str]:
+        """Returns the run keys, without ``config`` if the current config is equal to another run."""
+        runs = list(self.list_run_configs())
+        return [run for run in runs if run != "config" or self.config not in map(self.get_run_config, {*runs} - {run})]
 
     def apply_default_keep_rules(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns a config of uniform precisions with the default keep rules that the user has not disabled."""
@@ -240,7 +256,7 @@ class SessionState:
         return config if network is None else apply_default_keep_rules(network, config, self.options.no_keep)
 
     def get_run_results(self, run: str) -> ConfigResults:
-        return self.results.get_results_or_empty(self.list_run_configs()[run])
+        return self.results.get_results_or_empty(self.get_run_config(run))
 
     # -- guards ---------------------------------------------------------------------------------------------------
 

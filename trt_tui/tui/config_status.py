@@ -39,7 +39,7 @@ def config_title(session: Session, width: int = 40) -> str:
     """
     name, config, outline = config_name(session), session.config, session.outline
     same_run = next((choice.label for choice in (Precision.INT8, Precision.FP16)
-                     if config == session.list_run_configs()[choice.value]), "")
+                     if config == session.get_run_config(choice.value)), "")
     if same_run or config.uses_only_file_precisions:
         return shorten_middle(f"{name} = {same_run or 'file'}", width)
     if outline is None:

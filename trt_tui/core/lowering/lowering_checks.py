@@ -38,6 +38,12 @@ def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> b
     return any(group.calibrated_qdq_sites(config.precision_of(group)) for group in network.groups)
 
 
+def leaves_quantized_precision_unused(network: NetworkOutline, config: PrecisionConfig) -> bool:
+    """Returns True if a config asks for a quantized type by default and no fusion group can have it."""
+    return config.quantized in QUANTIZED_TYPES and all(
+        config.precision_of(group) is not config.quantized for group in network.groups)
+
+
 def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
     """Returns the config with each file precision replaced by the nearest other precision.
 

@@ -25,7 +25,7 @@ class Run:
 
     Attributes:
         name: The name of its row.
-        config_name: The name of the config of a simulated or built run, from `trt_tui.formatting.RUN_NAMES`.
+        config_name: The name of the config of a simulated or built run, from `trt_tui.formatting.RUN_TITLES`.
         config: That config, under which the results are stored; None until it is known.
         file_path: The file of a run that is read from a file, as the user named it.
         unavailable_reason: The reason why the run has no outputs, "" if it has outputs.

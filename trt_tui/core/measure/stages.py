@@ -12,9 +12,8 @@ from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.errors import InputError
-from trt_tui.formatting import add_decibel_unit, decibels_text
+from trt_tui.formatting import RUN_TITLES, add_decibel_unit, decibels_text
 
-STAGE_RUNS = ("fp16", "int8", "config")
 ENGINE_SUFFIXES = (".plan", ".engine", ".trt")
 PRODUCTION_STAGE = "production"
 
@@ -54,8 +53,7 @@ class StageResult:
 
 
 def parse_stage_run(stage_text: str) -> Run:
-    """Parses the text of a stage: ``NAME=FILE``, ``fp16``, ``int8``, ``config``, or one of these built, as
-    ``trt-fp16``.
+    """Parses the text of a stage: ``NAME=FILE``, a run of `RUN_TITLES`, or such a run as built, as ``trt-fp16``.
 
     Raises:
         InputError: the text has another form.
@@ -64,10 +62,10 @@ def parse_stage_run(stage_text: str) -> Run:
     name = name.strip()
     if not equals:
         run = name.removeprefix("trt-")
-        if run not in STAGE_RUNS:
+        if run not in RUN_TITLES:
             raise InputError(f"--stage {stage_text}: unknown stage",
-                f"available without a file: {', '.join(STAGE_RUNS)}, and as built "
-                f"{', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
+                             f"available without a file: {', '.join(RUN_TITLES)}, and as built "
+                             f"{', '.join(f'trt-{run}' for run in RUN_TITLES)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
         return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)
     if not name or not file:

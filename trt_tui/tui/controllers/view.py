@@ -6,7 +6,7 @@ from typing import Any
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.formatting import escape_hidden_characters, run_title
 from trt_tui.jobs import events as ev
 from trt_tui.tui import config_status
 from trt_tui.tui.controllers.controller import Controller, register_action
@@ -17,7 +17,9 @@ from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn
 from trt_tui.tui.state.row_values import ColourMeasure, find_engine_errors
 from trt_tui.tui.state.tree import View
 
-_RUN_CHOICES = {"config": ("config", "oiae"), "int8": ("INT8", "1237"), "fp16": ("FP16", "4568")}
+_ERROR_MEASURE_KEYS = ("oiae", "1237", "4568")
+"""The keys of the error measures in the dialog, for the config and two more runs. Those of further runs have no keys.
+"""
 _MEASURE_TITLES = {ColourMeasure.SHARE: "share of the judged error", ColourMeasure.ISOLATED: "isolated error",
                    ColourMeasure.ACCUMULATED: "accumulated error", ColourMeasure.ENGINE: "engine error"}
 
@@ -68,7 +70,8 @@ class ViewController(Controller):
         """Asks which error measure of which run determines the colours of the rows."""
         layer_list = self.layer_list
         items = []
-        for run, (run_title, keys) in _RUN_CHOICES.items():
+        for run_index, run in enumerate(reversed(self.session.list_run_configs())):
+            keys = _ERROR_MEASURE_KEYS[run_index] if run_index < len(_ERROR_MEASURE_KEYS) else [""] * 4
             for key, (measure, title) in zip(keys, _MEASURE_TITLES.items(), strict=True):
                 row_values = layer_list.build_run_values(measure, run)
                 missing_reason = "" if row_values.group_values or row_values.nonfinite_groups else "not measured"
@@ -77,7 +80,7 @@ class ViewController(Controller):
                         title, missing_reason = "engine error: builds a second engine, marked", ""
                     else:
                         missing_reason = self._missing_engine_errors_reason(run)
-                items.append(PickerItem(key, f"{run_title:<6} {title}", (measure, run), missing_reason))
+                items.append(PickerItem(key, f"{run_title(run):<6} {title}", (measure, run), missing_reason))
 
         def set_colour_measure(choice: tuple[ColourMeasure, str]) -> None:
             layer_list.measure, layer_list.run = choice

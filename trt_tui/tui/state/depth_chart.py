@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trt_tui.formatting import RUN_TITLES, SIMULATED_MARK, counted_noun_text, percent_text
+from trt_tui.formatting import SIMULATED_MARK, counted_noun_text, percent_text, run_title
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, clip_line
@@ -73,7 +73,7 @@ def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
     cursor = first_cursor if chart_frame.cursor is None else chart_frame.cursor % count
     cell = max(1, min(4, (width - 2) // count))
     max_sum = max(sums)
-    name = config_name(chart_frame.session) if row_values.run == "config" else RUN_TITLES[row_values.run]
+    name = config_name(chart_frame.session) if row_values.run == "config" else run_title(row_values.run)
     styles = ["strong" if bin_indices == cursor else "plot" for bin_indices in range(count)]
     rows = max(3, min(16, chart_frame.height - 8))
     lines: list[Line] = [clip_line([(f" share of the error of {name} over the depth of the network", "dim"),

@@ -21,7 +21,6 @@ from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.quantized_types import FP8, QUANTIZED_TYPES, QuantizedType
 from trt_tui.formatting import (
     NOT_MEASURED,
-    RUN_TITLES,
     SIMULATED_MARK,
     add_decibel_unit,
     counted_noun_text,
@@ -30,6 +29,7 @@ from trt_tui.formatting import (
     number_text,
     percent_text,
     percent_with_margin_text,
+    run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.session import Session
@@ -171,7 +171,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             counts = [
                 f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count
             ]
-            lines.append(f"{' and '.join(counts)} at its output in {RUN_TITLES[row_values.run]}")
+            lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
         if errors.warning:
             lines.append(errors.warning)
     fp16_text = fp16_range_sentence(stats)

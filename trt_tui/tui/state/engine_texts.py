@@ -59,7 +59,7 @@ def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | No
 
     None if there is no such engine.
     """
-    config, result = session.list_run_configs()[run], session.get_run_results(run).engine_result
+    config, result = session.get_run_config(run), session.get_run_results(run).engine_result
     if result is not None:
         return ShownEngine(result, config, config_name(session, config))
     built_config = session.last_built_config if run == "config" else None

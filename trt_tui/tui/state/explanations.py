@@ -14,6 +14,7 @@ from trt_tui.formatting import (
     EXPORTED,
     EXPORTED_NETWORK,
     NOT_MEASURED,
+    RUN_TITLES,
     SIMULATED_MARK,
     agreement_text,
     builder_device_text,
@@ -22,6 +23,7 @@ from trt_tui.formatting import (
     metric_text,
     number_text,
     percent_text,
+    run_title,
     take_first_cells,
 )
 from trt_tui.jobs.requests import MeasureToggles
@@ -372,7 +374,8 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     value = value.strip(" │")
     title, texts, run_text = column.title, list[tuple[str, str]](), _run_text(session, row)
     accuracy, engine = _find_row_results(session, row)
-    row_name = row.kind.upper() if row.kind in ("fp16", "int8", "fp32") else config_name(session)
+    is_config = row.kind == "config" or row.kind not in ("fp32", *RUN_TITLES)
+    row_name = config_name(session) if is_config else row.kind.upper()
     term = find_term(title)
     if column.kind == "run":
         return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), row_name, value)
@@ -413,10 +416,9 @@ def _run_text(session: Session, row: SummaryRow) -> str:
         return "The engine that was built last, from an earlier config."
     if row.kind == "exported":
         return TERMS_BY_NAME["as exported"].explanation
-    if row.run in ("int8", "fp16"):
-        config = session.list_run_configs()[row.run]
-        other = f"; all others run in {config.other.label}" if row.run == "int8" else ""
-        name = row.run.upper()
+    if row.run and row.run != "config":
+        config, name = session.get_run_config(row.run), run_title(row.run)
+        other = f"; all others run in {config.other.label}" if config.quantized is not config.other else ""
         return f"{name}: every fused layer runs in {name} if it can{other}. Your changes do not count here."
     return f"Your current config, {config_title(session)}." if row.run else TERMS_BY_NAME["stage"].explanation
 
@@ -441,7 +443,7 @@ def _run_outcome_texts(session: Session, row: SummaryRow, accuracy: Accuracy | N
         return _outcome_texts(session, accuracy)
     titles = {RunKind.SIMULATED_CONFIG: "Simulated", RunKind.BUILT_ENGINE: "As built",
               RunKind.TYPED_NETWORK: EXPORTED.capitalize(), RunKind.EXPORTED_FILE: EXPORTED_NETWORK.capitalize()}
-    outcomes = session.config_target_outcomes(session.list_run_configs()[row.run])
+    outcomes = session.config_target_outcomes(session.get_run_config(row.run))
     if not outcomes or accuracy is None:
         return ["There is no outcome yet."]
     texts = [f"{titles[kind]}: {outcome.text}." for kind, outcome in outcomes.items()]

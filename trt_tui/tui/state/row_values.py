@@ -20,7 +20,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import RUN_TITLES, SIMULATED_MARK, decibels_text, number_text, percent_text
+from trt_tui.formatting import SIMULATED_MARK, decibels_text, number_text, percent_text, run_title
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, current_config_meets_target
 from trt_tui.tui.spans import Span
@@ -338,12 +338,12 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
     config = session.config
     row_values = RowValues(tree_model, config, measure, run, group_values, frozenset(stale_groups),
                            frozenset(nonfinite_groups),
-                           config_name=config_name(session) if run == "config" else RUN_TITLES[run],
+                           config_name=config_name(session) if run == "config" else run_title(run),
                            stale_config_name=config_name(session, last_config) if last_config is not None else "",
                            find_toggle=partial(find_toggle_result, session),
                            metric_title=session.target.column_title if session.target is not None else "SQNR",
                            is_target_met=run == "config" and current_config_meets_target(session),
-                           run_config=session.list_run_configs()[run], unknown_groups=frozenset(unknown),
+                           run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
                            stale_config=last_config)
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0

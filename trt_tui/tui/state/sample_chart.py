@@ -4,13 +4,13 @@ import math
 
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.formatting import (
-    RUN_TITLES,
     SIMULATED_MARK,
     add_decibel_unit,
     counted_noun_text,
     decibels_text,
     mismatch_text,
     percent_text,
+    run_title,
 )
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
@@ -103,7 +103,7 @@ def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is
     session, model = chart_frame.session, chart_frame.row_values.model
     line: Line = [(" alone  ", "dim")]
     for run, value in sample.values_by_run.items():
-        name = config_name(session) if run == "config" else RUN_TITLES[run]
+        name = config_name(session) if run == "config" else run_title(run)
         line += [(f"{name} ", "dim"), (sample_error_text(value, is_mismatch), ""), ("   ", "")]
     lines: list[Line] = [clip_line(line, chart_frame.width)]
     ranked = sorted(sample.shares_by_group.items(), key=lambda item: -item[1])[:_MAX_LISTED_SHARES]

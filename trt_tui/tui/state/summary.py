@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -16,7 +16,6 @@ from trt_tui.formatting import (
     EXPORTED_NETWORK,
     FP32_TITLE,
     NOT_MEASURED,
-    RUN_TITLES,
     SIMULATED_MARK,
     add_decibel_unit,
     cell_width,
@@ -163,7 +162,7 @@ class _SummaryTable:
         metric = session.metric_name or next(iter(session.results.reference_metric), None)
         agreement = metric is None and any(
             accuracy is not None and accuracy.agreement is not None
-            for accuracy in (session.get_run_results(run).accuracy for run in RUN_TITLES))
+            for accuracy in (session.get_run_results(run).accuracy for run in session.list_run_configs()))
         metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
         titles = {"metric": metric_title}
         simulated_columns = list_run_columns("simulated", titles)
@@ -235,7 +234,7 @@ class SummaryRow:
     """A line of the summary table.
 
     Attributes:
-        kind: What the line shows: "titles", "fp32", a key of `RUN_TITLES`, "exported" for the exported network of the
+        kind: What the line shows: "titles", "fp32", a run key, "exported" for the exported network of the
             run above, "engine" for the engine that was built last, "stage", or "text".
         run: The key of the run of the config; "" if the line belongs to none.
     """
@@ -306,8 +305,8 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         outcome_spans = _target_outcome_spans(session, accuracy, outcomes, width - line_width(line), dim_failures)
         rows.append(SummaryRow(kind, clip_line([*line, *outcome_spans], width), run))
 
-    for run in RUN_TITLES:
-        results, config = session.get_run_results(run), session.list_run_configs()[run]
+    for run, config in session.list_run_configs().items():
+        results = session.get_run_results(run)
         last_engine = find_shown_engine(session, run)
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
         shown_engine = last_engine if old_engine is None else None  # a row shows values of one config only
@@ -322,6 +321,9 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         else:
             add_row(run, line, results.accuracy, session.config_target_outcomes(config),
                     is_target_met and run != "config")
+            if leaves_quantized_precision_unused(session.outline, config):
+                line = [*rows[-1].line, (f" nothing in {config.quantized.label}", "dim")]
+                rows[-1] = replace(rows[-1], line=clip_line(line, width))
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]

@@ -11,13 +11,13 @@ from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.formatting import (
-    RUN_TITLES,
     SIMULATED_MARK,
     builder_title,
     counted_noun_text,
     milliseconds_text,
     name_list_text,
     number_text,
+    run_title,
 )
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, meets_target, target_value_span
@@ -74,7 +74,7 @@ def _point_name(session: Session, config: PrecisionConfig) -> str:
     if config in session.config_names:
         return config_name(session, config)
     runs = {run_config: run for run, run_config in session.list_run_configs().items() if run != "config"}
-    return RUN_TITLES[runs[config]] if config in runs else ""
+    return run_title(runs[config]) if config in runs else ""
 
 
 def list_built_points(session: Session) -> list[TradeoffPoint]:
@@ -257,7 +257,7 @@ def _omission_texts(session: Session, engine_points: Sequence[TradeoffPoint], co
                 f"{'it' if untimed_count == 1 else 'them'}"] if untimed_count else []
     drawn_configs = {point.config for point in config_points}
     run_titles = [
-        RUN_TITLES[run] for run, config in session.list_run_configs().items() if run != "config"
+        run_title(run) for run, config in session.list_run_configs().items() if run != "config"
         and config not in drawn_configs and session.results.get_results_or_empty(config).accuracy is not None
     ]
     return [f"{' and '.join(run_titles)} left out: other defaults, so FP32 does not show their "
