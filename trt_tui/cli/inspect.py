@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",
                   help="Write preview and scheme as Markdown; to stdout if no file is named.")
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, lint: bool,
-            config_path: str | None, force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
-            **arguments: Any) -> None:
+            config_path: str | None, force: bool, precision: str | None, json_path: str | None,
+            markdown_path: str | None, **arguments: Any) -> None:
     """Print the layer tree and the precisions that each layer can run in.
 
     Each row has the operator, the shape, and the possible precisions or the reason why there are none.
