@@ -497,8 +497,8 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "Store the scales of both operands in one type.", (_RTX,), _find_mixed_scale_types),
     QdqRule(
         "subnormal-scale", "FP16 scale that FP16 holds in few bits", ("accuracy",),
-        "FP16 numbers below 2^-14 have steps of 6e-08. The layer computes with the rounded scale, and not with the scale "
-        "that the quantizer chose.",
+        "FP16 numbers below 2^-14 have steps of 6e-08. The layer computes with the rounded scale, and not with the "
+        "scale that the quantizer chose.",
         "Store the scale in FP32, with a Cast to FP16 behind the DequantizeLinear.",
         ("https://onnx.ai/onnx/technical/float16.html",), _find_subnormal_scales),
     QdqRule(
