@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from .build import Builder, floats
 
@@ -123,3 +124,72 @@ def attention(quantized: Collection[str] = ("QK", "PV")) -> onnx.ModelProto:
     out = linear(b.pair(merged, "/o/in"), "/o")
     b.node("Add", ["x", out], "/residual", output="y")
     return b.model([floats("x", 2, 16, 64)], [floats("y", 2, 16, 64)], name="attention")
+
+
+def conv(form: str = "") -> onnx.ModelProto:
+    """A 3x3 Conv with a Relu between quantized values, in a form; opset 17, (1, 32, 8, 8) to the same.
+
+    Args:
+        form: ``axis`` (weight scales of the input channels), ``activation axis`` (a scale per channel of the input),
+            ``zero point``, ``unsigned`` (UINT8, zero point 0), ``no zero point`` (the same by default),
+            ``zero scale``, ``bias`` (int32), ``tanh``, ``mul`` (a factor per output channel), ``reshape`` (between the
+            DequantizeLinear of the weight and the Conv), ``computed`` (weight), ``tensor`` (one scale for the weight),
+            ``small channel`` (the same, and a channel of 1/16), ``pair`` (the same as Q/DQ on stored floats), ``int16``,
+            or "" for the form that TensorRT takes.
+    """
+    b = QdqBuilder(3, opset=21 if form == "int16" else 17)
+    pairs = {"activation axis": {"scale": np.full(32, 0.05)}, "zero point": {"zero": 3}, "unsigned": {"kind": np.uint8},
+             "zero scale": {"scale": 0.0}, "int16": {"kind": np.int16}}
+    if form == "no zero point":
+        quantized = b.node("QuantizeLinear", ["x", b.weight("scale", np.float32(0.05))], name="/in/q")
+        x = b.node("DequantizeLinear", [quantized, "scale"], name="/in/dq")
+    else:
+        x = b.pair("x", "/in", **pairs.get(form, {}))
+    values = b.values(32, 32, 3, 3)
+    if form in ("small channel", "pair"):
+        values[5] *= np.abs(values).max() / 16 / np.abs(values[5]).max()
+    if form == "computed":
+        mean = b.node("ReduceMean", ["x"], "/mean", axes=[0, 1, 2, 3], keepdims=1)
+        w = b.pair(b.node("Expand", [mean, b.weight("shape", np.array([32, 32, 3, 3]))], "/mean"), "/weight", 0.01)
+    elif form == "pair":
+        w = b.pair(b.weight("floats", values), "/weight", float(np.abs(values).max()) / 127)
+    elif form == "reshape":
+        w = b.node("Reshape", [b.stored("/weight", values.reshape(32, -1)), b.weight("shape", np.array(values.shape))],
+                   "/weight")
+    else:
+        w = b.stored("/weight", values,
+                     axis=1 if form == "axis" else None if form in ("tensor", "small channel") else 0)
+    if form == "tanh":
+        w = b.node("Tanh", [w], "/weight")
+    if form == "mul":
+        factor = np.linspace(0.5, 2, 32, dtype=np.float32).reshape(32, 1, 1, 1)
+        w = b.node("Mul", [w, b.weight("factor", factor)], "/weight")
+    inputs = [x, w]
+    if form == "bias":
+        stored = [b.weight("bias", np.arange(32, dtype=np.int32)), b.weight("bias.scale", np.float32(1e-4)),
+                  b.weight("bias.zero", np.int32(0))]
+        inputs.append(b.node("DequantizeLinear", stored, name="/bias/dq"))
+    y = b.node("Conv", inputs, "", kernel_shape=[3, 3], pads=[1] * 4)
+    b.node("Relu", [y], "", output="y")
+    return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, 8, 8)], name="conv", ir_version=10)
+
+
+def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False) -> onnx.ModelProto:
+    """A MatMul of FP16 between Q/DQ nodes; opset 19.
+
+    Args:
+        weight_in_fp32: The weight has FP32 scales, with a Cast to FP16 behind its DequantizeLinear.
+    """
+    b = QdqBuilder(4, opset=19)
+    x = b.pair("x", "/in", activation_scale, float_type=np.float16)
+    w = b.stored("/fc/weight", b.values(64, 128), axis=1)
+    if weight_in_fp32:
+        w = b.node("Cast", [w], "/fc", to=onnx.TensorProto.FLOAT16)
+    else:
+        scale = next(tensor for tensor in b.weights if tensor.name == "/fc/weight.scale")
+        scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale).astype(np.float16), scale.name))
+    b.node("MatMul", [x, w], "/fc", output="y")
+    model = b.model([floats("x", 16, 64)], [floats("y", 16, 128)], name="half_product", ir_version=9)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return model
