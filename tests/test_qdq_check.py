@@ -56,7 +56,7 @@ BREAKING = {
     "mixed scales": (MIXED, qdq.half_product(weight_in_fp32=True),
                      "/fc/MatMul: FLOAT16 scale of /in/dq and FLOAT scale of /fc/weight/dq"),
     "subnormal scale": (SUBNORMAL, qdq.half_product(activation_scale=3e-6),
-                        "/in/q: scale 2.98e-06, which FP16 rounds by up to 1.0 %"),
+                        "/in/q: scale 2.98e-06, which FP16 rounds by up to 1%"),
     "stored channel": (PER_TENSOR, qdq.conv("small channel"),
                        "/weight/dq: channel 5 of 32 loses 4.0 bits (largest value 8 of 127), the median channel 0.4"),
     "float channel": (PER_TENSOR, qdq.conv("pair"),
@@ -73,7 +73,8 @@ CLEAN = {
     "product": qdq.product(), "attention": qdq.attention(), "float attention": qdq.attention(()),
     "transposed weight": qdq.product(between="Transpose"), "scaled weight": qdq.product(between="Mul"),
     "conv": qdq.conv(), "factor of channels": qdq.conv("mul"), "reshaped weight": qdq.conv("reshape"),
-    "one scale for even channels": qdq.conv("tensor"), "FP16": qdq.half_product()}
+    "one scale for even channels": qdq.conv("tensor"), "FP16": qdq.half_product(),
+    "mixed scales of two axes": qdq.half_product(weight_in_fp32=True, batch=())}
 
 
 @pytest.mark.parametrize("case", BREAKING)
@@ -288,14 +289,16 @@ def test_builder_fuses_a_pair_before_the_add_and_reads_a_float_skip_as_floats(en
     assert len(good) == len(pair) == len(skip)
     assert all(_find_layer(layers, "/two/Conv").precision is INT8 for layers in (good, pair, skip))
     added = [next(layer for layer in layers if "/block/Add" in layer.network_layers) for layers in (good, pair, skip)]
-    assert {"/two/extra/q", "/two/extra/dq"} <= set(added[1].added_nodes)
+    assert [layer.name.count("MinMaxRounCast") for layer in added] == [1, 2, 1]  # the pair rounds in the same kernel
     assert [set(layer.input_types) for layer in added] == [{INT8, FP32}, {INT8, FP32}, {FP32}]
 
 
 def test_builder_multiplies_floats_if_one_operand_is_float(engine_layers):
-    assert _find_layer(engine_layers("product"), "/fc/MatMul").precision is INT8
-    for name in ("product-float-weight", "product-float-activation"):
-        assert _find_layer(engine_layers(name), "/fc/MatMul").precision is not INT8
+    """Its kernel casts and scales the quantized operand before the product."""
+    assert _find_layer(engine_layers("product"), "/fc/MatMul").type == "gemm"
+    for name, kernel in (("product-float-weight", "CastMulFc"), ("product-float-activation", "CastMulCastFc")):
+        layer = _find_layer(engine_layers(name), "/fc/MatMul")
+        assert layer.type == "runtime_fusion" and kernel in layer.name
 
 
 def test_builder_fuses_only_an_attention_whose_products_are_both_quantized(engine_layers):

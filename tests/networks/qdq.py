@@ -1,6 +1,6 @@
 """Networks with Q/DQ pairs placed by hand, as TensorRT takes them and in the ways that it does not."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx
@@ -133,9 +133,9 @@ def conv(form: str = "") -> onnx.ModelProto:
         form: ``axis`` (weight scales of the input channels), ``activation axis`` (a scale per channel of the input),
             ``zero point``, ``unsigned`` (UINT8, zero point 0), ``no zero point`` (the same by default),
             ``zero scale``, ``bias`` (int32), ``tanh``, ``mul`` (a factor per output channel), ``reshape`` (between the
-            DequantizeLinear of the weight and the Conv), ``computed`` (weight), ``tensor`` (one scale for the weight),
-            ``small channel`` (the same, and a channel of 1/16), ``pair`` (the same as Q/DQ on stored floats), ``int16``,
-            or "" for the form that TensorRT takes.
+            DequantizeLinear of the weight and the Conv), ``computed`` (weight), ``tensor`` (one weight scale),
+            ``small channel`` (the same, and a channel of 1/16), ``pair`` (the same, as Q/DQ on stored floats),
+            ``int16``, or "" for the form that TensorRT takes.
     """
     b = QdqBuilder(3, opset=21 if form == "int16" else 17)
     pairs = {"activation axis": {"scale": np.full(32, 0.05)}, "zero point": {"zero": 3}, "unsigned": {"kind": np.uint8},
@@ -174,11 +174,12 @@ def conv(form: str = "") -> onnx.ModelProto:
     return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, 8, 8)], name="conv", ir_version=10)
 
 
-def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False) -> onnx.ModelProto:
+def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False, batch: Sequence[int] = (1,)) -> onnx.ModelProto:
     """A MatMul of FP16 between Q/DQ nodes; opset 19.
 
     Args:
         weight_in_fp32: The weight has FP32 scales, with a Cast to FP16 behind its DequantizeLinear.
+        batch: The sizes before the rows of the activation.
     """
     b = QdqBuilder(4, opset=19)
     x = b.pair("x", "/in", activation_scale, float_type=np.float16)
@@ -189,7 +190,7 @@ def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False
         scale = next(tensor for tensor in b.weights if tensor.name == "/fc/weight.scale")
         scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale).astype(np.float16), scale.name))
     b.node("MatMul", [x, w], "/fc", output="y")
-    model = b.model([floats("x", 16, 64)], [floats("y", 16, 128)], name="half_product", ir_version=9)
+    model = b.model([floats("x", *batch, 16, 64)], [floats("y", *batch, 16, 128)], name="half_product", ir_version=9)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     return model

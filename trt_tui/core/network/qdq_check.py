@@ -324,10 +324,12 @@ def _find_mixed_scale_types(file: QuantizedFile) -> Findings:
     stored_types = {node.name: stored.dtype for node in file.source.model.graph if is_dequantize(node)
                     and len(node.inputs) > 1 and (stored := stored_tensor(node.inputs[1])) is not None}
     for group, product in file.iterate_product_groups():
+        shape = file.graph.shape(product.inputs[0])
         operands = [file.find_operand(product, index) for index in (0, 1)]
         types = {operand.step.node_name: stored_types.get(operand.step.node_name) for operand in operands
                  if operand is not None and operand.type_name}
-        if product.op_type in ("Gemm", "MatMul") and len(set(types.values())) == 2 and None not in types.values():
+        if (product.op_type == "MatMul" and len(set(types.values())) == 2 and None not in types.values()
+                and (shape is None or len(shape) > 2)):
             yield QdqFinding("mixed-scale-types", product.name, group.name,
                              " and ".join(f"{dtype.name} scale of {name}" for name, dtype in types.items()
                                           if dtype is not None), _find_repair_precision(file, group, product))
@@ -492,15 +494,15 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "Write one scale for each output channel of a weight, with the axis of these channels. Write one scale for "
         "each activation tensor.", (_EXPLICIT_QUANTIZATION, _RTX), _find_wrong_axes),
     QdqRule(
-        "mixed-scale-types", "product of operands with scales of different types", ("refusal",),
+        "mixed-scale-types", "MatMul of more than two axes with scales of different types", ("refusal",),
         "TensorRT-RTX 1.7 does not build the product: \"type mismatch between matmul operand scales\".",
         "Store the scales of both operands in one type.", (_RTX,), _find_mixed_scale_types),
     QdqRule(
         "subnormal-scale", "FP16 scale that FP16 holds in few bits", ("accuracy",),
-        "FP16 numbers below 2^-14 have steps of 6e-08. The layer computes with the rounded scale, and not with the "
+        "FP16 numbers below 2^-14 have steps of 6e-8. The layer computes with the rounded scale, and not with the "
         "scale that the quantizer chose.",
-        "Store the scale in FP32, with a Cast to FP16 behind the DequantizeLinear.",
-        ("https://onnx.ai/onnx/technical/float16.html",), _find_subnormal_scales),
+        "Store the scales of all operands of the layer in FP32, each with a Cast to FP16 behind its DequantizeLinear.",
+        ("IEEE 754-2019, binary16",), _find_subnormal_scales),
     QdqRule(
         "per-tensor-weight", "one scale for a weight whose channels differ", ("accuracy",),
         "Channels with small values are rounded to few numbers; a lost bit costs 6 dB in that channel. NVIDIA "
@@ -517,7 +519,8 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "unsigned-type", "UINT8 with zero point 0", ("accuracy", "refusal"),
         "The parser of TensorRT-RTX 1.7 reads UINT8 activations as INT8. Quantized values above 127 are then clipped, "
         "without an error. The parser refuses UINT8 weights.",
-        f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8). {_EXPORT_REPAIR}has INT8 with the same range.",
+        f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8; PyTorch: torch.int8). {_EXPORT_REPAIR}has INT8 with the same "
+        "range.",
         (_PARSER, _RTX), _find_refusals("unsigned-type")),
     QdqRule(
         "int32-bias", "DequantizeLinear on an int32 bias", ("refusal",),
