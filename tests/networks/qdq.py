@@ -174,7 +174,8 @@ def conv(form: str = "") -> onnx.ModelProto:
     return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, 8, 8)], name="conv", ir_version=10)
 
 
-def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False, batch: Sequence[int] = (1,)) -> onnx.ModelProto:
+def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False,
+                 batch: Sequence[int] = (1,)) -> onnx.ModelProto:
     """A MatMul of FP16 between Q/DQ nodes; opset 19.
 
     Args:

@@ -519,8 +519,8 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "unsigned-type", "UINT8 with zero point 0", ("accuracy", "refusal"),
         "The parser of TensorRT-RTX 1.7 reads UINT8 activations as INT8. Quantized values above 127 are then clipped, "
         "without an error. The parser refuses UINT8 weights.",
-        f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8; PyTorch: torch.int8). {_EXPORT_REPAIR}has INT8 with the same "
-        "range.",
+        f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8; PyTorch: torch.int8). {_EXPORT_REPAIR}has INT8 with the "
+        "same range.",
         (_PARSER, _RTX), _find_refusals("unsigned-type")),
     QdqRule(
         "int32-bias", "DequantizeLinear on an int32 bias", ("refusal",),
