@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import largest_magnitude, stored_tensor
+from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqFinding, QdqSite
 from trt_tui.core.network.operators import COPIES, PRODUCTS
@@ -305,7 +305,7 @@ def _find_wrong_axes(file: QuantizedFile) -> Findings:
     for group, product in file.iterate_product_groups():
         for site in group.sites:
             operand = file.find_operand(file.graph.by_name[site.layer], site.index)
-            if (operand is None or operand.blocking_node is not None or operand.axis_order is None
+            if (operand is None or operand.blocking_node is not None or not operand.axis_order
                     or (scale := operand.step.scale) is None or scale.size == 1 or operand.step.block_size):
                 continue
             axis = operand.step.axis % len(operand.axis_order)
@@ -381,12 +381,19 @@ def _measure_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) ->
     """Returns the loss of a weight with one INT8 scale; None for other weights. Channels of zeros do not count."""
     operand = file.find_operand(product, site.index)
     if (operand is None or operand.type_name != "INT8" or operand.step.block_size or operand.step.scale is None
-            or operand.step.scale.size != 1 or operand.axis_order is None or site.axis is None):
+            or operand.step.zero_point is None or operand.step.scale.size != 1 or operand.axis_order is None
+            or site.axis is None):
         return None
-    values = _find_quantized_values(file, operand.step)
-    if values is None or values.ndim != len(operand.axis_order):
+    stored = _find_stored_weight(file, operand.step)
+    if stored is None or len(stored.shape) != len(operand.axis_order):
         return None
-    levels = largest_magnitude(values, operand.axis_order[site.axis]).astype(np.float64)
+    values, channel_axis = stored.numpy(), operand.axis_order[site.axis]
+    other_axes = tuple(axis for axis in range(values.ndim) if axis != channel_axis)
+    low, high = values.min(axis=other_axes).astype(np.float64), values.max(axis=other_axes).astype(np.float64)
+    zero_point = 0.0 if stored.dtype.is_floating_point() else float(operand.step.zero_point.item())
+    levels = np.maximum(high - zero_point, zero_point - low)
+    if stored.dtype.is_floating_point():
+        levels /= float(operand.step.scale.item())
     used = np.flatnonzero(levels > 0)
     if len(used) < 2:
         return None
@@ -396,18 +403,12 @@ def _measure_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) ->
                         float(np.median(lost_bits)))
 
 
-def _find_quantized_values(file: QuantizedFile, step: QdqStep) -> np.ndarray | None:
-    """Returns a weight in units of its scale, without its zero point; None if the file does not store it."""
-    assert step.scale is not None and step.zero_point is not None, "the scale was checked"
+def _find_stored_weight(file: QuantizedFile, step: QdqStep) -> ir.TensorProtocol | None:
+    """Returns the weight before a DequantizeLinear: its quantized values, or the floats before its QuantizeLinear."""
     node = file.source.find_node(step.node_name)
     value = node.inputs[0] if node is not None else None
     producer = value.producer() if value is not None else None
-    if is_quantize(producer):
-        assert producer is not None
-        stored = stored_tensor(producer.inputs[0])
-        return None if stored is None else stored.numpy().astype(np.float32) / np.float32(step.scale.item())
-    stored = stored_tensor(value)
-    return None if stored is None else stored.numpy().astype(np.int32) - np.int32(step.zero_point.item())
+    return stored_tensor(producer.inputs[0] if producer is not None and is_quantize(producer) else value)
 
 
 # -- refused types ----------------------------------------------------------------------------------------------------
@@ -459,7 +460,7 @@ _EXPORT_REPAIR = "Or write the file anew with build --precision file -o typed.on
 
 QDQ_RULES: tuple[QdqRule, ...] = (
     QdqRule(
-        "pair-inside-fused-layer", "Q/DQ pair between a layer and its residual Add or activation",
+        "pair-inside-fused-layer", "Q/DQ pair between a layer and its batch norm, residual Add or activation",
         ("accuracy", "speed"),
         "The values are rounded to the quantized type once more. NVIDIA's page shows that such a pair separates the "
         "Conv from the Add. TensorRT-RTX 1.7 fuses the pair and builds no further kernel.",
