@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from onnxruntime.quantization import quantize_static
 
 from tests import networks, rtx
 from tests.driven import DrivenWorker
+from tests.local import NullSession
 from tests.networks import qdq
 from tests.schemas import mismatches
+from tests.screen import press, settle
 from tests.test_quantized_files import KINDS, float_network
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer
 from trt_tui.core.engines.layer_listing import read_layer_listing
@@ -28,6 +31,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
+from trt_tui.tui.app import TrtTuiApp
 
 FILE, INT8, FP8, INT4, FP16, FP32 = (Precision.FILE, Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16,
                                      Precision.FP32)
@@ -256,6 +260,31 @@ def test_the_app_offers_new_qdq_nodes_for_a_layer_with_a_finding(tmp_path):
             changed = [item.name for item in worker.network.groups
                        if remedy.config.precision_of(item) is not config.precision_of(item)]
             assert changed == [group] and remedy.config.precision_of(worker.network.get_group(group)) is INT8
+
+
+async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_path):
+    onnx.save(qdq.residual(skip=False), tmp_path / "q.onnx")
+    np.savez(tmp_path / "x.npz", image=np.random.default_rng(1).standard_normal((8, 32, 16, 16)).astype("f4"))
+    app = TrtTuiApp(Options(str(tmp_path / "q.onnx"), str(tmp_path / "x.npz")),
+                    partial(NullSession, folder=tmp_path), target="sqnr>=20", resume=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert any(note.startswith("Q/DQ check: skip connection in floats") for note in app.session.outline.notes)
+        presenter = app.main_screen.presenter
+        while presenter.current_group is None or presenter.current_group.name != "/two/Conv":
+            await press(pilot, "down")
+        assert presenter.actions["free"].disabled_reason() == ""
+        await settle(pilot)
+        await press(pilot, "9")
+        item = next(item for item in app.screen.items if "new Q/DQ" in item.text)
+        assert item.text.startswith("INT8 with new Q/DQ, no longer in file precision")
+        await press(pilot, str(app.screen.items.index(item) + 1))
+        (subject, move), = app.session.config.moves.items()
+        assert subject == ("precision", "/two/Conv") and move.precision is INT8
+        await settle(pilot)
+        await press(pilot, "9")
+        refused = next(item for item in app.screen.items if item.text == "new Q/DQ")
+        assert "finds no Q/DQ nodes here" in refused.refusal
 
 
 # -- builds with TensorRT-RTX -----------------------------------------------------------------------------------------
