@@ -49,18 +49,22 @@ if TYPE_CHECKING:
 @option_under_heading(
     "Output", "--scheme", is_flag=True, help="Show the requested precisions: fused layers by operator and "
                                              "precision, those left out with the reason, and the share of the MACs.")
+@option_under_heading(
+    "Output", "--lint", is_flag=True, help="Check the Q/DQ nodes of the file, with consequence and repair; exit code 1 "
+                                           "if the check finds anything.")
 @file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                  help="Write preview and scheme as JSON; to stdout if no file is named.")
+                  help="Write preview and scheme, or the findings of --lint, as JSON; to stdout if no file is named.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",
                   help="Write preview and scheme as Markdown; to stdout if no file is named.")
-def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, config_path: str | None,
-            force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
-            **arguments: Any) -> None:
+def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, lint: bool,
+            config_path: str | None, force: bool, precision: str | None, json_path: str | None,
+            markdown_path: str | None, **arguments: Any) -> None:
     """Print the layer tree and the precisions that each layer can run in.
 
     Each row has the operator, the shape, and the possible precisions or the reason why there are none.
 
-    With --preview: how the builder would run each layer of a config.
+    With --preview: how the builder would run each layer of a config. With --lint: forms of Q/DQ nodes that cost
+    accuracy or speed in TensorRT, or that TensorRT refuses.
     """
     from trt_tui.cli.headless_session import ConfigWriter
     from trt_tui.core.network.hierarchy import build_scope_tree
@@ -77,6 +81,8 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
         if preview or scheme:
             exit_code = _print_config(writer, preview, scheme, json_path, markdown_path)
             sys.exit(int(exit_code))
+        if lint:
+            sys.exit(int(_print_qdq_check(writer, json_path)))
         network = writer.outline
         engine_report = writer.read_engine(engine) if engine is not None else None
     click.echo(
@@ -90,6 +96,16 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
         click.echo(engine_table(network, engine_report))
         return
     click.echo(render_tree(build_scope_tree(network.layers, network.groups), network.shape, show_nodes=nodes))
+
+
+def _print_qdq_check(writer: ConfigWriter, json_path: str | None) -> ExitCode:
+    """Prints the findings of the check of Q/DQ nodes; the exit code tells whether there are any."""
+    from trt_tui.core.exporters.qdq_report import qdq_check_lines, qdq_check_record
+
+    write_text_outputs([(json_path, lambda _: json_text(qdq_check_record(writer.outline)))], writer)
+    if json_path != "-":
+        click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(writer.outline))))
+    return ExitCode.TOLERANCE_NOT_MET if writer.outline.qdq_findings else ExitCode.DONE
 
 
 def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool, json_path: str | None,

@@ -16,6 +16,12 @@ FP16_MIN = 2.0**-24
 FP16_MIN_NORMAL = 2.0**-14
 """The smallest FP16 magnitude with all bits of the mantissa."""
 
+MIN_FP16_SCALE = 2.0**-17
+"""The minimum scale of quantized values that is stored in FP16.
+
+Smaller FP16 scales are subnormal and coarse (steps of 2**-24), so FP32 scales are used instead."""
+
+
 class Precision(str, Enum):
     """A numeric format that a layer can be requested to run in, from fine to coarse.
 

@@ -5,7 +5,7 @@ from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.moves.zero_cost_checks import find_qdq_repair, replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -25,8 +25,10 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                    request: rq.MeasureRemedies) -> Steps[None]:
     """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
-    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
-    remedies = _list_remedies(workspace, reporter, group, config)
+    repairs = _list_qdq_repairs(workspace, group, config)
+    ensure_ranges(workspace, store, reporter, [
+        config, replace_file_precision(config, workspace.network.groups), *(repaired for _, _, repaired in repairs)])
+    remedies = [*repairs, *_list_remedies(workspace, reporter, group, config)]
     options: list[ev.Remedy] = []
     for key, label, remedy_config in remedies:
         for accuracy in measure_accuracy(workspace, store, reporter, remedy_config, f"trying {label}"):
@@ -36,6 +38,17 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(options)))
     if not remedies:
         reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
+
+
+def _list_qdq_repairs(workspace: Workspace, group: FusionGroup,
+                      config: PrecisionConfig) -> list[tuple[str, str, PrecisionConfig]]:
+    """Returns the config with new Q/DQ nodes for a group, in the form of `_list_remedies`; [] if they repair nothing.
+    """
+    precision = find_qdq_repair(workspace.network, config, group)
+    if precision is None:
+        return []
+    return [(ev.ZERO_COST_KEY, f"{precision.label} with new Q/DQ{zero_cost_moves.LEAVES_FILE_SUFFIX}",
+             config.with_group_precision([group], precision))]
 
 
 def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGroup, config: PrecisionConfig

@@ -9,14 +9,9 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.network.layers import QdqSite
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FP16_MAX, Precision
+from trt_tui.core.precision import FP16_MAX, MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import INT8, QuantizedType
 from trt_tui.errors import InputError
-
-MIN_FP16_SCALE = 2.0**-17
-"""The minimum scale that is stored in FP16.
-
-Smaller FP16 scales are subnormal and coarse (steps of 2**-24), so FP32 scales are used instead."""
 
 
 def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,

@@ -50,6 +50,26 @@ def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup
     return config
 
 
+def find_qdq_repair(network: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> Precision | None:
+    """Returns the precision of a fusion group that repairs the findings about its Q/DQ nodes.
+
+    In this precision an export writes new Q/DQ nodes. Returns None if there are no such findings, or if the group does
+    not have its file precision in the config.
+    """
+    if config.precision_of(group) is not Precision.FILE:
+        return None
+    return next((finding.repair_precision for finding in network.qdq_findings or ()
+                 if finding.group == group.name and finding.repair_precision is not None), None)
+
+
+def qdq_repair_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+    """Returns the reason why new Q/DQ nodes repair nothing at a fusion group; "" if they do."""
+    if network.qdq_findings is None:
+        return "the file has no Q/DQ nodes"
+    return "" if find_qdq_repair(network, config, group) is not None else (
+        "the check of the file finds no Q/DQ nodes here that new ones repair")
+
+
 def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
                          group: FusionGroup) -> list[tuple[type[Move], str]]:
     """Returns the zero-cost moves of a config on a fusion group or on the normalisation that feeds the group.

@@ -212,6 +212,26 @@ class KnownIssue:
         return f"{self.text} ({self.source})"
 
 
+@dataclass(frozen=True)
+class QdqFinding:
+    """A finding of the check of Q/DQ nodes in a file; `trt_tui.core.network.qdq_check` has the rules.
+
+    Attributes:
+        rule: The name of the rule.
+        node: The node of the file.
+        group: The fusion group that the finding is about; "" if it is about the node alone.
+        detail: The form that was found, with names and values, as the end of a sentence about the node.
+        repair_precision: The precision of the group with which an export writes Q/DQ nodes without the finding. None if
+            no precision repairs it.
+    """
+
+    rule: str
+    node: str
+    group: str
+    detail: str
+    repair_precision: Precision | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class NetworkOutline:
     """The description of a network without weights, which the user interface receives; plain picklable data.
@@ -228,6 +248,7 @@ class NetworkOutline:
         known_issues: Known issues of groups in a quantized type, by group name; see
             `trt_tui.core.network.known_issues`.
         index_groups: Groups whose results become integers or positions; see `trt_tui.core.network.index_paths`.
+        qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
     """
 
     name: str
@@ -245,6 +266,7 @@ class NetworkOutline:
     zero_cost_support: ZeroCostSupport = field(default_factory=ZeroCostSupport)
     known_issues: Mapping[str, tuple[KnownIssue, ...]] = field(default_factory=dict)
     index_groups: tuple[str, ...] = ()
+    qdq_findings: tuple[QdqFinding, ...] | None = None
 
     @property
     def has_file_precision(self) -> bool:

@@ -25,6 +25,7 @@ from trt_tui.core.network.norm_finder import find_normalisations_and_biases
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import restore_original_weights
+from trt_tui.core.network.qdq_check import find_qdq_findings, qdq_note_lines
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -83,6 +84,8 @@ class Network(NetworkOutline):
             groups = tuple(
                 replace(group, file_precision=self.source_model.find_file_precision(group, graph.by_name))
                 for group in groups)
+        qdq_findings = find_qdq_findings(graph, groups, self.source_model)
+        notes = (*notes, *qdq_note_lines(qdq_findings or ()))
         output_tensors = {group.final_tensor
                           for group in groups} | {name
                                                   for layer in graph.layers
@@ -99,7 +102,8 @@ class Network(NetworkOutline):
             {tensor: amax
              for tensor, amax in opened_model.quantized_ranges.items()
              if graph.has_tensor(tensor)}, find_normalisations_and_biases(graph, groups),
-            find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups))
+            find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
+            qdq_findings)
         self._constant_values = ConstantValues(graph, self.model, get_backend)
         self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
