@@ -1,18 +1,24 @@
 """The calibration jobs: dynamic ranges are measured, or read from a calibration cache or a config."""
 
+import contextlib
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
+from trt_tui.core.exporters.calibration_cache import config_calibration_cache_text
 from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES
 from trt_tui.errors import InputError
-from trt_tui.formatting import name_list_text
+from trt_tui.files.reading import read_text
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import counted_noun_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.executors import get_executor
@@ -51,6 +57,7 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         calibration = request.calibration
         workspace.calibration, fill_method = _measure_missing_ranges(workspace, store, reporter, request)
         reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+        _write_new_calib_cache(workspace, reporter, workspace.calibration)
         if request.config_name:
             send_range_facts(
                 workspace, reporter,
@@ -131,7 +138,7 @@ def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 
 def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                            config_ranges: Mapping[str, float] | None, *,
+                            config_ranges: Mapping[str, float] | None, *, config_method: str = "",
                             all_tensors: bool = False) -> tuple[Mapping[str, float], str]:
     """Returns the ranges for an export of a config, and the reason why no data was needed for them ("" if data was
     used).
@@ -139,6 +146,7 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
     Args:
         config_ranges: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the ranges
             of the workspace.
+        config_method: The method of the ranges of the config file; "" if unknown.
         all_tensors: True for the ranges of every tensor that could be quantized; False for those that the config
             quantizes.
 
@@ -168,6 +176,12 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
             group.activation_qdq_sites() if all_tensors else group.calibrated_qdq_sites(config.precision_of(group)))
     }
     missing = sorted(needed - ranges.keys())
+    if options.new_calib_cache is not None and needed:
+        measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
+        known_ranges = {} if missing else config_ranges
+        _write_new_calib_cache(
+            workspace, reporter, replace(measured_calibration, ranges={**measured_calibration.ranges, **known_ranges},
+                                         method=config_method if known_ranges else measured_calibration.method))
     if not missing:
         reason = "the ranges are known" if config_ranges or options.calib_cache else "no layer needs a range"
         return ranges, "" if has_facts else reason
@@ -196,6 +210,7 @@ def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: Job
         return
     workspace.calibration = measure_ranges(workspace, store, reporter, method)
     reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+    _write_new_calib_cache(workspace, reporter, workspace.calibration)
     _send_calibration_range_facts(workspace, reporter, workspace.calibration)
 
 
@@ -204,6 +219,34 @@ def _send_calibration_range_facts(workspace: Workspace, reporter: JobReporter, c
         workspace, reporter,
         RangeFacts(MEASURED_SOURCE, workspace.calibration_samples.source, calibration.method, calibration.samples),
         calibration.ranges)
+
+
+def _write_new_calib_cache(workspace: Workspace, reporter: JobReporter, calibration: Calibration) -> None:
+    """Writes the calibration cache that ``--calib-cache`` names, if the file does not exist.
+
+    The cache holds the calibrated ranges without the moves of a config, as the export of an INT8 config writes them. A
+    run that reads the cache therefore has the same ranges before moves. If another program has created the file in the
+    meantime, the file is kept.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    cache_path = workspace.options.new_calib_cache
+    if cache_path is None:
+        return
+    text = config_calibration_cache_text(workspace.network, PrecisionConfig(), calibration.ranges, calibration.method)
+    if os.path.exists(cache_path):
+        with contextlib.suppress(InputError):
+            if read_text(Path(cache_path)) == text:
+                return
+        reporter.send(
+            ev.LogMessage(reporter.job, f"{cache_path} exists now and was not replaced. The ranges in use are others: "
+                          "they were calibrated before the file appeared.", "warning"))
+        return
+    write_file_atomically(cache_path, text)
+    reporter.send(
+        ev.LogMessage(reporter.job, f"Wrote {cache_path} with the ranges of "
+                      f"{counted_noun_text(text.count(chr(10)) - 1, 'tensor')}.", "note"))
 
 
 def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cache_path: str) -> dict[str, float]:

@@ -59,6 +59,7 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     shapes = workspace.shape_profile if export_format.has_build_commands else workspace.requested_shape_ranges
     written_config = config if export_format.keeps_file_precision else replace_file_precision(network, config)
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, written_config, request.config_ranges,
+                                                     config_method=request.method,
                                                      all_tensors=export_format.needs_all_ranges)
     workspace.require_unchanged_files()
     refuse_cubic_grid_samples(network, "TensorRT")
@@ -101,7 +102,8 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     require_empty_folder(destination)
-    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges,
+                                                     config_method=request.method)
     workspace.require_unchanged_files()
     iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
     histograms = _collect_input_histograms(workspace, reporter, request, ranges)
