@@ -140,7 +140,8 @@ def test_labels_that_are_one_short_are_refused_where_a_metric_reads_them(refused
     (["--target", "sqnr>20"], "sqnr>20"),
     (["--shapes", "x:4"], "x:4"),
     (["--shapes", "z:4x16"], "z"),
-    (["--calib-cache", "none.cache"], "none.cache"),
+    (["--calib-cache", "no/such/folder/new.cache"], "no/such/folder"),
+    (["--calib-cache", "-"], "--calib-cache - is not a file"),
     (["--json", "no/such/folder/out.json"], "no/such/folder"),
     (["--markdown", "."], "."),
 ])

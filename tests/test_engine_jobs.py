@@ -66,7 +66,7 @@ def phases(events: list[ev.Event]) -> list[str]:
 @pytest.mark.parametrize("release", standins.RELEASES)
 def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, session, tmp_path, release) -> None:
     standin(release)
-    driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto")
+    driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto", verbose=True)
     builder = driven.builder
     assert (builder.device, builder.can_run) == ("Stand-in GPU", True)
     first = built(driven, INT8).result

@@ -5,17 +5,27 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 from textual.widgets import Input
 
+from tests import networks
+from tests.local import model_bytes
 from tests.screen import answered, opened, press, status
+from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.calibration.statistics import StatsReducer
-from trt_tui.core.calibration.user_ranges import is_data_dependent, parse_amax, resolve_amax_text
+from trt_tui.core.calibration.user_ranges import (
+    find_named_tensors,
+    is_data_dependent,
+    parse_amax,
+    resolve_amax_text,
+)
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.network import open_network
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.errors import InputError
@@ -66,6 +76,94 @@ def test_on_the_command_line(run, mlp, tmp_path):
         code, _, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
                             "--range", given)
         assert code == 2 and said in told, told
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    """A vision transformer with scopes three levels deep, of which not all tensors have their names."""
+    path = tmp_path_factory.mktemp("vit") / "vit.onnx"
+    path.write_bytes(model_bytes("vit"))
+    return open_network(path)
+
+
+@pytest.mark.parametrize(("name", "groups"), [
+    ("blocks/0", "blocks/0/"), ("blocks/0/attn", "blocks/0/attn/"), ("blocks", "blocks/"),
+    ("blocks/0/attn/attention core", "blocks/0/attn/attention core/"), ("blocks/0/mlp/2", "blocks/0/mlp/2")])
+def test_a_scope_names_the_tensors_that_its_quantized_layers_read(vit, name, groups):
+    titles = group_titles(build_scope_tree(vit.layers, vit.groups))
+    read = {site.tensor for group in vit.groups if titles[group.name].startswith(groups)
+            for site in group.activation_qdq_sites()}
+    named = find_named_tensors(vit, name)
+    assert read and set(named) == read and list(named) == [one for one in vit.calibrated_tensors if one in read]
+
+
+def test_a_pattern_names_tensors_by_their_names(vit):
+    tensors = vit.calibrated_tensors
+    assert find_named_tensors(vit, "*") == tensors and find_named_tensors(vit, tensors[3]) == (tensors[3],)
+    assert find_named_tensors(vit, "layer_norm*") == tuple(one for one in tensors if one.startswith("layer_norm"))
+    assert find_named_tensors(vit, "imag?") == ("image",)
+    assert find_named_tensors(vit, "*_3?") == tuple(one for one in tensors if len(one) > 3 and one[-3:-1] == "_3")
+    scoped = find_named_tensors(vit, "blocks/0")
+    assert 0 < len(scoped) < len(tensors) and set(find_named_tensors(vit, "blocks/1")).isdisjoint(scoped)
+
+
+def test_brackets_of_a_tensor_name_are_no_pattern(tmp_path):
+    model = networks.mlp()
+    rename = {"/act1/Relu_output_0": "act[1]*", "/act2/Relu_output_0": "act1"}
+    for node in model.graph.node:
+        node.input[:] = [rename.get(one, one) for one in node.input]
+        node.output[:] = [rename.get(one, one) for one in node.output]
+    del model.graph.value_info[:]
+    onnx.save(model, tmp_path / "odd.onnx")
+    network = open_network(tmp_path / "odd.onnx")
+    assert set(network.calibrated_tensors) == {"x", "act[1]*", "act1"}
+    assert find_named_tensors(network, "act[1]*") == ("act[1]*",)  # a name comes before a pattern
+    assert find_named_tensors(network, "act[*") == ("act[1]*",) and find_named_tensors(network, "act?") == ("act1",)
+
+
+@pytest.mark.parametrize(("name", "title", "said"), [
+    ("blocks/0/attn/*", "no tensor that a quantized layer reads matches blocks/0/attn/*", "blocks/0/attn"),
+    ("layernorm*", "matches layernorm*", "layer_norm"), ("block", "no tensor and no scope block", "blocks"),
+    ("?", "matches ?", ""), ("logits", "logits has no range", "no quantized layer reads it"),
+    ("blocks/0/norm1", "blocks/0/norm1 has no ranges", "no layer in it can be quantized"),
+    ("blocks/", "no tensor and no scope blocks/", "Did you mean blocks")])
+def test_a_name_without_ranges_is_refused_with_similar_names(vit, name, title, said):
+    with pytest.raises(InputError) as refused:
+        find_named_tensors(vit, name)
+    assert title in refused.value.title and said in refused.value.cause, refused.value
+    assert refused.value.next_step
+
+
+@pytest.mark.parametrize(("given", "expected", "idle"), [
+    (["*=50"], [50, 50, 50], ()), (["*=50", "x=2"], [2, 50, 50], ()), (["*=50", "fc2=3"], [50, 3, 50], ()),
+    (["x=2", "*=50"], [50, 50, 50], ["x=2"]), (["*/Relu*=4", "fc2=3"], [None, 3, 4], ()),
+    (["fc2=3", "*/Relu*=4", "/act?/*=6"], [None, 6, 6], ["fc2=3", "*/Relu*=4"]), (["x=2", "x=3"], [3, None, None],
+                                                                                     ["x=2"])])
+def test_the_last_range_that_names_a_tensor_counts(run, mlp, tmp_path, given, expected, idle):
+    network, out = open_network(mlp.model), tmp_path / "p.json"
+    code, _, told = run("search", mlp.model, "--data", mlp.data, *(part for one in given for part in ("--range", one)),
+                        "--no-ranges", "--tolerance", "sqnr>=-100", "-o", out)
+    moves = read_config(out, network).config.range_moves
+    assert code == 0, told
+    assert [moves[tensor].amax if tensor in moves else None for tensor in network.calibrated_tensors] == expected
+    assert [one for one in given if f"Warning: --range {one} has no effect" in told] == list(idle)
+
+
+def test_a_pattern_takes_a_method_for_each_of_its_tensors(run, mlp, tmp_path):
+    network, out = open_network(mlp.model), tmp_path / "p.json"
+    code, _, told = run("search", mlp.model, "--data", mlp.data, "--range", "*=p90", "--no-ranges", "--tolerance",
+                        "sqnr>=-100", "-o", out)
+    assert code == 0 and "Note: * names 3 tensors with the range p90: x, " in told, told
+    wildcard = read_config(out, network).config.range_moves
+    assert {move.method for move in wildcard.values()} == {"p90"}
+    assert len({move.amax for move in wildcard.values()}) == 3
+    code, _, told = run("search", mlp.model, "--data", mlp.data, "--no-ranges", "--tolerance", "sqnr>=-100", "-o", out,
+                        *(part for tensor in network.calibrated_tensors for part in ("--range", f"{tensor}=p90")))
+    assert code == 0 and read_config(out, network).config.range_moves == wildcard and "Note: " not in told
+    code, _, told = run("export", mlp.model, "--precision", "int8", "--range", "*=2", "--format", "calibration-cache",
+                        "-o", tmp_path / "two.cache")
+    assert code == 0, told  # no data is needed: all ranges are named
+    assert read_calibration_cache(tmp_path / "two.cache") == pytest.approx(dict.fromkeys(network.calibrated_tensors, 2))
 
 
 def test_methods_beside_each_other(run, mlp, tmp_path):

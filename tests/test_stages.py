@@ -1,16 +1,24 @@
 """Stages on the way to production, engines and outputs from elsewhere, and what production was given"""
 
+import importlib.util
 import json
+import re
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
+from tests import local
 from tests.driven import save_mlp
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from tests.test_references import QUICK, results, rows
+from trt_tui.backends import cuda, registry
+from trt_tui.backends.cuda import CudaDevice
+from trt_tui.core.engines.group_implementations import GroupImplementation
+from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal
+from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds, explain_input_difference
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.runs import Run, RunKind
@@ -22,8 +30,11 @@ from trt_tui.core.measure.stages import (
     list_requested_stages,
 )
 from trt_tui.core.measure.target import parse_target
-from trt_tui.errors import InputError
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.jobs import stages
+from trt_tui.session.session import Session
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((4, 3, 8, 8))
@@ -208,8 +219,78 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
     data = (mlp.model, "--data", mlp.data, "--batch", 4, *QUICK)
     code, _, err = run("compare", *data, "--engine", tmp_path / "prod.plan")
     assert code == 3 and "no TensorRT here can load an engine" in err
-    code, out, err = run("compare", *data, "--stage", "trt-int8")
-    assert code == 1 and "trt-int8: not built: no TensorRT works here" in out and "Stage trt-int8 not built" in err
+    code, out, err = run("compare", *data, "--stage", "int8", "--stage", "trt-int8", "--json", tmp_path / "out.json")
+    reason = ("no TensorRT works here: tensorrt 10.16.1 is installed, and no GPU is visible (the NVIDIA driver finds "
+              "none)")
+    assert code == 1 and f"trt-int8: not built: {reason}\n" in out and f"Stage trt-int8 not built: {reason}" in err
+    int8, built = json.loads((tmp_path / "out.json").read_text())["stages"]
+    assert built["failed"] == reason and "outputs" not in built and int8["outputs"]["y"]["sqnr_db"] > 10
+    assert re.search(r"^int8 +~\d", out, re.M) and re.search(r"^trt-int8 +–", out, re.M)
+
+
+@pytest.mark.parametrize(("release", "variables", "options", "said"), [
+    ("8.6.1", {"STANDIN_FAULT": "wrong driver"}, (), "tensorrt 8.6.1 is installed, and does not start on Stand-in GPU: "
+     "the NVIDIA driver is too old for its CUDA release"),
+    ("10.16.1", {}, ("--backend", "onnxruntime"), "--backend onnxruntime builds no engines"),
+    ("rtx-1.7.1", {"STANDIN_FAULT": "no gpu"}, ("--backend", "tensorrt-rtx", "--compute-capability", "8.9"),
+     "built for compute capability 8.9, and it cannot run on this machine: no GPU is visible")])
+def test_a_stage_that_is_not_built_says_what_is_missing(command, mlp, release, variables, options, said):
+    done = command(release, "compare", mlp.model, "--data", mlp.data, "--batch", 4, *QUICK, "--stage", "fp16",
+                   "--stage", "trt-fp16", *options, **variables)
+    assert done.returncode == 1 and f"trt-fp16: not built: {said}" in done.stdout.replace("no TensorRT works here: ",
+                                                                                          ""), done.stdout
+    assert re.search(r"^fp16 +~\d", done.stdout, re.M), done.stdout
+
+
+@pytest.mark.parametrize(("gpu", "said"), [
+    (None, "no NVIDIA driver was found"), ((9, 0), "the GPU here is Some GPU (compute capability 9.0)")])
+def test_a_package_that_is_not_installed_is_named_with_its_releases_and_the_gpu(monkeypatch, gpu, said):
+    def find_device():
+        if gpu is None:
+            raise BackendUnavailableError("no NVIDIA driver was found")
+        return CudaDevice("Some GPU", gpu, (13, 0))
+
+    monkeypatch.setattr(cuda, "find_first_device", find_device)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert registry.missing_builder_reason() == (
+        "no TensorRT works here: the package tensorrt (release 8.6 to 11) is not installed, and "
+        f"{said}; pip install 'trt-tui[tensorrt]' on a machine with an NVIDIA GPU")
+    assert registry.missing_builder_reason("onnxruntime") == "--backend onnxruntime builds no engines"
+
+
+def test_a_stage_that_is_not_built_shows_what_its_preview_knows(tmp_path):
+    """INT8 was requested for three layers: one shares a kernel, one runs in FP16; a fourth cannot run in INT8."""
+    outline = local.outline()
+    quantizable = [group for group in outline.groups if group.is_quantizable][:3]
+    other = next(group for group in outline.groups if not group.is_quantizable)
+    first, second, third = (group.name for group in quantizable)
+    kernels = tuple(Kernel("gemm", (), (), (str(number),)) for number in range(6))
+    preview = Preview("1.7.1", (8, 9), implementations={
+        first: GroupImplementation(Precision.INT8, False, (), kernel_mates=(second,)),
+        second: GroupImplementation(Precision.INT8, False, (), kernel_mates=(first,)),
+        third: GroupImplementation(Precision.FP16, False, ()),
+        other.name: GroupImplementation(Precision.FP16, False, ()),
+    }, kernels=kernels)
+    lines = unbuilt_engine_lines(outline, PrecisionConfig(), preview)
+    assert lines[0].startswith("preview: RTX 1.7, SM89 (no such GPU is here; nothing was executed)")
+    assert "kernels: 2 in FP16, 1 in INT8, 3 for reformats, Q/DQ and other nodes" in lines
+    assert any(line.startswith("not INT8: ") and other.name in line for line in lines)
+    assert lines[-1] == f"requested in INT8, and in another precision in the preview: {third}"
+    refused = Preview(refusal=PreviewRefusal("TensorRT-RTX is not installed", "", "pip install it",
+                                             is_rtx_missing=True))
+    assert unbuilt_engine_lines(outline, PrecisionConfig(), refused) == [
+        "no preview: TensorRT-RTX is not installed; pip install it"]
+
+
+@pytest.mark.rtx("1.7")
+def test_without_tensorrt_a_stage_has_the_preview_of_its_engine(mlp, run, monkeypatch):
+    monkeypatch.setattr(Session, "requests_previews", True)
+    code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--stage",
+                       "trt-int8")
+    assert code == 1 and "  preview: RTX 1.7, SM89" in out and "  kernels: 3 in INT8, " in out, out
+    code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--batch", 4, *QUICK, "--stage", "trt-int8",
+                       "--no-preview")
+    assert code == 1 and "trt-int8: not built" in out and "preview: " not in out, out
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

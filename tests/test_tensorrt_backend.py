@@ -107,7 +107,7 @@ class Driver:
 
 
 @pytest.mark.parametrize(("driver", "title", "cause"), [
-    (None, "no NVIDIA driver", "libcuda.so.1: cannot open"), (Driver(100), "no GPU is visible", ""),
+    (None, "no NVIDIA driver", "libcuda.so.1 does not load"), (Driver(100), "no GPU is visible", ""),
     (Driver(0, 0), "no GPU is visible", ""), (Driver(803), "driver does not work", r"unsupported display.*\(803\)"),
 ])
 def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> None:
@@ -153,7 +153,8 @@ def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
     ("Error Code 1: Serialization (magicTag)", ExitCode.BAD_INPUT, "cannot load this engine")])
 def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
     error = translate_engine_load_error("tensorrt 10.16.1", "it", [("error", text)], None)
-    assert error.exit_code == code and title in error.title and error.cause == text
+    assert error.exit_code == code and title in error.title and text in (error.cause, error.raw_message)
+    assert (error.cause == "the NVIDIA driver is too old for its CUDA release") == (code == 3)
 
 
 def test_an_unknown_backend_is_refused() -> None:
@@ -166,13 +167,13 @@ import json, sys
 from trt_tui.backends.registry import diagnose_backends, get_engine_builder
 from trt_tui.errors import BackendUnavailableError
 notes = []
-found = get_engine_builder("auto", notes.append)
+found = get_engine_builder("auto", lambda error: notes.append([error.title, error.cause, error.raw_message]))
 try:
     named = get_engine_builder("tensorrt").name
 except BackendUnavailableError as error:
     named = str(error)
 print(json.dumps([found and found.name, notes, named,
-                  {one.name: [one.works, one.detail, one.remedy] for one in diagnose_backends()}]))
+                  {one.name: [one.works, one.detail, one.remedy, one.raw_message] for one in diagnose_backends()}]))
 """
 
 
@@ -187,19 +188,21 @@ def probed(release: str, **variables: str) -> list:
 def test_auto_takes_tensorrt_where_it_works() -> None:
     found, notes, named, states = probed("11.4.0")
     assert (found, notes, named) == ("tensorrt", [], "tensorrt")
-    assert states["tensorrt"] == [True, "builds and runs engines on Stand-in GPU", ""]
+    assert states["tensorrt"] == [True, "builds and runs engines on Stand-in GPU", "", ""]
 
 
 def test_auto_and_doctor_say_that_a_builder_does_not_start() -> None:
     found, notes, named, states = probed("8.6.1", STANDIN_FAULT="wrong driver")
-    assert found is None and len(notes) == 1 and "tensorrt 8.6.1 does not start: " in notes[0]
-    assert "error: 35" in notes[0] and named.startswith("tensorrt 8.6.1 does not start")
-    assert states["tensorrt"][0] is False
-    assert "does not start on Stand-in GPU" in states["tensorrt"][1] and "error: 35" in states["tensorrt"][1]
+    old = "the NVIDIA driver is too old for its CUDA release"
+    (title, cause, raw), = notes
+    assert found is None and title == "tensorrt 8.6.1 does not start" and cause == old and "error: 35" in raw
+    assert named.startswith(f"tensorrt 8.6.1 does not start\n{old}\n") and "error: 35" not in named
+    assert states["tensorrt"][:2] == [False, f"does not start on Stand-in GPU: {old}"]
+    assert "error: 35" in states["tensorrt"][3]
 
 
 def test_auto_leaves_tensorrt_without_a_gpu_and_says_so() -> None:
     found, notes, named, states = probed("10.16.1", STANDIN_FAULT="no gpu")
-    assert found is None and len(notes) == 1 and "TensorRT is installed but not used: no GPU is visible" in notes[0]
+    assert found is None and [title for title, *_ in notes] == ["no GPU is visible"]
     assert named.startswith("no GPU is visible")
     assert states["tensorrt"][0] is False and "no GPU is visible" in states["tensorrt"][1]

@@ -24,9 +24,13 @@ class TrtTuiError(Exception):
         title: The fault in one line. The title names the file, tensor, layer or option.
         cause: The reason in a sentence, or the message of a library; "" if the title says everything.
         next_step: The next step of the user in a sentence; "" if there is none.
+
+    Attributes:
+        raw_message: The message of a library whose short form is the cause; "" if the cause is complete.
     """
 
     exit_code: ExitCode = ExitCode.BAD_INPUT
+    raw_message: str = ""
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__(title)
@@ -53,6 +57,10 @@ class BackendUnavailableError(TrtTuiError):
     """A backend that the command needs is not installed or does not work on this machine."""
 
     exit_code = ExitCode.BACKEND_UNAVAILABLE
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "", *, raw_message: str = "") -> None:
+        super().__init__(title, cause, next_step)
+        self.raw_message = raw_message
 
 
 class OutOfMemoryError(InputError):

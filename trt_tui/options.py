@@ -12,6 +12,12 @@ class Options:
     engines.
 
     The help of the command line describes each option.
+
+    Attributes:
+        calib_cache: The calibration cache that ranges are read from; None to calibrate.
+        new_calib_cache: The calibration cache that is written after calibration; None to write none. The file of
+            ``--calib-cache`` is this one if it does not exist.
+        verbose: True to show the raw messages of TensorRT and CUDA.
     """
 
     model: str
@@ -28,6 +34,7 @@ class Options:
     seed: int = 0
     other: Precision = Precision.FP16
     calib_cache: str | None = None
+    new_calib_cache: str | None = None
     weak: bool = False
     compute_capability: tuple[int, int] | None = None
     judge_at: tuple[str, ...] = ()
@@ -52,6 +59,7 @@ class Options:
     workers: str | None = None
     scheduler: str | None = None
     threads: int | None = None
+    verbose: bool = False
 
     @property
     def has_data(self) -> bool:

@@ -34,8 +34,9 @@ def find_first_device() -> CudaDevice:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise BackendUnavailableError("no NVIDIA driver was found", str(error),
-                                      "Run on a machine with a GPU, or give a container access to it.") from None
+        raise BackendUnavailableError("no NVIDIA driver was found", "its library libcuda.so.1 does not load",
+                                      "Run on a machine with a GPU, or give a container access to it.",
+                                      raw_message=str(error)) from None
     status = cuda.cuInit(0)
     count = ctypes.c_int()
     if status == 0:

@@ -24,6 +24,7 @@ class BackendDiagnosis:
         version: The installed version; "" if the backend is not installed.
         detail: The uses of the backend on this machine, or the reason why it does not work.
         remedy: The command that installs the missing package; "" if none is missing.
+        raw_message: The message of a library whose short form is in `detail`; "" if there is none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class BackendDiagnosis:
     version: str
     detail: str
     remedy: str = ""
+    raw_message: str = ""
 
 
 def diagnose_backends() -> tuple[BackendDiagnosis, ...]:
@@ -57,13 +59,15 @@ def get_simulation_backend(threads: int | None = None, *, operators: Sequence[st
     return OnnxRuntimeBackend(threads=threads, operators=operators)
 
 
-def get_engine_builder(backend_name: str = "auto", on_unused_backend: Callable[[str], None] | None = None, *,
+def get_engine_builder(backend_name: str = "auto",
+                       on_unused_backend: Callable[[BackendUnavailableError], None] | None = None, *,
                        plugins: Sequence[str] = ()) -> EngineBackend | None:
     """Returns the backend that builds engines. "auto" selects TensorRT if it works. Returns None for ONNX Runtime, and
     if "auto" finds no working TensorRT.
 
     Args:
-        on_unused_backend: A function that is called with the reason why "auto" does not use an installed TensorRT.
+        on_unused_backend: A function that is called with the error because of which "auto" does not use an installed
+            TensorRT.
         plugins: The paths of plugin libraries.
 
     Raises:
@@ -83,8 +87,38 @@ def get_engine_builder(backend_name: str = "auto", on_unused_backend: Callable[[
         return TensorRTBackend("tensorrt", plugins)
     except BackendUnavailableError as error:
         if on_unused_backend is not None:
-            on_unused_backend(f"TensorRT is installed but not used: {error.title}: {error.cause}")
+            on_unused_backend(error)
         return None
+
+
+def missing_builder_reason(backend_name: str = "auto") -> str:
+    """Returns the reason why no TensorRT builds engines on this machine: the missing package, its releases, and the
+    missing GPU.
+
+    Args:
+        backend_name: The backend that the user selected, for which `get_engine_builder` returns None.
+    """
+    from trt_tui.backends.tensorrt.package import MODULES, SUPPORTED_RELEASES
+
+    if backend_name == "onnxruntime":
+        return "--backend onnxruntime builds no engines"
+    diagnosis = _diagnose_engine_backend("tensorrt")
+    if diagnosis.version:
+        return f"no TensorRT works here: tensorrt {diagnosis.version} is installed, and {diagnosis.detail}"
+    (oldest, newest), remedy = SUPPORTED_RELEASES["tensorrt"], diagnosis.remedy
+    return (f"no TensorRT works here: the package {MODULES['tensorrt']} (release {'.'.join(map(str, oldest))} to "
+            f"{newest[0]}) is not installed, and {find_gpu_text()}; {remedy} on a machine with an NVIDIA GPU")
+
+
+def find_gpu_text() -> str:
+    """Returns the GPU of this machine as text, or the reason why there is none: ``no NVIDIA driver was found``."""
+    from trt_tui.backends.cuda import find_first_device
+
+    try:
+        device = find_first_device()
+    except BackendUnavailableError as error:
+        return error.title
+    return f"the GPU here is {device.name} (compute capability {'.'.join(map(str, device.compute_capability))})"
 
 
 def _find_installed_version(*distributions: str) -> str:
@@ -115,6 +149,7 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
 def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     """Returns the diagnosis of a TensorRT backend. The builder is started for it, but builds nothing."""
     from trt_tui.backends.cuda import find_first_device
+    from trt_tui.backends.tensorrt.failures import shorten_cuda_error
     from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, import_tensorrt, startup_failure_reason
 
     remedy = f"pip install 'trt-tui[{EXTRAS[backend_name]}]'"
@@ -131,12 +166,12 @@ def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     try:
         device = find_first_device()
         if reason := startup_failure_reason(trt):
-            return BackendDiagnosis(backend_name, False, trt.__version__,
-                                    f"does not start on {device.name}: {' '.join(reason.split())}")
+            return BackendDiagnosis(backend_name, False, trt.__version__, f"does not start on {device.name}: "
+                                    f"{' '.join(shorten_cuda_error(reason).split())}", raw_message=reason)
         return BackendDiagnosis(backend_name, True, trt.__version__, f"builds and runs engines on {device.name}")
     except BackendUnavailableError as error:
-        reason = f"{error.title} ({error.cause})"
+        reason, raw_message = f"{error.title} ({error.cause})", error.raw_message
     if hasattr(trt, "ComputeCapability"):
         detail = f"builds engines for a named compute capability, cannot run them: {reason}"
-        return BackendDiagnosis(backend_name, True, trt.__version__, detail)
-    return BackendDiagnosis(backend_name, False, trt.__version__, reason)
+        return BackendDiagnosis(backend_name, True, trt.__version__, detail, raw_message=raw_message)
+    return BackendDiagnosis(backend_name, False, trt.__version__, reason, raw_message=raw_message)

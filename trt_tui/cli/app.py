@@ -20,6 +20,7 @@ from trt_tui.cli.options import (
     PREVIEW_OPTIONS,
     SESSION_OPTIONS,
     STAGE_OPTIONS,
+    VERBOSE_OPTIONS,
     Command,
     add_model_and_options,
     collect_options,
@@ -70,7 +71,8 @@ def open_(model: str, whatif_samples: int, new: bool, session: str, no_mouse: bo
 @_new_option
 @_session_option
 @_no_mouse_option
-def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
+@VERBOSE_OPTIONS[0]
+def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool, verbose: bool) -> None:
     """Open the app on the bundled network.
 
     It segments images, and loses accuracy in INT8.
@@ -79,7 +81,8 @@ def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_previe
     from trt_tui.options import Options
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
-                      metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview)
+                      metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview,
+                      verbose=verbose)
     _run_app(options, None, None, False, new, not no_mouse, session, with_tutorial=True)
 
 

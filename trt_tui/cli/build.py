@@ -14,6 +14,7 @@ from trt_tui.cli.options import (
     LIBRARY_OPTIONS,
     PRODUCTION_OPTIONS,
     REFERENCE_OPTIONS,
+    VERBOSE_OPTIONS,
     Command,
     add_model_and_options,
     collect_options,
@@ -30,7 +31,7 @@ from trt_tui.errors import ExitCode, InputError
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS,
-                       *LIBRARY_OPTIONS)
+                       *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
 @precision_option
 @option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",

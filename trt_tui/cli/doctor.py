@@ -2,13 +2,14 @@
 
 import click
 
-from trt_tui.cli.options import CONTEXT_SETTINGS, Command
+from trt_tui.cli.options import CONTEXT_SETTINGS, VERBOSE_OPTIONS, Command
 from trt_tui.errors import ExitCode
 from trt_tui.formatting import table_lines
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-def doctor() -> None:
+@VERBOSE_OPTIONS[0]
+def doctor(verbose: bool) -> None:
     """List the backends that work on this machine.
 
     The list states the reason for each backend that does not work.
@@ -28,8 +29,7 @@ def doctor() -> None:
     rows = []
     for state in states:
         rows.append(["yes" if state.works else "no", state.name, state.version or "", state.detail])
-        if state.remedy:
-            rows.append(["", "", "", state.remedy])
+        rows += [["", "", "", text] for text in (state.remedy, state.raw_message if verbose else "") if text]
     for line in table_lines(rows, left_aligned_columns=4):
         click.echo(f"  {line}")
     if not any(state.works for state in states):

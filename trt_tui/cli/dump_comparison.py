@@ -30,7 +30,7 @@ _CONFIG_OPTIONS = ("config_paths", "force", "calib_cache", "shapes")
 _FIX_OPTIONS = frozenset(("calib_cache", "shapes"))
 """The config options that do not influence the comparison."""
 
-_ALLOWED_OPTIONS = DUMP_OPTIONS | {"json_path", *_CONFIG_OPTIONS}
+_ALLOWED_OPTIONS = DUMP_OPTIONS | {"json_path", "verbose", *_CONFIG_OPTIONS}
 
 
 @dataclass(frozen=True)

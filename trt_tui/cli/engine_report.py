@@ -1,8 +1,9 @@
 """Texts about engines: group implementations, errors inside an engine, and several builds of one config."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from trt_tui.core.engines.builder_warnings import builder_warning_lines
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.exporters.markdown import preview_text
@@ -12,21 +13,10 @@ from trt_tui.core.measure.results import EngineErrors, EngineResult, GroupErrors
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.json_record import preview_record
-from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, counted_noun_text, table_lines
+from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, table_lines
 from trt_tui.session.session import Session
 
-MAX_LISTED_WARNINGS = 5
-"""The maximum number of listed warnings of the parser and the builder in one run."""
-
 MAX_GROUP_ROWS = 20
-
-
-def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns."""
-    lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
-    more_count = len(lines) - MAX_LISTED_WARNINGS
-    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, 'more warning')}"]
-                                          if more_count > 0 else [])
 
 
 def engine_table(network: NetworkOutline, engine_report: EngineReport) -> str:

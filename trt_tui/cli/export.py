@@ -11,6 +11,7 @@ from trt_tui.cli.options import (
     LIBRARY_OPTIONS,
     PRODUCTION_OPTIONS,
     REFERENCE_OPTIONS,
+    VERBOSE_OPTIONS,
     Command,
     add_model_and_options,
     collect_options,
@@ -27,7 +28,8 @@ from trt_tui.errors import InputError
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS)
+@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS,
+                       *VERBOSE_OPTIONS)
 @precision_option
 @option_under_heading(
     "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),

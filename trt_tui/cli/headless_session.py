@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,8 +59,19 @@ def _open_session(options: Options, written_paths: Iterable[str] = (), *, opens_
             session.start(written_paths=written_paths, needs_builder=builds_engine)
             wait_for_jobs()
         yield session, wait_for_jobs, shown_warnings
+        _warn_of_unwritten_calib_cache(options)
+    except SystemExit:  # a command that has finished exits with its code inside the block
+        _warn_of_unwritten_calib_cache(options)
+        raise
     finally:
         session.close()
+
+
+def _warn_of_unwritten_calib_cache(options: Options) -> None:
+    """Prints a warning at the end of a command that did not write the new calibration cache of ``--calib-cache``."""
+    if options.new_calib_cache is not None and not os.path.exists(options.new_calib_cache):
+        print(f"Warning: {escape_hidden_characters(options.new_calib_cache)} is not written, since no layer needs a "
+              "range.", file=sys.stderr)
 
 
 @contextmanager
@@ -285,15 +297,11 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
                 progress_line.show_job_progress(event)
             elif isinstance(event, ev.SearchProgress) and session.search_status is not None:
                 progress_line.show_search_progress(session.search_status)
-            elif isinstance(event, ev.LogMessage) and session.network_only and event.level != "warning":
-                if not event.text.startswith("info: "):
-                    progress_line.clear_line()
-                    print(escape_hidden_characters(event.text), file=sys.stderr)
-            if isinstance(event, ev.LogMessage) and event.level == "note" and not quiet:
+            elif isinstance(event, ev.LogMessage) and (text := _printed_log_text(session, event, quiet)):
                 progress_line.clear_line()
                 # No line of a command's output can be taken for one of ours.
-                text = escape_hidden_characters(event.text, keep_line_breaks=True).replace("\n", "\n      ")
-                print(f"Note: {text}", file=sys.stderr)
+                text = escape_hidden_characters(text, keep_line_breaks=True).replace("\n", "\n      ")
+                print(text, file=sys.stderr)
             if isinstance(event, ev.JobCancelled):
                 raise CancelledError("stopped")
             if session.error is not None:
@@ -301,6 +309,15 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
     finally:
         progress_line.clear_line()
         _print_warnings(session, printed_warnings, quiet)
+
+
+def _printed_log_text(session: Session, message: ev.LogMessage, quiet: bool) -> str:
+    """Returns the text of a log line that commands print at once; "" for a line that they do not print."""
+    if message.level == "note":
+        return "" if quiet else f"Note: {message.text}"
+    if message.level == "raw":
+        return message.text if session.options.verbose else ""
+    return message.text if session.network_only and message.level != "warning" else ""
 
 
 def _print_warnings(session: Session, printed_warnings: set[str], quiet: bool = False) -> None:
@@ -390,8 +407,8 @@ class ConfigWriter:
     def __enter__(self) -> ConfigWriter:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._exit_stack.close()
+    def __exit__(self, *exc: Any) -> None:
+        self._exit_stack.__exit__(*exc)
 
     def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
         """Exports the config in a format of the format registry. Returns the written files."""

@@ -13,6 +13,7 @@ from trt_tui.cli.options import (
     DATA_OPTIONS,
     LIBRARY_OPTIONS,
     REFERENCE_OPTIONS,
+    VERBOSE_OPTIONS,
     Command,
     add_model_and_options,
     collect_options,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS)
+@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
 @precision_option
 @option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each fused layer.")
 @file_path_option(

@@ -147,7 +147,8 @@ DATA_OPTIONS = (
                  type=click.Choice(["minmax", "percentile", "entropy",
                                     "mse"]), help="How ranges are computed from samples."),
     file_path_option("Data", "--calib-cache", metavar="FILE",
-                     help="Read the ranges from a TensorRT calibration cache."),
+                     help="Read the ranges from a TensorRT calibration cache. If FILE does not exist, it is written "
+                          "after calibration."),
     _data_option(
         "--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
         "x:1x3x224x224:8x3x224x224:16x3x224x224; a single shape is used for all three."),
@@ -187,8 +188,9 @@ CONFIG_OPTIONS = (
         "--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
         "default: indices keeps layers in FP32 whose results become integers, indices or sizes."),
     _config_option(
-        "--range", "tensor_ranges", multiple=True, metavar="TENSOR=RANGE", help="Give a tensor this range: an amax "
-        "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean; may be repeated.",
+        "--range", "tensor_ranges", multiple=True, metavar="NAME=RANGE", help="Give tensors this range: an amax "
+        "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean. NAME is a tensor, a scope of the "
+        "layer tree, or a pattern like 'encoder*' in quotes. May be repeated; the last one that names a tensor counts.",
         callback=make_option_check_callback(lambda text: _parse_tensor_ranges([text]))),
     _config_option("--tf32", is_flag=True,
                    help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
@@ -329,8 +331,13 @@ CLUSTER_OPTIONS = (
 )
 """The options of the GPUs and workers that measure in parallel."""
 
+VERBOSE_OPTIONS = (option_under_heading(
+    "Output", "--verbose", is_flag=True, help="Also print the messages of TensorRT and CUDA as they are (in the app: "
+    "to the log). Without: the short form of each warning."),)
+"""The option of raw messages, which every command has."""
+
 SESSION_OPTIONS = (*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
-                   *BUILDER_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS, *CLUSTER_OPTIONS)
+                   *BUILDER_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS, *CLUSTER_OPTIONS, *VERBOSE_OPTIONS)
 
 model_argument = click.argument("model", shell_complete=complete_files, is_eager=True,
                                 callback=make_option_check_callback(_require_model_file))
@@ -358,6 +365,7 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
     Raises:
         InputError: The text of an option is invalid.
     """
+    from trt_tui.cli.output_files import check_new_calib_cache, is_new_calib_cache
     from trt_tui.core.precision import Precision
     from trt_tui.options import Options
 
@@ -366,6 +374,9 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
                "compute_capability": _parse_compute_capability(arguments.get("compute_capability")),
                "tensor_ranges": _parse_tensor_ranges(arguments.get("tensor_ranges", ())),
                "preview": not arguments.get("no_preview", False)}
+    if is_new_calib_cache(arguments):
+        check_new_calib_cache(arguments)
+        values |= {"calib_cache": None, "new_calib_cache": arguments["calib_cache"]}
     return Options(model, whatif_samples=whatif_samples, **values)
 
 
@@ -400,7 +411,7 @@ def _collect_builder_options(arguments: Mapping[str, Any]) -> BuilderOptions:
 
 
 def _parse_tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the tensors and range texts of ``--range TENSOR=RANGE``.
+    """Returns the names and range texts of ``--range NAME=RANGE``.
 
     Raises:
         InputError: The text has no ``=``, or no valid range follows it.
@@ -411,7 +422,7 @@ def _parse_tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in texts:
         tensor, equals, range_text = text.rpartition("=")
         if not equals or not tensor:
-            raise InputError(f"--range {text} has no range", "", "Write it like --range TENSOR=2.5.")
+            raise InputError(f"--range {text} has no range", "", "Write it like --range NAME=2.5.")
         parse_amax(range_text)
         tensor_ranges.append((tensor, range_text))
     return tuple(tensor_ranges)

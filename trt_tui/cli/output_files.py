@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,8 +44,9 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
     output_paths = [path for path in paths if path not in (None, "-")]
     companion_paths = ([str(path) for path in find_companion_files(export_format, Path(output_paths[0])).values()]
                        if export_format and output_paths else [])
-    timing_caches = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
-    written_paths = [*output_paths, *companion_paths, *timing_caches]
+    caches = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
+    caches += [arguments["calib_cache"]] if is_new_calib_cache(arguments) else []
+    written_paths = [*output_paths, *companion_paths, *caches]
     refuse_overwriting_inputs(written_paths, read_paths)
     refuse_overwriting_inputs([path for path in written_paths if path != config_output], config_paths)
     real_paths = [os.path.realpath(path) for path in written_paths if not is_special_file(path)]
@@ -55,6 +56,28 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
     for path in (*output_paths, *companion_paths):
         _check_output_path(path)
     return written_paths
+
+
+def is_new_calib_cache(arguments: Mapping[str, Any]) -> bool:
+    """Returns True if the file of ``--calib-cache`` does not exist, so that it is written after calibration."""
+    return arguments.get("calib_cache") is not None and not os.path.exists(arguments["calib_cache"])
+
+
+def check_new_calib_cache(arguments: Mapping[str, Any]) -> None:
+    """Refuses a new calibration cache that could not be written, before anything is measured.
+
+    Raises:
+        InputError: The folder of the file does not exist or is read-only, the path is ``-``, or no data is named.
+            Ranges of random inputs are not written, because later runs would take them for measured ranges.
+    """
+    path = arguments["calib_cache"]
+    if path == "-":
+        raise InputError("--calib-cache - is not a file", "a calibration cache is read and written as a file",
+                         "Name a file.")
+    if not (arguments.get("data") or arguments.get("calib_data")):
+        raise InputError(f"{path} does not exist", "a new calibration cache is written after calibration, and no data "
+                         "is named to calibrate on", "Correct the name of the cache, or give --calib-data or --data.")
+    _check_output_path(path)
 
 
 def check_input_files(arguments: dict[str, Any]) -> None:

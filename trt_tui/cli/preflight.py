@@ -13,6 +13,7 @@ from trt_tui.cli.options import (
     LIBRARY_OPTIONS,
     REFERENCE_OPTIONS,
     SEED_OPTIONS,
+    VERBOSE_OPTIONS,
     Command,
     add_model_and_options,
     collect_options,
@@ -26,7 +27,7 @@ from trt_tui.errors import ExitCode
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
-                       *LIBRARY_OPTIONS)
+                       *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
 @option_under_heading("Judging", "--strict", is_flag=True, help="Exit code 1 if a guard warns.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",
                   help="Write the results of the guards as JSON; - for stdout.")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trt_tui import formatting
 from trt_tui.cli.engine_report import engine_table
 from trt_tui.cli.report import metric_titles
+from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
@@ -31,8 +32,11 @@ def stage_table_lines(session: Session) -> list[str]:
         table += [[f"  against {name}", *(column.text(RunRow(Accuracy(other.outputs))) for column in columns)]
                   for name, other in stage.other_accuracies]
     lines += table_lines(drop_empty_columns(table))
-    lines += [f"{run.name}: not built: {run.unavailable_reason}" for run in (stage.run for stage, _ in rows)
-              if run.unavailable_reason]
+    for run in (stage.run for stage, _ in rows if stage.run.unavailable_reason):
+        lines.append(f"{run.name}: not built: {run.unavailable_reason}")
+        preview = session.results.get_results_or_empty(run.config).preview if run.config is not None else None
+        if run.config is not None and preview is not None:
+            lines += [f"  {line}" for line in unbuilt_engine_lines(session.opened_network.outline, run.config, preview)]
     results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in rows}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
     lines += ["", *session.stage_summary_lines()]

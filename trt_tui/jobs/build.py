@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.backends.registry import get_engine_builder
-from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups
+from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups, short_message_lines
 from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT, BuildError
 from trt_tui.core.exporters.trtexec import command_file_names, trtexec_command_lines
 from trt_tui.core.lowering.lowering_checks import reduces_precision
@@ -246,6 +246,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
             match step:
                 case EngineResult():
                     step = replace(step, builder_warnings=assign_warnings_to_groups(printed, workspace.network))
+                    _send_short_messages(workspace, reporter, printed)
                     if not quick:
                         store.save_engine_result(workspace, config, step)
                     if not phase_prefix:
@@ -253,7 +254,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
                     return step
                 case BuilderMessage():
                     printed.append((step.level, step.text))
-                    reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
+                    reporter.send(step.make_log_message(reporter.job))
                 case BuildProgress():
                     start_time = time.monotonic() if step.phase != phase else start_time
                     phase = step.phase
@@ -262,6 +263,12 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
                 case Wait():
                     yield step
     raise AssertionError("a build ends with a result")
+
+
+def _send_short_messages(workspace: Workspace, reporter: JobReporter, messages: Sequence[tuple[str, str]]) -> None:
+    """Sends the short form of the messages of a build, unless the user sees the raw messages (``--verbose``)."""
+    for line in short_message_lines(messages, workspace.network) if not workspace.options.verbose else ():
+        reporter.send(ev.LogMessage(reporter.job, line))
 
 
 # -- production -----------------------------------------------------------------------------------------------------
@@ -283,6 +290,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
         settings = settings.with_low_build_effort()
     cache = None if settings.builder_options.timing_cache else store.engines
     start_time = time.monotonic()
+    printed: list[tuple[str, str]] = []
     with contextlib.closing(
             build_engine(builder, network, request.config, ranges, settings, cache=cache, wake=reporter.wake,
                          weakly_typed=plan.weakly_typed, strict=plan.strict)) as build_steps:
@@ -290,6 +298,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
             match step:
                 case BuiltEngine():
                     write_file_atomically(Path(request.path), step.data)
+                    _send_short_messages(workspace, reporter, printed)
                     info_lines = (*_engine_info_lines(workspace, builder, step), *(
                         f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
                         "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
@@ -301,7 +310,9 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                         ev.EngineWritten(reporter.job, request.path, len(step.data), info_lines, deviation,
                                          no_data_reason))
                 case BuilderMessage():
-                    reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
+                    if step.is_raw:
+                        printed.append((step.level, step.text))
+                    reporter.send(step.make_log_message(reporter.job))
                 case BuildProgress():
                     reporter.send_progress(step.phase, step.done, step.total, start_time)
                     yield Urgency.BUILD

@@ -1,18 +1,24 @@
 """The calibration jobs: dynamic ranges are measured, or read from a calibration cache or a config."""
 
+import contextlib
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
+from trt_tui.core.exporters.calibration_cache import config_calibration_cache_text
 from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES
 from trt_tui.errors import InputError
-from trt_tui.formatting import name_list_text
+from trt_tui.files.reading import read_text
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import counted_noun_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.executors import get_executor
@@ -51,6 +57,7 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         calibration = request.calibration
         workspace.calibration, fill_method = _measure_missing_ranges(workspace, store, reporter, request)
         reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+        _write_new_calib_cache(workspace, reporter, workspace.calibration)
         if request.config_name:
             send_range_facts(
                 workspace, reporter,
@@ -180,6 +187,12 @@ def collect_calibration_to_write(workspace: Workspace, store: ResultStore, repor
             group.activation_qdq_sites() if all_tensors else group.calibrated_qdq_sites(config.precision_of(group)))
     }
     missing = sorted(needed - calibration.ranges.keys() - config.range_moves.keys())
+    if options.new_calib_cache is not None and needed:
+        measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
+        known_ranges = {} if missing else calibration.ranges
+        _write_new_calib_cache(
+            workspace, reporter, replace(measured_calibration, ranges={**measured_calibration.ranges, **known_ranges},
+                                         method=calibration.method if known_ranges else measured_calibration.method))
     if not missing:
         reason = "the ranges are known" if calibration.ranges or config.range_moves else "no layer needs a range"
         return calibration, "" if has_facts else reason
@@ -210,6 +223,7 @@ def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: Job
         return
     workspace.calibration = measure_ranges(workspace, store, reporter, method)
     reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+    _write_new_calib_cache(workspace, reporter, workspace.calibration)
     _send_calibration_range_facts(workspace, reporter, workspace.calibration)
 
 
@@ -218,6 +232,34 @@ def _send_calibration_range_facts(workspace: Workspace, reporter: JobReporter, c
         workspace, reporter,
         RangeFacts(MEASURED_SOURCE, workspace.calibration_samples.source, calibration.method, calibration.samples),
         calibration.ranges)
+
+
+def _write_new_calib_cache(workspace: Workspace, reporter: JobReporter, calibration: Calibration) -> None:
+    """Writes the calibration cache that ``--calib-cache`` names, if the file does not exist.
+
+    The cache holds the calibrated ranges without the moves of a config, as the export of an INT8 config writes them. A
+    run that reads the cache therefore has the same ranges before moves. If another program has created the file in the
+    meantime, the file is kept.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    cache_path = workspace.options.new_calib_cache
+    if cache_path is None:
+        return
+    text = config_calibration_cache_text(workspace.network, PrecisionConfig(), calibration.ranges, calibration.method)
+    if os.path.exists(cache_path):
+        with contextlib.suppress(InputError):
+            if read_text(Path(cache_path)) == text:
+                return
+        reporter.send(
+            ev.LogMessage(reporter.job, f"{cache_path} exists now and was not replaced. The ranges in use are others: "
+                          "they were calibrated before the file appeared.", "warning"))
+        return
+    write_file_atomically(cache_path, text)
+    reporter.send(
+        ev.LogMessage(reporter.job, f"Wrote {cache_path} with the ranges of "
+                      f"{counted_noun_text(text.count(chr(10)) - 1, 'tensor')}.", "note"))
 
 
 def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cache_path: str) -> dict[str, float]:

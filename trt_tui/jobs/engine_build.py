@@ -41,6 +41,7 @@ from trt_tui.core.runner import (
 )
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.jobs import events as ev
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 
@@ -59,10 +60,18 @@ class BuildProgress:
 
 @dataclass(frozen=True)
 class BuilderMessage:
-    """A message printed by the builder."""
+    """A message of the builder, or of trt-tui about a build.
+
+    Attributes:
+        is_raw: True for a message that the builder printed.
+    """
 
     level: str
     text: str
+    is_raw: bool = True
+
+    def make_log_message(self, job: int) -> ev.LogMessage:
+        return ev.LogMessage(job, f"{self.level}: {self.text}", "raw" if self.is_raw else "info")
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,8 @@ def build_engine(
                 raise _complete_build_error(first_error, attempts, network, can_ease) from None
             attempt = next_attempt
             yield BuilderMessage("warning",
-                                 f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}")
+                                 f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}",
+                                 is_raw=False)
         else:
             yield replace(engine, attempts=(*attempts, attempt))
             return

@@ -149,7 +149,7 @@ def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobR
                 case BuiltEngine():
                     return step.data
                 case BuilderMessage():
-                    reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
+                    reporter.send(step.make_log_message(reporter.job))
                 case BuildProgress():
                     reporter.send_progress(f"marked engine: {step.phase}", step.done, step.total, start_time)
                     yield Urgency.BUILD

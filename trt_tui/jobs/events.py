@@ -579,7 +579,12 @@ class EnginePreviewed(ResultEvent):
 
 @dataclass(frozen=True)
 class LogMessage(Event, changes_rows=False):
-    """A line for the log pane. A line of level "warning" stays on screen, and commands print a line of level "note"."""
+    """A line for the log pane.
+
+    Attributes:
+        level: "warning" for a line that stays on screen; "note" for a line that commands print; "raw" for a message of
+            TensorRT or CUDA, which is shown with ``--verbose`` only; "info" for any other line.
+    """
 
     text: str
     level: str = field(default="info")

@@ -59,8 +59,8 @@ def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
 def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                     request: rq.OpenNetwork) -> Steps[None]:
     options, previous = request.options, slot.workspace
-    note = partial(_send_log_note, reporter)
-    builder = require_builder(options, note) if request.needs_builder else None
+    report_unused_backend = partial(_report_unused_backend, reporter)
+    builder = require_builder(options, report_unused_backend) if request.needs_builder else None
     slot.worker_pool = open_worker_pool(options, slot.worker_pool)
     reporter.send(ev.JobProgress(reporter.job, "reading the network", 0, 0))
     for outline in iterate_preliminary_outlines(options.model) if previous is None and not request.network_only else ():
@@ -90,7 +90,7 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     slot.workspace, slot.open_error = workspace, None
     reporter.send(_make_network_opened_event(reporter.job, workspace))
     yield Urgency.OPENING
-    builder = workspace.builder = builder or get_engine_builder(options.backend, note,
+    builder = workspace.builder = builder or get_engine_builder(options.backend, report_unused_backend,
                                                                 plugins=options.production.plugins)
     if builder is not None:
         reporter.send(ev.BuilderReady(reporter.job, BuilderSummary(
@@ -102,7 +102,8 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     _read_and_send_config_file(workspace, reporter, request)
 
 
-def require_builder(options: Options, on_unused_backend: Callable[[str], None]) -> EngineBackend:
+def require_builder(options: Options,
+                    on_unused_backend: Callable[[BackendUnavailableError], None]) -> EngineBackend:
     """Returns the backend that builds engines.
 
     Raises:
@@ -117,8 +118,10 @@ def require_builder(options: Options, on_unused_backend: Callable[[str], None]) 
     return builder
 
 
-def _send_log_note(reporter: JobReporter, text: str) -> None:
-    reporter.send(ev.LogMessage(reporter.job, text))
+def _report_unused_backend(reporter: JobReporter, error: BackendUnavailableError) -> None:
+    reporter.send(ev.LogMessage(reporter.job, f"TensorRT is installed but not used: {error.title}: {error.cause}"))
+    if error.raw_message:
+        reporter.send(ev.LogMessage(reporter.job, error.raw_message, "raw"))
 
 
 def _read_and_send_config_file(workspace: Workspace, reporter: JobReporter, request: rq.OpenNetwork) -> None:

@@ -100,7 +100,8 @@ class PreviewServer:
         preview = build_preview(read_layer_listing(text, network, sums), network, base_preview.builder_release,
                                 base_preview.compute_capability,
                                 time.perf_counter() - start_time, base_preview.is_gpu_present)
-        return replace(preview, builder_warnings=assign_warnings_to_groups(printed, network))
+        return replace(preview, builder_warnings=assign_warnings_to_groups(printed, network),
+                       raw_messages=tuple(printed))
 
     def _load_new_plugins(self, lister: RtxEngineLayerLister, preview_network: PreviewNetwork) -> TrtTuiError | None:
         """Loads the plugin libraries that this process has not loaded yet. Returns the first error; None if all

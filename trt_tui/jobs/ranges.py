@@ -1,17 +1,17 @@
 """The jobs on ranges: tensor statistics, ranges from the user, and the comparison of range methods."""
 
-import difflib
 import time
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, collect_tensor_stats
-from trt_tui.core.calibration.user_ranges import parse_amax, resolve_amax_text
+from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES
 from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import measure_ranges
@@ -83,18 +83,22 @@ def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
                        request: rq.SetRanges) -> Steps[None]:
     """Sends the requested range of each tensor. Tensors whose range is not given as a number are measured."""
     network, config = workspace.network, request.config
-    for tensor, text in request.ranges:
-        if tensor not in network.calibrated_tensors:
-            if tensor in network.producer or tensor in {info.name for info in network.inputs}:
-                raise InputError(f"{tensor} has no range", "no quantized layer reads it",
-                                 "Set ranges of tensors that layers in INT8, FP8 or INT4 read.")
-            similar_names = difflib.get_close_matches(tensor, network.calibrated_tensors, 3, 0.5)
-            raise InputError(
-                f"{tensor} is not a tensor of the network", "only its tensors have ranges",
-                f"Did you mean {', '.join(similar_names)}?" if similar_names else
-                "trt-tui inspect --nodes lists tensors.")
+    ranges: dict[str, tuple[int, str]] = {}  # the last entry that names a tensor sets its range
+    for index, (name, text) in enumerate(request.ranges):
+        tensors = find_named_tensors(network, name)
         parse_amax(text)
-    unmeasured = [tensor for tensor, text in request.ranges
+        ranges |= dict.fromkeys(tensors, (index, text))
+        if tensors != (name,):
+            reporter.send(
+                ev.LogMessage(reporter.job, f"{name} names {counted_noun_text(len(tensors), 'tensor')} with the range "
+                                            f"{text}: {name_list_text(tensors, 3)}.", "note"))
+    effective = {index for index, _ in ranges.values()}
+    for index, (name, text) in enumerate(request.ranges):
+        if index not in effective:
+            reporter.send(
+                ev.LogMessage(reporter.job, f"--range {name}={text} has no effect: later ranges replace it. Put the "
+                                            "range of fewer tensors behind that of more.", "warning"))
+    unmeasured = [tensor for tensor, (_, text) in ranges.items()
                   if parse_amax(text) is None and tensor not in workspace.statistics]
     if unmeasured:
         stats = collect_tensor_stats(
@@ -104,7 +108,7 @@ def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     quantized_types = {site.tensor: QUANTIZED_TYPES.get(config.precision_of(group), INT8) for group in network.groups
                        for site in group.activation_qdq_sites()}
     moves = {}
-    for tensor, text in request.ranges:
+    for tensor, (_, text) in ranges.items():
         amax = parse_amax(text)
         moves[tensor] = RangeMove(amax, "user") if amax is not None else RangeMove(
             resolve_amax_text(text, workspace.statistics[tensor], quantized_types[tensor]), text.lower())
@@ -118,9 +122,9 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
 
     The seconds of a row are those of the calibration alone. They are near 0 if the ranges are already stored.
     """
-    if workspace.options.calib_cache is not None:
-        raise InputError("calibration methods cannot be compared", "the ranges come from "
-                                                                   "a calibration cache", "Leave out --calib-cache.")
+    if workspace.options.calib_cache is not None or workspace.options.new_calib_cache is not None:
+        raise InputError("calibration methods cannot be compared", "a calibration cache holds the ranges of one method",
+                         "Leave out --calib-cache.")
     rows: list[ev.RangeMethodResult] = []
     for method in request.methods:
         start = time.perf_counter()

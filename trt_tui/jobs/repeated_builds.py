@@ -92,7 +92,8 @@ def build_and_judge_repeatedly(
         except TrtTuiError as error:
             if not build_number:
                 raise
-            yield BuilderMessage("warning", failed_build_text(build_number, plan.builds_per_config, error))
+            yield BuilderMessage("warning", failed_build_text(build_number, plan.builds_per_config, error),
+                                 is_raw=False)
         if not reducer.can_run_engine:
             break
     yield reducer.store_worst_result()

@@ -273,7 +273,8 @@ class SetRanges(Request):
 
     Attributes:
         config: The config whose quantized types the ranges are for.
-        ranges: The tensors, each with a text that `trt_tui.core.calibration.user_ranges` reads.
+        ranges: Names of tensors, scopes or patterns, each with the text of a range, as
+            `trt_tui.core.calibration.user_ranges` reads them. The last entry that names a tensor sets its range.
     """
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_set_ranges_job", "ranges", Urgency.WHAT_IF,

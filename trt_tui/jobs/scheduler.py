@@ -179,6 +179,8 @@ class Scheduler:
         except CancelledError:
             ending = ev.JobCancelled(scheduled_job.job)
         except BaseException as error:  # a user's script may raise any exception
+            if isinstance(error, TrtTuiError) and error.raw_message:
+                self.send(ev.LogMessage(scheduled_job.job, error.raw_message, "raw"))
             ending = _make_failed_event(scheduled_job.job, error)
         finally:
             with self._lock:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trt_tui.backends.registry import find_gpu_text, missing_builder_reason
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
@@ -178,7 +179,7 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     assert config is not None, "a built run has a config"
     builder, analysis = workspace.builder, workspace.analysis
     if builder is None:
-        return None, "no TensorRT works here (trt-tui doctor shows why)"
+        return None, missing_builder_reason(workspace.options.backend)
     try:
         result = store.load_engine_result(workspace, config) or (yield from build.build_and_judge_config(
             workspace, store, reporter, config))
@@ -190,7 +191,9 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     if result.failure_reason:
         return None, result.failure_reason
     if not can_run_engines(builder, workspace.plan.settings):
-        return None, "built, and it cannot run on this machine"
+        capability = workspace.plan.settings.compute_capability
+        gpu_text = f" for compute capability {'.'.join(map(str, capability))}" if capability is not None else ""
+        return None, f"built{gpu_text}, and it cannot run on this machine: {find_gpu_text()}"
     settings = make_build_settings(analysis, workspace.feeds, workspace.plan, config)
     engine: BuiltEngine | None = None
     for step in build_engine(builder, workspace.network, config, workspace.ranges, settings, cache=store.engines,

@@ -48,6 +48,7 @@ class EventReducer:
         self._state = state
         self._opening = opening
         self._actions = actions
+        self._raw_lines: dict[int, list[str]] = {}  # hidden messages of TensorRT, by job
 
     @singledispatchmethod
     def apply(self, event: ev.Event) -> None:
@@ -221,6 +222,9 @@ class EventReducer:
 
     @apply.register
     def _apply_log_message(self, event: ev.LogMessage) -> None:
+        if event.level == "raw" and not self._state.options.verbose:
+            self._raw_lines.setdefault(event.job, []).append(event.text)
+            return
         self._state.log.append(event.text)
         if event.level == "warning":
             self._state.warnings.append(event.text)
@@ -233,6 +237,9 @@ class EventReducer:
             return
         if state.builder is None and not state.network_only and (unused_options := state.options.engine_only_options):
             state.warnings.append(f"{', '.join(unused_options)}: no TensorRT works here, so it builds no engine.")
+        if state.automatic and state.options.new_calib_cache is not None and state.outline is not None and not (
+                state.outline.calibrated_tensors):
+            state.warnings.append(f"{state.options.new_calib_cache} is not written, since no layer can be quantized.")
         if state.automatic and not was_stopped and state.data_summary is not None:
             self._actions.request_comparison()
             self._actions.request_preview(after_opening=True)
@@ -266,8 +273,15 @@ class EventReducer:
         state.log.extend(event.log.splitlines())
 
     def _end_job(self, end_event: ev.Event, outcome: str) -> rq.Request | None:
-        """Marks a job as ended and logs its duration. Returns the request of the job."""
+        """Marks a job as ended and logs its duration. Returns the request of the job.
+
+        If the job failed, the messages of TensorRT that were hidden until then are logged too, since they may contain
+        the reason.
+        """
         state = self._state
+        raw_lines = self._raw_lines.pop(end_event.job, [])
+        if outcome == FAILED:
+            state.log.extend(raw_lines)
         job = state.pending_requests.end_request(end_event.job, outcome)
         if job is not None and job.begin_time is not None and not job.is_automatic:
             sent_clock = time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time))

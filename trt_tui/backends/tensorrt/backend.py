@@ -7,9 +7,7 @@ from trt_tui.backends.cuda import CudaDevice, find_first_device
 from trt_tui.backends.tensorrt.build import build_engine
 from trt_tui.backends.tensorrt.engine_runner import TensorRTRunner
 from trt_tui.backends.tensorrt.failures import (
-    CHECK_DRIVER_STEP,
-    FREE_GPU_STEP,
-    OUT_OF_MEMORY_PATTERN,
+    make_startup_error,
     translate_engine_load_error,
     translate_startup_error,
 )
@@ -58,8 +56,7 @@ class TensorRTBackend:
             if not builds_for_other_gpus:
                 raise
         if reason := startup_failure_reason(trt):
-            raise BackendUnavailableError(f"{name} {version} does not start", reason,
-                                          FREE_GPU_STEP if OUT_OF_MEMORY_PATTERN.search(reason) else CHECK_DRIVER_STEP)
+            raise make_startup_error(f"{name} {version}", reason)
         load_plugins(trt, f"{name} {version}", plugins)
         self._plugins = tuple(map(file_sha256, plugins))
         compute_capabilities = list_compute_capabilities(trt)

@@ -24,6 +24,14 @@ _LAUNCH_PATTERN = re.compile(r"graph_jit\.cpp.*CUDA_SUCCESS", re.S)
 _PLUGIN_PATTERN = re.compile(r"plugin|no importer registered|creator", re.I)
 
 FREE_GPU_STEP = "Free the GPU, or use another one."
+_CUDA_ERRORS = ((re.compile(r"failure with error: 35\b|cudaError 35\b|driver version is insufficient", re.I),
+                 "the NVIDIA driver is too old for its CUDA release"),
+                (re.compile(r"failure with error: 100\b|cudaError 100\b|no CUDA-capable device", re.I),
+                 "no GPU is visible"),
+                (re.compile(r"CUDA initialization failure with error: (\d+)", re.I), "CUDA does not start"))
+"""The messages of TensorRT about a CUDA that does not work, each with its short form. The numbers are those of
+cudaError_t."""
+
 CHECK_DRIVER_STEP = "Its CUDA release may need a newer driver: nvidia-smi shows which release the driver supports."
 
 
@@ -33,7 +41,23 @@ def translate_startup_error(backend_name: str, version: str, messages: PrintedMe
     cause = printed_error_text(messages) or str(error)
     if OUT_OF_MEMORY_PATTERN.search(cause):
         return TrtTuiError(f"there is not enough device memory for {backend_name} to start", cause, FREE_GPU_STEP)
-    return BackendUnavailableError(f"{backend_name} {version} does not start", cause, CHECK_DRIVER_STEP)
+    return make_startup_error(f"{backend_name} {version}", cause)
+
+
+def make_startup_error(backend_title: str, message: str) -> BackendUnavailableError:
+    """Returns the error for a TensorRT that does not start, with the short form of its message as the cause.
+
+    Args:
+        backend_title: The name and version of the backend.
+    """
+    return BackendUnavailableError(f"{backend_title} does not start", shorten_cuda_error(message),
+                                   FREE_GPU_STEP if OUT_OF_MEMORY_PATTERN.search(message) else CHECK_DRIVER_STEP,
+                                   raw_message=message)
+
+
+def shorten_cuda_error(message: str) -> str:
+    """Returns the short form of a message of TensorRT about CUDA; the message itself if no short form is known."""
+    return next((text for pattern, text in _CUDA_ERRORS if pattern.search(message)), message)
 
 
 def translate_build_error(messages: PrintedMessages, details: Sequence[str], error: Exception,
@@ -57,7 +81,8 @@ def translate_build_error(messages: PrintedMessages, details: Sequence[str], err
                           "Build it where there is one, or leave out --refit and --strip-plan: TensorRT-RTX 1.7 "
                           "builds without a GPU, but no engines whose weights can be replaced.", is_refused=False)
     return BuildError("TensorRT could not build the engine", cause,
-                      "Give the layer another precision; the log holds all messages.", tuple(details))
+                      "Give the layer another precision; the log of the app, or --verbose, shows all messages.",
+                      tuple(details))
 
 
 def translate_parser_errors(backend_name: str, version: str, errors: Sequence[Any],
@@ -124,7 +149,7 @@ def translate_engine_load_error(backend_title: str, device: str, messages: Print
     if OUT_OF_MEMORY_PATTERN.search(cause):
         return TrtTuiError("the engine does not fit into device memory", cause, FREE_GPU_STEP)
     if _DRIVER_PATTERN.search(cause):
-        return BackendUnavailableError(f"{backend_title} does not start", cause, CHECK_DRIVER_STEP)
+        return make_startup_error(backend_title, cause)
     next_step = "Build it again here." if _VERSION_PATTERN.search(cause) else "Check the file, or build it again here."
     return InputError(f"{backend_title} on {device} cannot load this engine", cause, next_step)
 

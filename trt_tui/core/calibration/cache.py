@@ -104,17 +104,25 @@ def _parse_cache_file(path: Path) -> dict[str, float]:
 
 def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
                             algorithm: str = "EntropyCalibration2") -> None:
-    """Writes a TensorRT calibration cache in the form that `read_calibration_cache` describes.
+    """Writes a TensorRT calibration cache, as `calibration_cache_text` returns its text. An existing file is replaced.
 
-    The file is written completely or not at all. An amax of 0 is written as scale 1.
+    Raises:
+        InputError: The file cannot be written, or `calibration_cache_text` raises the error.
+    """
+    write_file_atomically(path, calibration_cache_text(ranges, algorithm))
+
+
+def calibration_cache_text(ranges: Mapping[str, float], algorithm: str = "EntropyCalibration2") -> str:
+    """Returns the text of a TensorRT calibration cache in the form that `read_calibration_cache` describes.
+
+    An amax of 0 is written as scale 1.
 
     Args:
-        path: The file. An existing file is replaced.
         ranges: The amax by tensor name.
         algorithm: One of `CACHE_ALGORITHMS`. TensorRT accepts a cache only together with the calibrator that it names.
 
     Raises:
-        InputError: The file cannot be written, or a range or a tensor name cannot be represented in such a file.
+        InputError: A range or a tensor name cannot be represented in such a file.
     """
     if algorithm not in CACHE_ALGORITHMS:
         raise InputError(f"Unknown calibration algorithm: {algorithm}", f"One of {', '.join(CACHE_ALGORITHMS)}.")
@@ -128,7 +136,7 @@ def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
         if not (math.isfinite(scale) and 0 < scale < 2.0**127):
             raise InputError(f"{amax} is not a valid range of '{tensor}'", "A range is a finite number from 0 up.")
         lines.append(f"{tensor}: {struct.pack('>f', scale).hex()}")
-    write_file_atomically(path, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def select_network_ranges(

@@ -1,15 +1,20 @@
-"""The ranges that a user can set: an amax, a range method, a percentile, or the mean of the largest values.
+"""The ranges that a user can set, and the tensors that a user can name for them.
 
+A range is an amax, a range method, a percentile, or the mean of the largest values.
 ``top5-mean`` is the mean of the five largest magnitudes over all samples. It is below the amax if a few outliers
 determine the amax. ``p99.9`` is the 99.9th percentile of all magnitudes.
 """
 
+import fnmatch
 import re
 
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.statistics import LARGEST_VALUE_COUNT, TensorStats
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.quantized_types import MAX_AMAX, QuantizedType
 from trt_tui.errors import InputError
+from trt_tui.formatting import find_similar_names, suggestion_question
 
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)", re.IGNORECASE)
 _TOP_MEAN = re.compile(r"top(\d+)-mean", re.IGNORECASE)
@@ -76,3 +81,45 @@ def _is_range_method(text: str) -> bool:
 def is_data_dependent(range_method: str) -> bool:
     """Returns True if the text of a range needs data: any method, percentile or mean, but not a number."""
     return _is_range_method(range_method)
+
+
+def find_named_tensors(network: NetworkOutline, name: str) -> tuple[str, ...]:
+    """Returns the tensors with ranges that a user names, in network order.
+
+    Args:
+        name: A tensor; a scope or a row of the layer tree by its title, which stands for all tensors that its quantized
+            layers read; or a pattern of tensor names, in which ``*`` stands for any text and ``?`` for one character. A
+            tensor comes before a scope, and a scope before a pattern.
+
+    Raises:
+        InputError: The network has no such tensor or scope, no tensor matches the pattern, or no layer that can be
+            quantized reads the tensor.
+    """
+    tensors = network.calibrated_tensors
+    if name in tensors:
+        return (name,)
+    title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    scope_groups = [group for group in network.groups if f"{title_by_group[group.name]}/".startswith(f"{name}/")]
+    if scope_groups:
+        scope_tensors = {site.tensor for group in scope_groups for site in group.activation_qdq_sites()}
+        if not scope_tensors:
+            raise InputError(f"{name} has no ranges", "no layer in it can be quantized",
+                             "Name a scope with layers that can run in INT8, FP8 or INT4; trt-tui inspect lists them.")
+        return tuple(tensor for tensor in tensors if tensor in scope_tensors)
+    if network.has_tensor(name):
+        raise InputError(f"{name} has no range", "no quantized layer reads it",
+                         "Set ranges of tensors that layers in INT8, FP8 or INT4 read.")
+    is_pattern = "*" in name or "?" in name
+    # Of the characters that fnmatch reads, brackets are common in tensor names.
+    pattern = re.compile(fnmatch.translate(name.replace("[", "[[]")))
+    matches = tuple(tensor for tensor in tensors if pattern.match(tensor)) if is_pattern else ()
+    if not matches:
+        scopes = dict.fromkeys("/".join(parts[:count]) for parts in (title_by_group[group.name].split("/") for group in
+                                                                    network.groups if group.activation_qdq_sites())
+                               for count in range(1, len(parts) + 1))
+        similar_names = find_similar_names(re.sub(r"[*?]+", "", name), [*tensors, *scopes])
+        raise InputError(
+            f"no tensor that a quantized layer reads matches {name}" if is_pattern else
+            f"{network.name} has no tensor and no scope {name}", suggestion_question(similar_names),
+            "Name a tensor, a scope of the layer tree, or a pattern like 'encoder*'; trt-tui inspect lists scopes.")
+    return matches

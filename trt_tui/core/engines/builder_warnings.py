@@ -6,11 +6,12 @@ Some warnings are recognised and shortened, by their texts in TensorRT 8.5 to 10
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from trt_tui.core.engines.inspector import ADDED_NODE_SUFFIX
 from trt_tui.core.network.layers import Layer, NetworkOutline
+from trt_tui.formatting import counted_noun_text
 
 LAYERNORM_WARNING_PREFIX = "Detected layernorm nodes in FP16"
 """Beginning of the warning about LayerNorms in FP16. TensorRT 8 names them in the warning, 9 and later in the next
@@ -37,6 +38,9 @@ _WEIGHT_SUFFIX_PATTERN = re.compile(r"\.(?:weight|bias|kernel)$|_output$")
 _MAX_READER_GROUPS = 3
 """Maximum number of groups for a warning about a layer in no group. A layer of shape arithmetic may be read throughout
 the network."""
+
+MAX_LISTED_WARNINGS = 5
+"""The maximum number of listed warnings of the parser and the builder in one run."""
 
 _MAX_QUOTED_CHARACTERS = 160
 """Maximum number of characters of a quoted warning."""
@@ -72,6 +76,29 @@ def assign_warnings_to_groups(messages: Iterable[tuple[str, str]],
         for group in groups:
             warnings_by_group.setdefault(group, {})[warning] = None
     return {group: tuple(warnings) for group, warnings in warnings_by_group.items()}
+
+
+def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns."""
+    lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
+    more_count = len(lines) - MAX_LISTED_WARNINGS
+    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, 'more warning')}"]
+                                          if more_count > 0 else [])
+
+
+def short_message_lines(messages: Sequence[tuple[str, str]], network: NetworkOutline) -> list[str]:
+    """Returns the short form of the messages of one build: the warnings that concern fusion groups, and the number of
+    all errors and warnings.
+
+    Args:
+        messages: Levels and texts of the messages, in order.
+    """
+    warnings = builder_warning_lines(assign_warnings_to_groups(messages, network))
+    counts = [(len({text for severity, text in messages if severity == level}), level)
+              for level in ("error", "warning")]
+    printed_text = " and ".join(counted_noun_text(count, level) for count, level in counts if count)
+    return [*(["warnings of parser and builder:", *warnings] if warnings else []),
+            *([f"TensorRT printed {printed_text} during the build; --verbose shows them."] if printed_text else [])]
 
 
 def _join_continued_warnings(messages: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -129,6 +129,7 @@ class Preview:
         mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
         refusal: The reason why there is no preview; None if there is one.
         builder_warnings: Warnings of parser and builder by group name; see `trt_tui.core.engines.builder_warnings`.
+        raw_messages: Levels and texts of the messages of parser and builder, as they printed them.
     """
 
     builder_release: str = ""
@@ -143,6 +144,7 @@ class Preview:
     barrier_effects: Mapping[str, BarrierEffect] = field(default_factory=dict)
     refusal: PreviewRefusal | None = None
     builder_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    raw_messages: tuple[tuple[str, str], ...] = ()
 
     @property
     def builder_text(self) -> str:

@@ -1,5 +1,6 @@
 """Reports of a preview as text, Markdown and JSON: the requested precisions, and the engine that the builder lists."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,6 +106,12 @@ def quantization_scheme_lines(scheme_record: Mapping[str, Any]) -> list[str]:
         share = percent_text(macs["asked"] / macs["all"])
         verb = "in the file" if scheme_record["as_in_file"] else "asked"
         lines += [f"{share} of {macs['all'] / 1e6:.4g} million MACs {verb} in {quantized_label}{builder_text}"]
+    return [*lines, *_skipped_group_lines(scheme_record)]
+
+
+def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each reason why groups are not in the quantized precision, with the groups."""
+    quantized_label, lines = scheme_record["quantized"].upper(), []
     for skipped in scheme_record["skipped"]:
         share = f", {percent_text(skipped['macs'] / scheme_record['macs']['all'])} of the MACs" if skipped[
             "macs"] else ""
@@ -240,6 +247,33 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
             lines.append(f"{title}: {name_list_text(names)}")
     lines += (f"fusion barrier {tensor}: {effect.description}" for tensor, effect in preview.barrier_effects.items())
     return [*lines, *(f"{name}: {text}" for name, reported in preview.builder_warnings.items() for text in reported)]
+
+
+def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
+    """Returns the properties of an engine that a preview knows, for an engine that cannot be built: the summary of the
+    preview, the kernels by precision, and the groups that do not run in the quantized precision."""
+    if preview.refusal is not None:
+        return [f"no preview: {preview.refusal.description}"
+                + (f"; {preview.refusal.next_step}" if preview.refusal.is_rtx_missing else "")]
+    kernel_precisions: dict[frozenset[str], str] = {}
+    for name, implementation in preview.implementations.items():
+        group = network.get_group(name)
+        precision_text = group_precision_text(implementation, group, config.precision_of(group))
+        kernel_precisions.setdefault(frozenset((name, *implementation.kernel_mates)), precision_text)
+    counts = Counter(kernel_precisions.values())
+    texts = [f"{count} in {text}" if text != "fused" else f"{count} fused, of unknown precision"
+             for text, count in counts.most_common()]
+    if (other_count := len(preview.kernels) - len(kernel_precisions)) > 0:
+        texts.append(f"{other_count} for reformats, Q/DQ and other nodes")
+    scheme = quantization_scheme_record(network, config, preview)
+    quantized_label = str(scheme["quantized"]).upper()
+    lines = [*preview_summary_lines(network, config, preview), f"kernels: {', '.join(texts)}",
+             *_skipped_group_lines(scheme)]
+    if other_groups := [name for name in preview.find_groups_in_unrequested_precision(network, config)
+                        if config.precision_of(network.get_group(name)).value == scheme["quantized"]]:
+        lines.append(f"requested in {quantized_label}, and in another precision in the preview: "
+                     f"{name_list_text(other_groups, _MAX_NAMES)}")
+    return lines
 
 
 def preview_markdown(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
