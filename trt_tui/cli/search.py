@@ -71,6 +71,13 @@ def _parse_search_precisions(text: str | None,
                                                                               precisions[-1])
 
 
+def _check_profile_path(path: str) -> None:
+    """Raises an `InputError` if a profile is not a regular file. Its content is read later."""
+    from trt_tui.files.reading import check_regular_file
+
+    check_regular_file(path)
+
+
 def _validate_sample_text(text: str) -> None:
     """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
     if text != "worst" and not text.isdecimal():
@@ -128,6 +135,12 @@ def _validate_sample_text(text: str) -> None:
                       help="Raise at most N fused layers, and write the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
                       help="Stay within this latency, as estimated from two engines.")
+@file_path_option(
+    "Search", "--costs", "cost_paths", multiple=True, metavar="PROFILE",
+    callback=make_option_check_callback(_check_profile_path),
+    help="Minimize predicted milliseconds rather than the number of raised layers. PROFILE is the JSON of trtexec "
+    "--exportProfile for the engine of the start. Given again: that of the engine with all layers raised, so that "
+    "costs are measured differences.")
 @option_under_heading(
     "Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
     help="Build at most N engines in all, if engines can run here: to confirm the result, and two for "
@@ -139,8 +152,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
            method: str, precision: str | None, higher: str, rungs: str | None,
            presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
            higher_from: str | None, sample: str | None,
-           max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
-           markdown_path: str | None, output: str, **arguments: Any) -> None:
+           max_raised: int | None, max_latency: float | None, cost_paths: tuple[str, ...], max_builds: int,
+           no_hold_out: bool, check: str | None, markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that the tolerances are met.
 
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
@@ -159,17 +172,20 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     if precision is not None and config_path is not None:
         raise InputError("a search needs one start", "--config and --precision are both named",
                          "Leave out one of them.")
+    if len(cost_paths) > 2:
+        raise InputError(f"--costs is given {len(cost_paths)} times", "costs come from the profile of one engine, or "
+                         "from those of two", "Give the engine of the start, then the one with all layers raised.")
     refuse_ineffective_options()
     method, higher = ("lower" if lower else method), higher_from or higher
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
     output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
-    written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
-                                       config_output=output_path)
+    written_paths = check_output_paths(model, {**arguments, "cost_paths": cost_paths}, config_path, output_path,
+                                       markdown_path, config_output=output_path)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
                                   try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
                                   max_builds=max_builds, check_command=check, sample=sample or "",
-                                  hold_out=not no_hold_out)
+                                  hold_out=not no_hold_out, cost_paths=cost_paths)
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
     options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
     with open_search_session(options, config_path, force,

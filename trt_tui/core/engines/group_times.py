@@ -8,10 +8,10 @@ the engine layers show the nodes.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trt_tui.core.engines.group_implementations import find_group_implementations
+from trt_tui.core.engines.group_implementations import GroupImplementation, find_group_implementations
 from trt_tui.core.engines.inspector import (
     QDQ,
     REFORMAT,
@@ -22,15 +22,15 @@ from trt_tui.core.engines.inspector import (
 )
 from trt_tui.core.engines.trex import find_graph_of_profile, read_layer_profile
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
-from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import read_bytes
-from trt_tui.formatting import counted_noun_text, milliseconds_text, percent_text
+from trt_tui.formatting import counted_noun_text, milliseconds_text
 
 MIN_MATCHED_FRACTION = 0.5
-"""The smallest matched fraction of the time of computing engine layers. A profile with less is refused: it is of another
-network, or its names do not show the nodes of this network."""
+"""The smallest matched fraction of the time of computing engine layers.
+
+A profile with less is refused: it is of another network, or its names do not show the nodes of this network."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class GroupTimes:
         reformat_ms: The part of ``total_ms`` in reformats and unfused Q/DQ, which belong to no group.
         matched_group_count: Number of groups that an engine layer belongs to.
         ms_by_group: The time of each group. A group without an engine layer gets a part of the unmatched time.
-        precision_by_group: The precision of each group in the engine, as far as the graph shows it.
+        graph_name: The name of the graph beside the profile; "" if there is none.
+        implementations: The implementation of each group in the engine, as far as the graph shows it.
     """
 
     profile_name: str
@@ -53,15 +54,16 @@ class GroupTimes:
     reformat_ms: float
     matched_group_count: int
     ms_by_group: Mapping[str, float]
-    precision_by_group: Mapping[str, Precision]
+    graph_name: str = ""
+    implementations: Mapping[str, GroupImplementation] = field(default_factory=dict)
 
     @property
     def match_text(self) -> str:
         """The matched part for users: "int8.json: 96% of 3.21 ms is matched to 52 of 53 fused layers"."""
-        reformats = f", {percent_text(self.reformat_ms / self.total_ms)} are reformats" if self.reformat_ms else ""
-        return (f"{self.profile_name}: {percent_text(self.matched_ms / self.total_ms)} of "
-                f"{milliseconds_text(self.total_ms)} is matched to {self.matched_group_count} of "
-                f"{counted_noun_text(len(self.ms_by_group), 'fused layer')}{reformats}")
+        matched, reformats = (f"{100 * ms / self.total_ms:.0f}%" for ms in (self.matched_ms, self.reformat_ms))
+        return (f"{self.profile_name}: {matched} of {milliseconds_text(self.total_ms)} is matched to "
+                f"{self.matched_group_count} of {counted_noun_text(len(self.ms_by_group), 'fused layer')}"
+                + (f"; reformats take {reformats}" if self.reformat_ms else ""))
 
 
 def read_group_times(profile_path: Path, network: NetworkOutline) -> GroupTimes:
@@ -80,14 +82,17 @@ def read_group_times(profile_path: Path, network: NetworkOutline) -> GroupTimes:
         listed_names = {layer.name for layer in graph_report.layers}
         named_report = build_engine_report([_entry_of_name(name) for name in ms_by_layer if name not in listed_names],
                                            network)
-    remaining_ms = dict(ms_by_layer)
-    layers = tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
-                   for layer in (*graph_report.layers, *named_report.layers))
-    group_times = _match_layers(profile_path.name, layers, math.fsum(ms_by_layer.values()), network)
+        remaining_ms = dict(ms_by_layer)
+        layers = tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
+                       for layer in (*graph_report.layers, *named_report.layers))
+        group_times = _match_layers(profile_path.name, layers, math.fsum(ms_by_layer.values()), network)
+        if graph_path is not None:
+            group_times = replace(group_times, graph_name=graph_path.name,
+                                  implementations=find_group_implementations(graph_report, network))
     computing_ms = group_times.total_ms - group_times.reformat_ms
     if group_times.matched_ms < MIN_MATCHED_FRACTION * computing_ms or not group_times.matched_ms:
         raise InputError(
-            f"{profile_path.name} does not fit to {network.name}", group_times.match_text.partition(": ")[2],
+            f"{profile_path.name} matches too little of {network.name}", group_times.match_text.partition(": ")[2],
             "Give the profile of an engine of this network. If the names in it show no nodes, write the layers of the "
             "same engine beside it: NAME.graph.json of trtexec --exportLayerInfo --profilingVerbosity=detailed, beside "
             "NAME.profile.json.")
@@ -120,10 +125,7 @@ def _match_layers(profile_name: str, engine_layers: Sequence[EngineLayer], total
     ms_by_group |= _estimate_unmatched_groups(
         [group for group in network.groups if group.name not in matched_groups],
         max(0.0, total_ms - matched_ms - reformat_ms), network)
-    implementations = find_group_implementations(EngineReport(tuple(engine_layers)), network)
-    precisions = {name: implementation.precision for name, implementation in implementations.items()}
-    return GroupTimes(profile_name, total_ms, matched_ms, reformat_ms, len(matched_groups), ms_by_group,
-                      {name: precision for name, precision in precisions.items() if precision is not None})
+    return GroupTimes(profile_name, total_ms, matched_ms, reformat_ms, len(matched_groups), ms_by_group)
 
 
 def _estimate_unmatched_groups(groups: Sequence[FusionGroup], unmatched_ms: float,
