@@ -114,14 +114,14 @@ def _match_layers(profile_name: str, engine_layers: Sequence[EngineLayer], total
             if (group := network.find_group(node)) is not None:
                 macs_by_group[group.name] = macs_by_group.get(group.name, 0) + (network.get_layer(node).macs or 0)
         ms = layer.ms or 0.0
-        if layer.kind in (REFORMAT, QDQ):
-            reformat_ms += ms
-        elif macs_by_group:
+        if macs_by_group:
             matched_groups.update(macs_by_group)
             matched_ms += ms
             total_macs = sum(macs_by_group.values())
             for name, macs in macs_by_group.items():
                 ms_by_group[name] += ms * (macs / total_macs if total_macs else 1 / len(macs_by_group))
+        elif layer.kind in (REFORMAT, QDQ):
+            reformat_ms += ms
     ms_by_group |= _estimate_unmatched_groups(
         [group for group in network.groups if group.name not in matched_groups],
         max(0.0, total_ms - matched_ms - reformat_ms), network)
