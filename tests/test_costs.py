@@ -135,6 +135,7 @@ def test_unmatched_time_belongs_to_the_layers_that_no_name_shows(resnet, tmp_pat
 
 
 @pytest.mark.parametrize("layers", [{"backbone.conv + backbone.relu": 3.0},
+                                    {"{ForeignNode[/embeddings/Gather.../pooler/Tanh]}": 3.0},
                                     {"/conv1/Conv": 0.1, "__myl_Fc_myl0_1": 2.0}])
 def test_the_profile_of_another_network_is_refused(resnet, tmp_path, layers):
     with pytest.raises(InputError) as error:

@@ -17,6 +17,7 @@ from trt_tui.core.engines.inspector import (
     REFORMAT,
     EngineLayer,
     EngineReport,
+    LayerFinder,
     build_engine_report,
     read_engine_report,
 )
@@ -108,9 +109,12 @@ def _match_layers(profile_name: str, engine_layers: Sequence[EngineLayer], total
                   network: NetworkOutline) -> GroupTimes:
     ms_by_group, matched_ms, reformat_ms = dict.fromkeys((group.name for group in network.groups), 0.0), 0.0, 0.0
     matched_groups: set[str] = set()
+    layer_finder = LayerFinder(network)
     for layer in engine_layers:
         macs_by_group: dict[str, int] = {}
-        for node in layer.network_layers:
+        # A region with two unknown ends would span the whole network, also if the profile is of another one.
+        is_known = not layer.is_fused_region or layer_finder.knows_region(layer.name)
+        for node in layer.network_layers if is_known else ():
             if (group := network.find_group(node)) is not None:
                 macs_by_group[group.name] = macs_by_group.get(group.name, 0) + (network.get_layer(node).macs or 0)
         ms = layer.ms or 0.0

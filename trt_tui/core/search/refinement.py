@@ -11,7 +11,7 @@ MAX_SWAPPED_PAIRS = 2
 MAX_SWAP_CANDIDATES = 8
 """The maximum number of pairs of raised groups that are tried, and of replacement groups for each pair."""
 
-MAX_WEIGHTED_SWAPS = 64
+MAX_WEIGHTED_SWAPS = 16
 """The maximum number of swaps that are tried for one exchange, if groups have weights."""
 
 GAIN_MARGIN = 1.5
@@ -50,13 +50,12 @@ def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) 
     """Replaces raised fusion groups by others of a smaller total weight, as often as the tolerance is still met.
 
     The start must be a set that passes. Without weights two groups are exchanged for one, because only a smaller set is
-    an improvement. This takes at most 16 evaluations and a `revert_unneeded_groups` pass for each group that it saves.
-    With weights one or two groups are exchanged for one or two, which takes at most 64 evaluations and a
-    `revert_unneeded_groups` pass for each exchange.
+    an improvement. With weights one or two groups are exchanged for one or two. An exchange takes at most 16
+    evaluations and a `revert_unneeded_groups` pass.
 
     Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
     weighted graph", 1968). The groups with the smallest loss are reverted. Other groups replace them in the order of
-    suspicion. A group is tried only if its expected gain compensates for the more costly group of the pair.
+    suspicion. A swap is tried only if the expected gain compensates for the more costly of the groups that it reverts.
     """
     smaller: frozenset[str] | None = raised_groups
     while smaller is not None:
