@@ -71,13 +71,6 @@ def _parse_search_precisions(text: str | None,
                                                                               precisions[-1])
 
 
-def _check_profile_path(path: str) -> None:
-    """Raises an `InputError` if a profile is not a regular file. Its content is read later."""
-    from trt_tui.files.reading import check_regular_file
-
-    check_regular_file(path)
-
-
 def _validate_sample_text(text: str) -> None:
     """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
     if text != "worst" and not text.isdecimal():
@@ -137,7 +130,6 @@ def _validate_sample_text(text: str) -> None:
                       help="Stay within this latency, as estimated from two engines.")
 @file_path_option(
     "Search", "--costs", "cost_paths", multiple=True, metavar="PROFILE",
-    callback=make_option_check_callback(_check_profile_path),
     help="Minimize predicted milliseconds rather than the number of raised layers. PROFILE is the JSON of trtexec "
     "--exportProfile for the engine of the start. Given again: that of the engine with all layers raised, so that "
     "costs are measured differences.")
@@ -162,6 +154,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.cli.search_report import search_report, search_table
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
+    from trt_tui.files.reading import check_regular_file
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
     from trt_tui.session.session import Session
 
@@ -176,6 +169,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError(f"--costs is given {len(cost_paths)} times", "costs come from the profile of one engine, or "
                          "from those of two", "Give the engine of the start, then the one with all layers raised.")
     refuse_ineffective_options()
+    for path in cost_paths:
+        check_regular_file(path)
     method, higher = ("lower" if lower else method), higher_from or higher
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
     output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
