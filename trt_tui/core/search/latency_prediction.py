@@ -65,7 +65,7 @@ class LatencyPrediction:
             return points[0][1] * value_bytes / points[0][0]
         if value_bytes >= points[-1][0]:
             return points[-1][1] * value_bytes / points[-1][0]
-        return float(np.interp(value_bytes, *zip(*points, strict=True)))
+        return float(np.interp(value_bytes, [point[0] for point in points], [point[1] for point in points]))
 
     def predict_ms(self, config: PrecisionConfig) -> float:
         """Returns the predicted latency of a config in ms."""
