@@ -469,3 +469,20 @@ def test_bad_profiles_are_refused_by_the_command(run, files, tmp_path):
         assert not out.exists()
     code, _, told = run("search", *files, "--costs", profile, "-o", profile)
     assert code == 2 and "p.json" in told and profile.read_text() == as_trtexec(RESNET_LAYERS)
+
+
+@pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
+def test_what_build_writes_is_read_with_its_graph(run, standin, mlp, tmp_path, release):
+    engine, out = tmp_path / "model.engine", tmp_path / "out.json"
+    standin(release)
+    options = [mlp.model, "--data", mlp.data, "--batch", "4", "--backend", "tensorrt"]
+    code, _, told = run("build", *options, "--precision", "int8", "-o", engine)
+    assert code == 0, told
+    times = read_group_times(tmp_path / "model.engine.profile.json", open_network(mlp.model))
+    assert times.graph_name == "model.engine.graph.json" and times.matched_group_count == len(times.ms_by_group)
+    code, shown, told = run("search", *options, "--tolerance", "sqnr>=35", "--max-builds", "0", "--no-free",
+                            "--no-ranges", "--costs", f"{engine}.profile.json", "-o", out)
+    assert code in (0, 1), told
+    costs = json.loads(out.read_text())["evidence"]["search"]["costs"]
+    assert costs["predicted_ms_of_start"] == pytest.approx(times.total_ms)
+    assert "except where model.engine.graph.json shows another precision" in shown
