@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +216,13 @@ def test_two_profiles_give_measured_differences():
     assert prediction.predict_ms(space.build_config(["g0", "g1"])) == 4.5 + 0.5 + 3.0
     half = space.build_config(["g1"], precisions={"g1": FP16})
     assert prediction.predict_ms(half) == pytest.approx(4.5 + 3.0 / 3), "2 of 1 to 4 bytes"
+
+
+def test_profiles_in_the_wrong_order_are_noticed():
+    profiles = [times_of({"g0": 4.0}), replace(times_of({"g0": 1.0}), profile_name="q.json")]
+    swapped, right = (LatencyPrediction(toy(1), some, INT8, FP32).basis_texts() for some in (profiles, profiles[::-1]))
+    assert swapped[2] == ("q.json takes less time than p.json: check their order; the profile of the start comes first")
+    assert len(right) == 2 and "all layers in FP32" in right[1]
 
 
 def test_a_layer_that_cannot_be_raised_has_one_time():

@@ -86,9 +86,13 @@ class LatencyPrediction:
     def basis_texts(self) -> list[str]:
         """Returns the sources of the prediction as texts for users, one for each profile."""
         titles = ("the start", f"all layers in {self._higher_precision.label}")
-        return [f"{times.match_text}; taken as the engine of {title}"
-                + (f", except where {times.graph_name} shows another precision" if times.graph_name else "")
-                for times, title in zip(self.group_times, titles, strict=False)]
+        texts = [f"{times.match_text}; taken as the engine of {title}"
+                 + (f", except where {times.graph_name} shows another precision" if times.graph_name else "")
+                 for times, title in zip(self.group_times, titles, strict=False)]
+        if self.group_times[-1].total_ms < self.group_times[0].total_ms:
+            texts.append(f"{self.group_times[-1].profile_name} takes less time than {self.group_times[0].profile_name}: "
+                         "check their order; the profile of the start comes first")
+        return texts
 
 
 def _value_bytes(group: FusionGroup, precision: Precision) -> float:
