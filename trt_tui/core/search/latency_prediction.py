@@ -89,9 +89,10 @@ class LatencyPrediction:
         texts = [f"{times.match_text}; taken as the engine of {title}"
                  + (f", except where {times.graph_name} shows another precision" if times.graph_name else "")
                  for times, title in zip(self.group_times, titles, strict=False)]
-        if self.group_times[-1].total_ms < self.group_times[0].total_ms:
-            texts.append(f"{self.group_times[-1].profile_name} takes less time than {self.group_times[0].profile_name}: "
-                         "check their order; the profile of the start comes first")
+        first, last = self.group_times[0], self.group_times[-1]
+        if last.total_ms < first.total_ms:
+            texts.append(f"{last.profile_name} takes less time than {first.profile_name}: check their order; the "
+                         "profile of the start comes first")
         return texts
 
 
