@@ -46,6 +46,7 @@ def f1(outputs, labels):
 
 OPTIONS_OF_OTHER_TOOLS = {
     "--calib", "--exportLayerInfo", "--exportProfile", "--fp16", "--int8", "--layerPrecisions",  # trtexec
+    "--profilingVerbosity",
     "--load-outputs", "--onnx-outputs",  # polygraphy
     "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
     "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders

@@ -1,12 +1,13 @@
 """How small the sets are that searches find, how many evaluations they take, and which ranking tells the true effect.
 
-    python -m tests.benchmarks.search [demo] [vit] [bert6] [resnet50] [--tables brute,greedy,rankings] [--db 3,6,10]
+    python -m tests.benchmarks.search [demo] [vit] [bert6] [resnet50] [--tables brute,costs,...] [--db 3,6,10]
 
 All figures come from the simulation, INT8 with FP32 around it, judged by the SQNR of the worst output (the encoder,
 bert6, by its hidden states); a tolerance is the start's SQNR and so many dB more. An evaluation is one config on all
 samples; the impacts of all groups count as the runs they take over the feeds of an evaluation. Baselines:
 
 - brute force: all sets of groups, smallest first;
+- costs: all sets of groups, for groups with random times;
 - greedy leave-one-out: of all groups left the one that brings most, until the tolerance is met;
 - bisect: Polygraphy's, first or last layers of the network, each evaluation an engine build there.
 
@@ -34,6 +35,7 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.engines.group_times import GroupTimes
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
@@ -45,6 +47,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Search, SearchSpace
+from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.ranking import (
     GroupRanking,
     error_share_fractions,
@@ -55,7 +58,7 @@ from trt_tui.core.search.ranking import (
 
 START = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")
-TABLES = ("brute", "greedy", "rankings")
+TABLES = ("brute", "costs", "greedy", "rankings")
 PERMUTATIONS = 4
 """Random orders for the true effect; each is walked in both directions."""
 
@@ -91,7 +94,7 @@ class Simulated:
     def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, GroupSensitivity], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
         since = time.perf_counter()
-        found = measure_impacts(self.analysis, START, self.ranges, owns=owns, exact=exact)
+        found = measure_impacts(self.analysis, START, self.ranges, owns=owns, measures_all_samples=exact)
         ranked = [one for one in found.values() if one.judged_error]
         runs = sum(one.samples * (2 if owns else 1) for one in ranked) / self.samples.count
         return found, runs, time.perf_counter() - since
@@ -156,10 +159,8 @@ def simulated(name: str, directory: Path, folder: Path) -> Simulated:
     return Simulated(getattr(big, name)(directory), arrays, folder, size, judge_by)
 
 
-def brute_force(seeds: int, decibels: Sequence[float]) -> None:
-    """Sizes against the smallest passing set on networks of 7 to 11 groups."""
-    over: dict[str, list[int]] = {}
-    taken: dict[str, list[int]] = {}
+def small_networks(seeds: int) -> Iterator[Simulated]:
+    """Networks of 7 to 11 groups."""
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as text:
             folder, rng = Path(text), np.random.default_rng(seed)
@@ -170,19 +171,56 @@ def brute_force(seeds: int, decibels: Sequence[float]) -> None:
                 arrays = {"x": rng.standard_normal((32, 24), dtype=np.float32)}
             onnx.save(model, folder / "network.onnx")
             one = Simulated(folder / "network.onnx", arrays, folder, 32)
-            impacts, _, _ = one.impacts()
-            for more in decibels:
-                target = one.target(more)
-                smallest = one.smallest(target)
-                for method in ("auto", "greedy", "worst-first", "scoped", "bisect", "bisect-reverse"):
-                    search = one.search(target, method, impacts=impacts)
-                    over.setdefault(method, []).append(len(search.result.best_evaluation.raised_groups) - smallest)
-                    taken.setdefault(method, []).append(len(search.evaluations))
+            yield one
             one.analysis.close()
+
+
+def brute_force(seeds: int, decibels: Sequence[float]) -> None:
+    """Sizes against the smallest passing set."""
+    over: dict[str, list[int]] = {}
+    taken: dict[str, list[int]] = {}
+    for one in small_networks(seeds):
+        impacts, _, _ = one.impacts()
+        for more in decibels:
+            target = one.target(more)
+            smallest = one.smallest(target)
+            for method in ("auto", "greedy", "worst-first", "scoped", "bisect", "bisect-reverse"):
+                search = one.search(target, method, sensitivities=impacts)
+                over.setdefault(method, []).append(len(search.result.best_evaluation.raised_groups) - smallest)
+                taken.setdefault(method, []).append(len(search.evaluations))
     rows = [(method, *(sum(extra == n for extra in extras) for n in (0, 1)), sum(extra > 1 for extra in extras),
              max(extras), float(np.mean(taken[method]))) for method, extras in over.items()]
     print(f"\n### brute force: {seeds} networks, {len(decibels)} tolerances each (every method with its revert pass)\n")
     print(measure.table(["method", "smallest", "+1", "more", "worst", "evaluations"], rows))
+
+
+def costs(seeds: int, decibels: Sequence[float]) -> None:
+    """Predicted milliseconds of the raised groups against the cheapest passing set, for random times of the groups."""
+    ratios: dict[str, list[float]] = {}
+    taken: dict[str, list[int]] = {}
+    rng = np.random.default_rng(0)
+    for one in small_networks(seeds):
+        impacts, _, _ = one.impacts()
+        names = [group.name for group in one.network.groups]
+        ms = dict(zip(names, np.exp(rng.normal(size=len(names))).tolist(), strict=True))
+        total = sum(ms.values())
+        prediction = LatencyPrediction(one.network, [GroupTimes("", total, total, 0.0, len(ms), ms)], START,
+                                       Precision.FP32)
+        prices = prediction.predict_raise_costs(one.space)
+        sets = [some for count in range(len(prices) + 1) for some in itertools.combinations(prices, count)]
+        for more in decibels:
+            target = one.target(more)
+            cheapest = min(sum(prices[name] for name in some) for some in sets if target.is_met_by(one.of(some)))
+            for title, options in (("auto", {}), ("auto --costs", {"costs": prices, "minimizes_cost": True,
+                                                                   "estimate_latency": prediction.predict_ms})):
+                search = one.search(target, "auto", sensitivities=impacts, **options)
+                price = sum(prices[name] for name in search.result.best_evaluation.raised_groups)
+                ratios.setdefault(title, []).append(price / cheapest)
+                taken.setdefault(title, []).append(len(search.evaluations))
+    rows = [(title, sum(ratio < 1 + 1e-9 for ratio in found), float(np.mean(found)), max(found),
+             float(np.mean(taken[title]))) for title, found in ratios.items()]
+    print(f"\n### costs: {seeds} networks, {len(decibels)} tolerances each; cost relative to the cheapest set\n")
+    print(measure.table(["search", "cheapest", "mean", "worst", "evaluations"], rows))
 
 
 def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> None:
@@ -193,7 +231,7 @@ def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> N
     for more in decibels:
         target = one.target(more)
         since = time.perf_counter()
-        auto = one.search(target, "auto", impacts=impacts)
+        auto = one.search(target, "auto", sensitivities=impacts)
         took = time.perf_counter() - since
         size, evaluations = one.leave_one_out(target)
         halves = [one.search(target, method, take_back=False) for method in ("bisect", "bisect-reverse")]
@@ -280,6 +318,8 @@ def main() -> None:
     print(measure.machine())
     if "brute" in tables:
         brute_force(arguments.seeds, decibels)
+    if "costs" in tables:
+        costs(arguments.seeds, decibels)
     ranks: list[tuple[object, ...]] = []
     for name in arguments.networks or NAMES:
         if not {"greedy", "rankings"} & set(tables):

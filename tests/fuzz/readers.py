@@ -32,6 +32,7 @@ from trt_tui.core.calibration.cache import read_calibration_cache, select_networ
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
+from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.core.exporters import formats
 from trt_tui.core.importers.any_config import read_any_config
@@ -140,6 +141,8 @@ def readers(network: Network) -> tuple[Reader, ...]:
         Reader("session", "abc.json", (_session(outline, config), ), sessions, True),
         Reader("layers of an engine", "layers.json", (_layers(network), ),
                lambda path: read_engine_report(path.read_bytes().decode("utf-8", "replace"), network), True),
+        Reader("profile of an engine", "p.profile.json", (_profile(network), ),
+               lambda path: read_group_times(path, outline), True),
         Reader("results", "00ff", (_results(ranges), ), results),
         Reader("shapes", "shapes.txt", (b"x:1x3:4x3:8x3", b"mask:16"),
                lambda path: parse_shapes([path.read_bytes().decode("utf-8", "replace")], INPUTS)),
@@ -211,6 +214,12 @@ def _layers(network: Network) -> bytes:
     return json.dumps({"Layers": [
         {"Name": layer.name, "LayerType": "gemm", "Inputs": [tensor], "Outputs": [tensor], "Weights": {"Type": "Half"},
          "TacticName": "sm80", "Metadata": f"[ONNX Layer: {layer.name}]"} for layer in network.layers]}).encode()
+
+
+def _profile(network: Network) -> bytes:
+    layers = [{"name": layer.name, "timeMs": 2.0, "averageMs": 0.5, "medianMs": 0.5, "percentage": 9.0}
+              for layer in network.layers]
+    return json.dumps([{"count": 4}, *layers]).encode()
 
 
 def damaged(reader: Reader, rng: random.Random) -> bytes:

@@ -20,6 +20,7 @@ import onnx
 
 from tests import networks
 from trt_tui.core.calibration.cache import read_calibration_cache
+from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.engines.plan_accumulators import read_plan_accumulators
@@ -91,6 +92,15 @@ def readers(network: Network) -> dict[str, Callable[[random.Random, Path], objec
         return (f"Layers:\nName: a{_text(rng)}, LayerType: gemm, Inputs: [ {tensor} ], "
                 f"Outputs: [ {tensor}{_text(rng)} ], TacticName: {_text(rng)}, Metadata: {_text(rng)}\n")
 
+    def profile(rng: random.Random, folder: Path) -> Path:
+        names = [_text(rng) for _ in range(rng.randrange(1, 4))]
+        names += [f"{{ForeignNode[{names[0][:20]}{number}]}}" for number in range(rng.choice((0, 9, 20_000)))]
+        (folder / "p.graph.json").unlink(missing_ok=True)
+        if rng.random() < 0.5:
+            file(folder, "p.graph.json", layer(rng))
+        return file(folder, "p.profile.json", json.dumps([{"count": 1}, *(
+            {"name": name, "averageMs": 0.1} for name in names)]))
+
     patterns = ("(a+)+$", "(a|aa)*$", "a*" * 19 + "$", "(.*)*x", "(?=(a+)+$)")
     return {
         "script": lambda rng, folder: read_any_config(file(folder, "s.py", _script(rng)), network),
@@ -110,6 +120,7 @@ def readers(network: Network) -> dict[str, Callable[[random.Random, Path], objec
         "config": lambda rng, folder: read_any_config(file(folder, "p.json", '{"format": ' + _text(rng)), network),
         "layers": lambda rng, _: read_engine_report(layer(rng), network),
         "listing": lambda rng, _: read_layer_listing(row(rng), network),
+        "profile": lambda rng, folder: read_group_times(profile(rng, folder), network),
         "plan": lambda rng, _: read_plan_accumulators(_text(rng).encode("utf-8", "surrogatepass")),
         "cache": lambda rng, folder: read_calibration_cache(
             file(folder, "c", "TRT-8601-EntropyCalibration2\n" + _text(rng))),

@@ -39,7 +39,8 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
     read_paths = list_input_files(
         model, *(arguments.get(name) for name in ("reference", "data", "calib_data", "calib_cache", "metric")))
     read_paths += list_input_files(model, *(arguments.get(name) for name in ("engine", "outputs", "inputs")),
-                                   *(text.partition("=")[2] for text in arguments.get("stages", ())))
+                                   *(text.partition("=")[2] for text in arguments.get("stages", ())),
+                                   *arguments.get("cost_paths", ()))
     config_paths = list_input_files(model, config_path)
     output_paths = [path for path in paths if path not in (None, "-")]
     companion_paths = ([str(path) for path in find_companion_files(export_format, Path(output_paths[0])).values()]

@@ -150,6 +150,11 @@ def _validate_pattern(text: str) -> None:
                       help="Raise at most N fused layers, and write the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
                       help="Stay within this latency, as estimated from two engines.")
+@file_path_option(
+    "Search", "--costs", "cost_paths", multiple=True, metavar="PROFILE",
+    help="Minimize predicted milliseconds rather than the number of raised layers. PROFILE is the JSON of trtexec "
+    "--exportProfile for the engine of the start. Given again: that of the engine with all layers raised, so that "
+    "costs are measured differences.")
 @option_under_heading(
     "Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
     help="Build at most N engines in all, if engines can run here: to confirm the result, and two for "
@@ -164,9 +169,10 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
            method: str, precision: str | None, higher: str, rungs: str | None,
            presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
            higher_from: str | None, sample: str | None,
-           max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
-           fail_codes: tuple[int, ...], ignored_fail_codes: tuple[int, ...], fail_patterns: tuple[str, ...],
-           artifact_folder: str | None, markdown_path: str | None, output: str, **arguments: Any) -> None:
+           max_raised: int | None, max_latency: float | None, cost_paths: tuple[str, ...], max_builds: int,
+           no_hold_out: bool, check: str | None, fail_codes: tuple[int, ...], ignored_fail_codes: tuple[int, ...],
+           fail_patterns: tuple[str, ...], artifact_folder: str | None, markdown_path: str | None, output: str,
+           **arguments: Any) -> None:
     """Find the fewest layers to raise so that the tolerances are met.
 
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
@@ -175,6 +181,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.cli.search_report import search_report, search_table
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
+    from trt_tui.files.reading import check_regular_file
     from trt_tui.jobs.check_rules import CheckRules
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
     from trt_tui.session.session import Session
@@ -189,12 +196,17 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     if fail_codes and ignored_fail_codes:
         raise InputError("--fail-code and --ignore-fail-code are both named",
                          "with --fail-code, all other exit codes pass already", "Leave out one of them.")
+    if len(cost_paths) > 2:
+        raise InputError(f"--costs is given {len(cost_paths)} times", "costs come from the profile of one engine, or "
+                         "from those of two", "Give the engine of the start, then the one with all layers raised.")
     refuse_ineffective_options()
+    for path in cost_paths:
+        check_regular_file(path)
     method, higher = ("lower" if lower else method), higher_from or higher
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
     output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
-    written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
-                                       config_output=output_path)
+    written_paths = check_output_paths(model, {**arguments, "cost_paths": cost_paths}, config_path, output_path,
+                                       markdown_path, config_output=output_path)
     if artifact_folder is not None:
         check_output_folder(artifact_folder, can_have_content=True)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
@@ -203,7 +215,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
                                   max_builds=max_builds, check_command=check,
                                   check_rules=CheckRules(fail_codes, ignored_fail_codes, fail_patterns),
                                   artifact_folder=os.path.abspath(artifact_folder) if artifact_folder else "",
-                                  sample=sample or "", hold_out=not no_hold_out)
+                                  sample=sample or "", hold_out=not no_hold_out, cost_paths=cost_paths)
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
     options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
     with open_search_session(options, config_path, force,

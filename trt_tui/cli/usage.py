@@ -85,6 +85,8 @@ INEFFECTIVE_OPTIONS = (
         lambda values: not values["lower"] and values["method"] != "scoped" or "higher" in find_given_options(),
         "it sets the start of --lower and --method scoped", "Leave it out, or use "
         "--higher."),
+    IneffectiveOptions(("search", ), ("cost_paths", ), lambda values: values["max_latency"] is not None,
+                       "--max-latency estimates latencies from engines", "Leave out one of them."),
     IneffectiveOptions(("open", "compare", "search"), ("seed", ), lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),

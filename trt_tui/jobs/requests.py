@@ -522,6 +522,8 @@ class FindMixedPrecisionConfig(Request):
             ``config``, or "" for all samples.
         hold_out: True to measure the result on every third batch, and to choose on the others, if there are enough
             samples.
+        cost_paths: Profiles of engines (`trt_tui.core.engines.group_times`), of the start config and of all groups
+            raised. With them the search minimizes predicted latency rather than the number of raised groups.
     """
 
     job_kind = JobKind("trt_tui.jobs.search_evaluator.run_search_job", "search from {config}", Urgency.SEARCH,
@@ -543,6 +545,7 @@ class FindMixedPrecisionConfig(Request):
     sample: str = ""
     use_preview: bool = False
     hold_out: bool = True
+    cost_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

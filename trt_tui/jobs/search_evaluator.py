@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
+from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
@@ -23,6 +24,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.search import SearchSpace
+from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import file_sha256
 from trt_tui.files.scratch import create_scratch_folder
@@ -81,6 +83,9 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                          "Start with a config in lower precision, such as --precision int8.")
     if request.check_command is not None:
         split_check_command(request.check_command)
+    prediction = LatencyPrediction(
+        network, [read_group_times(Path(path), workspace.outline) for path in request.cost_paths], request.config,
+        request.higher_precision) if request.cost_paths else None
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
     workspace = workspace.make_search_view(request.hold_out and not request.sample)
@@ -89,7 +94,7 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     evaluator = WorkspaceEvaluator(workspace, store, reporter, request)
     if request.sample not in ("", "worst"):
         evaluator.feed_index = find_feed_of_sample(workspace, int(request.sample))
-    search_job = SearchJob(network, request, targets, evaluator)
+    search_job = SearchJob(network, request, targets, evaluator, prediction)
     if any(target.kind == "metric" for target in targets):
         reference_values = yield from send_reference_metric(workspace, store, reporter)
         search_job.targets = tuple(target.with_base_values(reference_values) for target in targets)

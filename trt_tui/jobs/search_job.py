@@ -25,6 +25,7 @@ from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
+from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.core.search.space import find_added_moves
 from trt_tui.core.search.zero_cost_passes import MIN_ERROR_SHARE
@@ -118,37 +119,42 @@ class SearchJob:
 
     Args:
         targets: The tolerances, with their baselines.
+        prediction: The prediction of latencies from profiles; None without ``cost_paths`` of the request.
 
     Raises:
         InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
     """
 
     def __init__(self, network: Network, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
-                 evaluator: SearchEvaluator) -> None:
+                 evaluator: SearchEvaluator, prediction: LatencyPrediction | None = None) -> None:
         if not targets and not evaluator.has_check:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.evaluator = network, request, tuple(targets), evaluator
         self.search_space = SearchSpace(network, request.config, request.higher_precision,
                                         request.intermediate_precisions, fixed_groups=frozenset(request.fixed_groups))
         self.sensitivities: Mapping[str, GroupSensitivity] = {}
-        self.costs = evaluator.count_candidate_macs(self.search_space)
+        self.prediction = prediction
+        self.costs: Mapping[str, float] = (prediction.predict_raise_costs(self.search_space) if prediction else
+                                           evaluator.count_candidate_macs(self.search_space))
         self.search_builds = SearchBuilds(evaluator, lambda: self.targets,
                                           lambda: evaluator.report_progress(self, must_send=True))
-        self.estimate_latency: Callable[[PrecisionConfig], float] | None = None
+        self.estimate_latency: Callable[[PrecisionConfig], float] | None = (
+            prediction.predict_ms if prediction else None)
         self._use_preview = request.use_preview
         self._can_triage = True
         self._before_withdrawal: tuple[SearchSpace, Search] | None = None
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._export_rounds = 0
-        self.remarks: list[str] = []
+        self.remarks = prediction.basis_texts() if prediction else []
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
         # An impossible search is refused before any measurement.
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:
             raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
                              "Raise --max-builds, or use --max-fp32.")
-        self.search = self._make_search(estimate_latency=(lambda config: 0.0) if has_latency_budget else None)
+        self.search = self._make_search(
+            estimate_latency=(lambda config: 0.0) if has_latency_budget else self.estimate_latency)
 
     def _make_search(self, evaluations: Sequence[Evaluation] = (),
                      estimate_latency: Callable[[PrecisionConfig], float] | None = None,
@@ -156,13 +162,14 @@ class SearchJob:
         request = self.request
         return Search(self.search_space, method_name=request.method, costs=self.costs, sensitivities=self.sensitivities,
                       ranges=ranges, max_raised=request.max_raised, max_latency=request.max_latency,
-                      estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins)
+                      estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins,
+                      minimizes_cost=self.prediction is not None)
 
     def run_search_steps(self) -> Steps[None]:
         """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
         if self.request.max_latency is not None:
             yield from self._prepare_latency_estimates()
-        if self.request.method == "lower":
+        if self.request.method == "lower" and self.prediction is None:
             yield from self._order_groups_by_cost()
         is_going_on = True
         while is_going_on:

@@ -12,7 +12,7 @@ from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
-from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
+from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.check_rules import CheckRules
@@ -30,8 +30,8 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                         try_ranges: bool | None = None, try_zero_cost: bool | None = None,
                         max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
                         check_command: str | None = None, check_rules: CheckRules | None = None,
-                        artifact_folder: str = "", sample: str = "",
-                        hold_out: bool = True) -> rq.FindMixedPrecisionConfig:
+                        artifact_folder: str = "", sample: str = "", hold_out: bool = True,
+                        cost_paths: Sequence[str] = ()) -> rq.FindMixedPrecisionConfig:
     """Builds the request of a search, for the app and the commands.
 
     The arguments are those of `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
@@ -47,7 +47,7 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                                        max_builds, check_command, check_rules or CheckRules(), artifact_folder,
                                        tuple(intermediate_precisions),
                                        raises_precision if try_zero_cost is None else try_zero_cost, sample=sample,
-                                       hold_out=hold_out and not sample)
+                                       hold_out=hold_out and not sample, cost_paths=tuple(cost_paths))
 
 
 @dataclass
@@ -129,6 +129,10 @@ class SearchStatus:
             record["exported_network"] = {
                 "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text
             }
+        if self.request.cost_paths and (best := result.best_evaluation) is not None:
+            record["costs"] = {"profiles": list(self.request.cost_paths), "raised_layers": len(best.raised_groups),
+                               "predicted_ms": best.estimated_latency,
+                               "predicted_ms_of_start": self.end_event.evaluations[0].estimated_latency}
         if self.request.check_command is not None:
             record["check"] = self.request.check_command
             if self.request.check_rules != CheckRules():
@@ -176,7 +180,7 @@ def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[in
     """Builds the table of all configs that a search has evaluated, with a header.
 
     The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
-    outcome, and engine.
+    outcome, predicted latency, and engine. Latencies are predicted from profiles.
 
     Args:
         engine_texts: The results of engines by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
@@ -185,7 +189,9 @@ def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[in
     targets = [target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
                for target in map(parse_target, request.tolerances)]
     title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
-    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", "engine"]]
+    shows_prediction, shows_engines = bool(request.cost_paths), bool(engine_texts)
+    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", *["predicted"] * shows_prediction,
+             *["engine"] * shows_engines]]
     for index, evaluation in enumerate(evaluations):
         accuracy = evaluation.target_result.accuracy
         value_texts = [
@@ -198,9 +204,10 @@ def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[in
             _config_difference_text(evaluation, request,
                                     title_by_name), *(value_texts or [evaluation.target_result.value_text]),
             evaluation.target_result.target_outcome.outcome.value,
-            engine_texts.get(index, "")
+            *[milliseconds_text(evaluation.estimated_latency or 0.0)] * shows_prediction,
+            *[engine_texts.get(index, "")] * shows_engines
         ])
-    return rows if engine_texts else [row[:-1] for row in rows]
+    return rows
 
 
 def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisionConfig,

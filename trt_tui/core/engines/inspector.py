@@ -315,14 +315,25 @@ class LayerFinder:
         Layers that another engine layer names are left out. An end in the name can be something else, such as a
         constant that TensorRT made. The region then extends to the end of the network on that side.
         """
-        match = FUSED_REGION_PATTERN.search(region_name)
-        if match is None:
+        ends = self._find_region_ends(region_name)
+        if ends is None:
             return ()
-        first, _, last = match[1].partition("...")
-        start, end = self.find_layer_position(first), self.find_layer_position(last or first)
+        start, end = ends
         start, end = 0 if start is None else start, len(self.layer_names) - 1 if end is None else end
         return tuple(layer for layer in self.layer_names[min(start, end):max(start, end) + 1]
                      if layer not in named_layers)
+
+    def knows_region(self, region_name: str) -> bool:
+        """Returns True if an end in the name of a fused region is in the network."""
+        return any(end is not None for end in self._find_region_ends(region_name) or ())
+
+    def _find_region_ends(self, region_name: str) -> tuple[int | None, int | None] | None:
+        """Finds the positions of the first and the last layer in the name of a fused region; None for another name."""
+        match = FUSED_REGION_PATTERN.search(region_name)
+        if match is None:
+            return None
+        first, _, last = match[1].partition("...")
+        return self.find_layer_position(first), self.find_layer_position(last or first)
 
     def find_layer_position(self, layer_or_tensor: str) -> int | None:
         """Finds the position of a layer, or of the layer that computes or reads a tensor; None if the name is neither.

@@ -27,44 +27,45 @@ def raise_groups_greedily(context: StrategyContext) -> Strategy:
     suspects = context.order_candidates_by_suspicion()
     prefix = yield from bisect_raised_prefix(context, suspects)
     begin = frozenset(suspects[:int(INITIAL_FRACTION * len(prefix))])
-    smaller = yield from _raise_groups_one_by_one(context, begin, len(prefix) - 1)
+    smaller = yield from _raise_groups_one_by_one(context, begin, context.total_weight(prefix))
     return prefix if smaller is None else smaller
 
 
 def raise_groups_within_budget(context: StrategyContext) -> Strategy:
     """Raises fusion groups within the budgets until the tolerance is met or no other group fits into a budget."""
     begin: frozenset[str] = frozenset()
-    return (yield from _raise_groups_one_by_one(context, begin, len(context.candidates))) or begin
+    return (yield from _raise_groups_one_by_one(context, begin, math.inf)) or begin
 
 
-def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], max_raised_groups: int
+def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], weight_limit: float
                              ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
     """Raises one fusion group at a time and returns the first set that meets the tolerance.
 
-    None if no set of at most ``max_raised_groups`` groups passes. While the error is not finite, groups are raised in
-    the order of suspicion.
+    The group with the largest gain for its weight is raised. The result is None if no set below ``weight_limit``
+    passes. While the error is not finite, groups are raised in the order of suspicion.
     """
     evaluation = yield Trial(raised_groups)
     gain = {
-        name: context.expected_loss_reduction(name, evaluation)
+        name: context.expected_loss_reduction(name, evaluation) / context.raise_weight(name)
         for name in context.order_candidates_by_suspicion(raised_groups)
     }
-    while not evaluation.passes and len(raised_groups) < max_raised_groups:
-        best: Evaluation | None = None
+    while not evaluation.passes:
+        best: tuple[bool, float, Evaluation] | None = None
         for name in sorted(gain, key=lambda candidate: -gain[candidate]):
-            if best is not None and (best.passes or math.isinf(evaluation.comparable_loss)
-                                     or evaluation.comparable_loss - best.comparable_loss >= gain[name]):
+            if best is not None and (best[0] or math.isinf(evaluation.comparable_loss) or best[1] >= gain[name]):
                 break
-            if not context.is_within_budget(raised_groups | {name}):
+            tried_groups = raised_groups | {name}
+            if context.total_weight(tried_groups) >= weight_limit or not context.is_within_budget(tried_groups):
                 continue
-            trial_evaluation = yield Trial(raised_groups | {name}, group=name)
+            trial_evaluation = yield Trial(tried_groups, group=name)
+            measured_gain = (evaluation.comparable_loss - trial_evaluation.comparable_loss) / context.raise_weight(name)
             if math.isfinite(evaluation.comparable_loss):
-                gain[name] = evaluation.comparable_loss - trial_evaluation.comparable_loss
-            if best is None or (trial_evaluation.passes, -trial_evaluation.comparable_loss) > (best.passes,
-                                                                                               -best.comparable_loss):
-                best = trial_evaluation
+                gain[name] = measured_gain
+            if best is None or (trial_evaluation.passes, measured_gain) > best[:2]:
+                best = (trial_evaluation.passes, measured_gain, trial_evaluation)
         if best is None:
             return None
-        raised_groups, evaluation = frozenset(best.raised_groups), best
+        evaluation = best[2]
+        raised_groups = frozenset(evaluation.raised_groups)
         gain = {name: value for name, value in gain.items() if name not in raised_groups}
-    return raised_groups if evaluation.passes else None
+    return raised_groups

@@ -44,6 +44,9 @@ SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
 }
 """The search strategies by the names on the command line."""
 
+_MIN_RELATIVE_WEIGHT = 1e-3
+"""The smallest weight of a raised group relative to the largest. Groups without a cost are not raised without need."""
+
 TOP_DOWN_METHODS = ("scoped", "lower")
 """The methods that begin with all groups raised; see `trt_tui.core.search.top_down`."""
 
@@ -98,6 +101,8 @@ class Search:
         earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
         reverts_unneeded: True runs the `revert_unneeded_groups` pass.
         costs: The ``group_costs`` of `StrategyContext`.
+        minimizes_cost: True searches for the set of groups with the lowest cost, after a search for the smallest set.
+            ``estimate_latency`` then predicts latencies, and ``costs`` are predicted milliseconds.
 
     Raises:
         InputError: The method is unknown, or a budget cannot be used.
@@ -119,6 +124,7 @@ class Search:
         earlier_evaluations: Sequence[Evaluation] = (),
         reverts_unneeded: bool = True,
         costs: Mapping[str, float] | None = None,
+        minimizes_cost: bool = False,
     ) -> None:
         if method_name not in SEARCH_METHODS:
             raise InputError(f"unknown search method {method_name!r}", "",
@@ -138,6 +144,7 @@ class Search:
         self.max_latency = max_latency
         self.reverts_unneeded = reverts_unneeded
         self.costs = dict(costs or {})
+        self.minimizes_cost = minimizes_cost
         self.sensitivities = dict(sensitivities or {})
         self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
@@ -245,16 +252,30 @@ class Search:
             yield from _label_trials(try_zero_cost_moves(context, self.search_space), "free")
         if self.ranges_by_method:
             yield from _label_trials(try_other_ranges(context, self.search_space, self.ranges_by_method), "ranges")
-        if full_evaluation.passes:
-            raised: frozenset[str] = frozenset()
-            if not (yield Trial(raised, step_name="ranges")).passes or is_top_down:
-                raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
-            if self.reverts_unneeded and not is_top_down:
-                raised = yield from _label_trials(revert_unneeded_groups(context, raised), "revert")
-            yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
-        if not self._meets_tolerance(self.best_evaluation):
-            yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
+        for weights in self._list_weightings():
+            context.raise_weights = weights
+            if full_evaluation.passes:
+                raised: frozenset[str] = frozenset()
+                if not (yield Trial(raised, step_name="ranges")).passes or is_top_down:
+                    raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
+                if self.reverts_unneeded and not is_top_down:
+                    raised = yield from _label_trials(revert_unneeded_groups(context, raised), "revert")
+                yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
+            if not self._meets_tolerance(self.best_evaluation):
+                yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
         self.outcome = SearchOutcome.MET if self._meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
+
+    def _list_weightings(self) -> list[Mapping[str, float]]:
+        """Returns the weights of groups for which the strategy runs, one run after the other.
+
+        A search for the lowest cost first searches for the smallest set. Its result therefore never costs more than
+        that of the same search without costs.
+        """
+        if not self.minimizes_cost:
+            return [{}]
+        lowest_weight = _MIN_RELATIVE_WEIGHT * max(self.costs.values(), default=0.0) or 1.0
+        weights = {name: max(self.costs.get(name, 0.0), lowest_weight) for name in self.search_space.candidates}
+        return [weights] if self.method_name in TOP_DOWN_METHODS else [{}, weights]
 
     @property
     def method_text(self) -> str:
@@ -360,6 +381,8 @@ class Search:
         share = self.sensitivities.get(group_name)
         if share is not None and math.isfinite(share.fraction):
             reasons.append(f"its share is {percent_text(share.fraction)} of the error at the start")
+        if self.minimizes_cost:
+            reasons.append(f"predicted to cost {milliseconds_text(self._predicted_cost(group_name, evaluation))}")
         return "; ".join(reasons) or f"raised by {self.method_name}"
 
     def _find_evaluations_differing_in_group(self, group_name: str,
@@ -403,8 +426,9 @@ class Search:
         verb = "s" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
+        predicted_text = self._predicted_latency_text(evaluation)
         if self.outcome is SearchOutcome.NOTHING_TO_DO:
-            return f"the start already meets the tolerance: {value_text}"
+            return f"the start already meets the tolerance: {value_text}{predicted_text}"
         full_evaluation = next((text for text in self.evaluations if len(text.raised_groups) == total), None)
         if self.outcome is SearchOutcome.UNREACHABLE and full_evaluation is not None and not is_met:
             return (
@@ -413,7 +437,7 @@ class Search:
                 f"{total} groups in {higher}: {_measured_value_text(full_evaluation)}"
             )
         if is_met:
-            summary = f"{set_so} meet{verb} the tolerance{beyond}: {value_text}"
+            summary = f"{set_so} meet{verb} the tolerance{beyond}: {value_text}{predicted_text}"
             if self.max_latency is not None and evaluation.estimated_latency is not None:
                 summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         elif not self.is_within_budget(evaluation):
@@ -421,12 +445,28 @@ class Search:
             if evaluation.estimated_latency is not None:
                 summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         else:
-            summary = f"tolerance{beyond} not met with {set_so}: {value_text}"
+            summary = f"tolerance{beyond} not met with {set_so}: {value_text}{predicted_text}"
             if full_evaluation is not None and not full_evaluation.with_required_margins(self.margins).passes:
                 summary += f"; even with all {total}: {_measured_value_text(full_evaluation)}"
         if self.outcome is SearchOutcome.SEARCHING:
             summary += "; the search has not finished"
         return summary
+
+    def _predicted_latency_text(self, evaluation: Evaluation) -> str:
+        """Returns ", predicted 1.23 ms (start: .83 ms)" if the search predicts latencies, else ""."""
+        start = self.context.start_evaluation
+        if not self.minimizes_cost or evaluation.estimated_latency is None:
+            return ""
+        start_text = (f" (start: {milliseconds_text(start.estimated_latency)})"
+                      if start is not None and start.estimated_latency is not None and evaluation.raised_groups else "")
+        return f", predicted {milliseconds_text(evaluation.estimated_latency)}{start_text}"
+
+    def _predicted_cost(self, group_name: str, evaluation: Evaluation) -> float:
+        """Returns the predicted milliseconds by which a raised group of an evaluation is slower than at the start."""
+        others = {name: precision for name, precision in evaluation.precisions.items() if name != group_name}
+        latency = self._estimate_latency(frozenset(evaluation.raised_groups), evaluation.precisions)
+        latency_without = self._estimate_latency(frozenset(evaluation.raised_groups) - {group_name}, others)
+        return (latency or 0.0) - (latency_without or 0.0)
 
 
 def _measured_value_text(evaluation: Evaluation) -> str:

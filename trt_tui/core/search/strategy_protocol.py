@@ -138,6 +138,8 @@ class StrategyContext:
         reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
         fixed_groups: The groups that such a strategy could not reduce; None before it has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
+        raise_weights: The weight of each raised group. Strategies search for the set with the smallest total weight.
+            Empty if each group counts as one, so that the smallest set is searched for.
     """
 
     candidates: tuple[str, ...]
@@ -149,11 +151,25 @@ class StrategyContext:
     group_costs: Mapping[str, float] = field(default_factory=dict)
     fixed_groups: frozenset[str] | None = None
     zero_cost_sets: tuple[str, ...] = ()
+    raise_weights: Mapping[str, float] = field(default_factory=dict)
+
+    def raise_weight(self, group_name: str) -> float:
+        return self.raise_weights.get(group_name, 1.0)
+
+    def total_weight(self, group_names: Iterable[str]) -> float:
+        """Returns the sum of the weights of some groups. The sum does not depend on their order."""
+        return math.fsum(map(self.raise_weight, group_names))
 
     def order_candidates_by_suspicion(self, excluded_groups: Iterable[str] = ()) -> list[str]:
-        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error."""
+        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
+
+        With weights, the order is that of the expected effect divided by the weight, if the ranking has such values.
+        """
         left_out = frozenset(excluded_groups)
-        return [name for name in self.ranking.candidate_order if name not in left_out]
+        names = [name for name in self.ranking.candidate_order if name not in left_out]
+        shares = self.ranking.expected_shares
+        return sorted(names, key=lambda name: -shares.get(name, 0.0) / self.raise_weight(name)) \
+            if self.raise_weights and shares else names
 
     def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
         """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the
