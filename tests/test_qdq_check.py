@@ -236,6 +236,18 @@ def test_the_command_says_of_files_without_findings_and_without_qdq(run, tmp_pat
     assert code == 0 and json.loads(out)["has_qdq"] is False and not mismatches(json.loads(out), "lint-v1")
 
 
+def test_hidden_characters_of_a_file_do_not_reach_the_terminal(run, tmp_path):
+    model = qdq.conv("zero point")
+    for node in model.graph.node:
+        node.name = node.name.replace("/in/q", "\x1b[31m\u202eq")
+    onnx.save(model, tmp_path / "q.onnx")
+    code, out, err = run("inspect", tmp_path / "q.onnx", "--lint")
+    assert code == 1 and r"  \x1b[31m\u202eq: INT8 with zero point 3" in out
+    assert "\x1b" not in out + err and "\u202e" not in out + err
+    code, out, _ = run("inspect", tmp_path / "q.onnx", "--lint", "--json")
+    assert code == 1 and json.loads(out)["findings"][0]["node"] == "\x1b[31m\u202eq" and out.isascii()
+
+
 def test_a_scale_of_zero_is_refused_at_opening(run, tmp_path):
     onnx.save(qdq.conv("zero scale"), tmp_path / "q.onnx")
     code, out, err = run("inspect", tmp_path / "q.onnx", "--lint")

@@ -51,6 +51,11 @@ def unread_model(tmp_path, monkeypatch):
     ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
     ("inspect m.onnx --backend tensorrt", "--backend"),
     ("inspect m.onnx --nodes --engine e", "--nodes"),
+    ("inspect m.onnx --lint --nodes", "--nodes"),
+    ("inspect m.onnx --lint --scheme", "--lint"),
+    ("inspect m.onnx --lint --engine e", "--lint"),
+    ("inspect m.onnx --lint --precision int8 --markdown", "--markdown and --precision"),
+    ("inspect m.onnx --json", "--json"),
 ])
 def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):
     code, out, err = run(*command.split())
