@@ -134,7 +134,7 @@ class QdqRemoval:
     def summary(self) -> str:
         """The savings: "Took the Q/DQ of 5 layers out: 31 to 26 kernels, 9 to 3 conversions"."""
         count_text = counted_noun_text(len(self.groups), "layer")
-        text = (f"The Q/DQ of {count_text} stay, {self.rejection}: without them"
+        text = (f"The Q/DQ of {count_text} stay, {self.rejection}; without them"
                 if self.rejection else f"Took the Q/DQ of {count_text} out:")
         parts = [f"{self.kernels[0]} to {self.kernels[1]} kernels",
                  f"{self.conversions[0]} to {self.conversions[1]} conversions"]
