@@ -21,11 +21,15 @@ MAX_LISTED_WARNINGS = 5
 MAX_GROUP_ROWS = 20
 
 
-def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns."""
+def builder_warning_lines(warnings: Mapping[str, Sequence[str]], noun: str = "warning") -> list[str]:
+    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns.
+
+    Args:
+        noun: The word for one of the texts.
+    """
     lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
     more_count = len(lines) - MAX_LISTED_WARNINGS
-    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, 'more warning')}"]
+    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, f"more {noun}")}"]
                                           if more_count > 0 else [])
 
 
@@ -67,8 +71,10 @@ def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
         if preview.refusal is not None:
             lines.append(f"{title}: no preview of its engine: {preview.refusal.description}")
             continue
-        lines.append(f"{title}: "
-                     f"{preview_text(preview_record(session.opened_network.outline, configs[run], preview))}")
+        record = preview_record(session.opened_network.outline, configs[run], preview)
+        lines.append(f"{title}: {preview_text(record)}")
+        lines += builder_warning_lines({name: (text,) for name, text in record.get("unused_qdq", {}).items()},
+                                       "layer with unused Q/DQ")
         lines += builder_warning_lines(preview.builder_warnings)
     return lines and ["", *lines]
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.qdq_removal import QdqRemoval
+from trt_tui.core.measure.qdq_removal import PREVIEW_REASON, QdqRemoval
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedResult, ExportedRun
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
@@ -305,7 +305,8 @@ class SearchJob:
         except InputError:  # no other group can be raised
             return
         before, after = (yield from self._judge_config(start)), (yield from self._judge_config(removal.config))
-        builds_needed_later = 1 if self.request.max_latency is None else 2
+        needs_all_raised = self.request.max_latency is not None or self.request.method == "lower"
+        builds_needed_later = 2 if needs_all_raised else 1
         removal = yield from self._judge_qdq_removal(removal, start, before, after, builds_needed_later)
         if not removal.rejection:
             self.search_space = search_space
@@ -593,6 +594,12 @@ class SearchJob:
         """
         tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         result = self.search.result
+        qdq_reasons = {
+            name: reason for removal in self.qdq_removals if not removal.rejection
+            for name, reason in removal.move_reasons.items()
+            if name in result.config.precision_moves and result.config.precision_moves[name].reason == PREVIEW_REASON
+        }
+        result = replace(result, raise_reasons={**qdq_reasons, **result.raise_reasons})
         target_outcome: TargetOutcome | None = None
         best = result.best_evaluation
         if best is not None and best.target_result.accuracy is not None:

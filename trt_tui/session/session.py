@@ -186,6 +186,10 @@ class Session(EditableSession):
                 rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
                                  after_opening=after_opening))
 
+    def request_qdq_removal(self) -> None:
+        """Requests the config without unused Q/DQ, which becomes the current config as one change."""
+        self.send_request(rq.RemoveUnusedQdq(self.config))
+
     def request_stored_results(self) -> None:
         """Requests the stored results of all named configs, which an earlier program may have measured."""
         other_configs = tuple(config for config in self.config_names if config not in self.list_run_configs().values())

@@ -25,7 +25,7 @@ KEYS: KeyTable = {
     "next_bad": ("n",), "previous_bad": ("comma",), "first_nan": ("w",), "filter": ("slash",), "all_found": ("0",),
     "toggle": ("space",), "toggle_kernel": ("u",), "higher": ("equals_sign",), "lower": ("minus",),
     "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
-    "free": ("9",), "undo": ("z",), "redo": ("full_stop",), "view": ("t",), "colour": ("v",), "sort": ("s",),
+    "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop",), "view": ("t",), "colour": ("v",), "sort": ("s",),
     "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),

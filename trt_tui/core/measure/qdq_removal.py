@@ -94,6 +94,12 @@ def _fixed_reason(group: FusionGroup, config: PrecisionConfig, precision: Precis
     return f"it cannot run in {precision.label} as requested" if precision not in group.allowed_precisions else ""
 
 
+def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
+    """Returns the JSON key of the unused Q/DQ of a preview, with a text for each group; {} if there are none."""
+    unused = find_unused_quantization(network, config, preview)
+    return {"unused_qdq": {item.group_name: item.description for item in unused}} if unused else {}
+
+
 def remove_unused_quantization(network: NetworkOutline, config: PrecisionConfig,
                                groups: Sequence[UnusedQuantization]) -> PrecisionConfig:
     """Returns the config in which some groups have the float precision of the previewed engine instead of Q/DQ."""
@@ -145,6 +151,12 @@ class QdqRemoval:
         if self.latencies_ms is not None:
             parts.append(f"{milliseconds_text(self.latencies_ms[0])} to {milliseconds_text(self.latencies_ms[1])}")
         return f"{text} {', '.join(parts)}"
+
+    @property
+    def move_reasons(self) -> dict[str, str]:
+        """The reasons for the precision moves that take the Q/DQ out, by group name, in network order."""
+        return {unused.group_name: f"{unused.requested_type.label} ran in {unused.implemented.label} "
+                                   f"(preview {self.builder_text})" for unused in self.groups}
 
     @property
     def report_text(self) -> str:
