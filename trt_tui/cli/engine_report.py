@@ -29,8 +29,8 @@ def builder_warning_lines(warnings: Mapping[str, Sequence[str]], noun: str = "wa
     """
     lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
     more_count = len(lines) - MAX_LISTED_WARNINGS
-    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, f"more {noun}")}"]
-                                          if more_count > 0 else [])
+    more_lines = [f"  and {counted_noun_text(more_count, f'more {noun}')}"] if more_count > 0 else []
+    return lines[:MAX_LISTED_WARNINGS] + more_lines
 
 
 def engine_table(network: NetworkOutline, engine_report: EngineReport) -> str:
@@ -74,7 +74,7 @@ def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
         record = preview_record(session.opened_network.outline, configs[run], preview)
         lines.append(f"{title}: {preview_text(record)}")
         lines += builder_warning_lines({name: (text,) for name, text in record.get("unused_qdq", {}).items()},
-                                       "layer with unused Q/DQ")
+                                       "layer")
         lines += builder_warning_lines(preview.builder_warnings)
     return lines and ["", *lines]
 

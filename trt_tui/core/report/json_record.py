@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.qdq_removal import unused_qdq_record
 from trt_tui.core.measure.bootstrap import CONFIDENCE, AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
+from trt_tui.core.measure.qdq_removal import unused_qdq_record
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
