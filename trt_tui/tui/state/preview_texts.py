@@ -112,14 +112,14 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
         parts.append(
             f"{counted_noun_text(implementation.reformat_count - implementation.cast_count, 'reformat')} around it")
     unused = find_unused_quantization_of_group(group, requested_precision, implementation)
-    if unused is not None:
-        parts.append(f"{unused.description} ({shown_key('remove_qdq')}: without them)")
+    unused_sentences = [f"{unused.description} (key {shown_key('remove_qdq')} takes them out)"] if unused else []
     barrier_effects = [
         preview.barrier_effects[tensor]
         for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)
         if tensor in preview.barrier_effects
     ]
-    return [" · ".join(parts), *(_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)),
+    mark_sentences = [_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)]
+    return [" · ".join(parts), *unused_sentences, *mark_sentences,
             *(f"fusion barrier: {effect.description}" for effect in barrier_effects)]
 
 
