@@ -83,7 +83,7 @@ def engine(network, config, in_float=(), extra: Mapping[str, int] | None = None,
     """A stand-in of a preview with a kernel for each group.
 
     Args:
-        in_float: The groups that run in FP16 although they are quantized.
+        in_float: The groups that run in FP16, or FP32 if they cannot, although they are quantized.
         extra: The number of unfused Q/DQ before quantized groups, by name.
         kernels: The number of kernels, if it is not that of groups and unfused Q/DQ.
     """
@@ -92,7 +92,8 @@ def engine(network, config, in_float=(), extra: Mapping[str, int] | None = None,
         precision = config.precision_of(group).value_type
         unfused = (extra or {}).get(group.name, 0) if precision is INT8 else 0
         count += unfused
-        shown = FP16 if group.name in in_float and precision is INT8 else precision
+        float_type = FP16 if FP16 in group.allowed_precisions else FP32
+        shown = float_type if group.name in in_float and precision is INT8 else precision
         made[group.name] = GroupImplementation(shown, False, (group.name,), qdq_count=unfused)
     total = len(network.groups) + count if kernels is None else kernels
     return Preview("1.7.1", (8, 9), implementations=made, qdq_count=count, conversion_count=count,
@@ -154,7 +155,7 @@ def test_what_a_rule_or_the_user_has_fixed_keeps_its_type(recorded) -> None:
     found = {one.group_name: one.fixed_reason
              for one in find_unused_quantization(network, by_user, before, {second.name})}
     assert found == {first.name: "set to INT8 by you", second.name: "fixed for this search", third.name: ""}
-    kept = apply_keep_rules(network, ALL_INT8, [f"{first.name}:fp16"])
+    kept = apply_keep_rules(network, ALL_INT8, [f"{first.name}=fp16"])
     assert first.name not in {one.group_name for one in find_unused_quantization(network, kept, before)}
     for fixed in (UPSAMPLERS, [group.name for group in network.groups]):
         removal, tried = planned(network, ALL_INT8, before, lambda config: after, fixed)
@@ -407,7 +408,7 @@ def test_what_is_taken_out_is_not_counted_as_raised(worker, standin_previews, re
 def test_layers_that_a_search_must_not_change_keep_their_type(worker, standin_previews, recorded, method) -> None:
     standin_previews("odd")
     opened = worker("odd")
-    kept = apply_keep_rules(opened.network, ALL_INT8, ["/stem/Conv:fp16"])
+    kept = apply_keep_rules(opened.network, ALL_INT8, ["/stem/Conv=fp16"])
     goal = replace(goal_of(opened, 0.5, method=method), config=kept, fixed_groups=(UP,))
     ended = found(opened.answer(goal))
     network = opened.network

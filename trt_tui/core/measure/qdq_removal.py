@@ -199,6 +199,7 @@ def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: 
     """
     taken: dict[str, UnusedQuantization] = {}
     needed: set[str] = set()
+    previews: dict[PrecisionConfig, Preview | None] = {}
     current_config, current_preview = config, preview
     while batch := _list_removable_groups(network, current_config, current_preview, fixed_groups, needed):
         batches = [batch]
@@ -209,7 +210,9 @@ def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: 
             if not batch:
                 continue
             changed_config = remove_unused_quantization(network, current_config, batch)
-            changed_preview = yield changed_config
+            if changed_config not in previews:
+                previews[changed_config] = yield changed_config
+            changed_preview = previews[changed_config]
             if changed_preview is not None and changed_preview.refusal is None and not _is_worse_engine(
                     network, current_config, current_preview, changed_preview, batch):
                 current_config, current_preview = changed_config, changed_preview
