@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import networks, rtx
+from tests import local, networks, rtx
 from tests.driven import DrivenWorker, of
+from tests.screen import LARGE, answered, opened, settle, status
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal, build_preview, find_added_kernels
@@ -39,6 +40,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
+from trt_tui.tui.state import detail, preview_texts
 
 FP32, FP16, INT8, FP8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4
 ALL_INT8 = PrecisionConfig.from_precision(INT8)
@@ -337,21 +339,21 @@ def accuracy_measured(worker: DrivenWorker, config: PrecisionConfig) -> Accuracy
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_job_sends_the_config_with_the_accuracy_of_both(worker, standin_previews, recorded, name) -> None:
     asked, changed = standin_previews(name), recorded(name)[2]
-    opened = worker(name)
-    removed, = of(opened.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.UnusedQdqRemoved)
+    opened_worker = worker(name)
+    removed, = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.UnusedQdqRemoved)
     assert (removed.config, removed.removal.config, asked) == (ALL_INT8, changed, [ALL_INT8, changed])
-    accuracies = tuple(accuracy_measured(opened, config) for config in (ALL_INT8, changed))
+    accuracies = tuple(accuracy_measured(opened_worker, config) for config in (ALL_INT8, changed))
     assert removed.removal.accuracies == accuracies
     before, after = (accuracy.worst_errors.sqnr_db for accuracy in accuracies)
     assert after > before and f"~{before:.1f} to ~{after:.1f} dB" in removed.removal.summary
-    again, = of(opened.answer(rq.RemoveUnusedQdq(changed)), ev.UnusedQdqRemoved)
+    again, = of(opened_worker.answer(rq.RemoveUnusedQdq(changed)), ev.UnusedQdqRemoved)
     assert again.removal.config == changed and not again.removal.groups and again.removal.accuracies is None
 
 
 def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatch) -> None:
-    opened, asked = worker("odd"), standin_previews("odd")
+    opened_worker, asked = worker("odd"), standin_previews("odd")
     monkeypatch.setattr(qdq_removal, "preview_mismatch_reason", lambda workspace: "weakly typed")
-    assert of(opened.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0].cause == "weakly typed" and not asked
+    assert of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0].cause == "weakly typed" and not asked
     monkeypatch.setattr(qdq_removal, "preview_mismatch_reason", lambda workspace: "")
 
     def refused(self, config):
@@ -360,16 +362,16 @@ def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatc
 
     monkeypatch.setattr(qdq_removal.PreviewClient, "__init__",
                         lambda self, *more: setattr(self, "preview_config", lambda config: refused(self, config)))
-    failed = of(opened.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
+    failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert (failed.cause, failed.next_step) == ("no tactic: for conv1", "Do this.")
     monkeypatch.setattr(qdq_removal, "is_tensorrt_rtx_installed", lambda: False)
-    failed = of(opened.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
+    failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert failed.title == "TensorRT-RTX is not installed" and "pip install" in failed.next_step
 
 
-def goal_of(opened: DrivenWorker, gain_db: float, config=ALL_INT8, **more) -> rq.FindMixedPrecisionConfig:
+def goal_of(opened_worker: DrivenWorker, gain_db: float, config=ALL_INT8, **more) -> rq.FindMixedPrecisionConfig:
     """A search for a number of decibels more than a config has."""
-    target = accuracy_measured(opened, config).worst_errors.sqnr_db + gain_db
+    target = accuracy_measured(opened_worker, config).worst_errors.sqnr_db + gain_db
     return rq.FindMixedPrecisionConfig(ALL_INT8, (f"sqnr>={target:.3f}",), try_ranges=False, try_zero_cost=False,
                                        use_preview=True, **more)
 
@@ -378,19 +380,20 @@ def goal_of(opened: DrivenWorker, gain_db: float, config=ALL_INT8, **more) -> rq
 def test_a_search_takes_them_out_before_it_raises_anything(worker, standin_previews, recorded, name) -> None:
     standin_previews(name)
     _, _, changed = recorded(name)
-    opened = worker(name)
-    goal = goal_of(opened, 1.0, changed)
-    plain, ended = found(opened.answer(replace(goal, use_preview=False))), found(opened.answer(goal))
+    opened_worker = worker(name)
+    goal = goal_of(opened_worker, 1.0, changed)
+    plain, ended = found(opened_worker.answer(replace(goal, use_preview=False))), found(opened_worker.answer(goal))
     removal = ended.qdq_removals[0]
     assert removal.config == changed and not removal.rejection and ended.result.is_met and plain.result.is_met
-    assert ended.evaluations[0].target_result.accuracy == accuracy_measured(opened, changed) == removal.accuracies[1]
+    start = ended.evaluations[0].target_result.accuracy
+    assert start == accuracy_measured(opened_worker, changed) == removal.accuracies[1]
     assert len(ended.result.best_evaluation.raised_groups) <= len(plain.result.best_evaluation.raised_groups)
     for group in RECORDED[name][1]:
         if group not in ended.result.best_evaluation.raised_groups:
             assert ended.result.config.precision_moves[group].reason == PREVIEW_REASON
             assert ended.result.raise_reasons[group].startswith("INT8 ran in FP")
     assert removal.report_text in ended.remarks and "preview RTX 1.7, SM89" in removal.report_text
-    record = SearchStatus(goal, end_event=ended).make_search_record(opened.network)
+    record = SearchStatus(goal, end_event=ended).make_search_record(opened_worker.network)
     assert record["unused_qdq"][0] == removal.to_record() and removal.report_text in record["remarks"]
     assert not plain.qdq_removals and not plain.remarks
 
@@ -398,8 +401,8 @@ def test_a_search_takes_them_out_before_it_raises_anything(worker, standin_previ
 def test_what_is_taken_out_is_not_counted_as_raised(worker, standin_previews, recorded) -> None:
     standin_previews("odd")
     changed = recorded("odd")[2]
-    opened = worker("odd")
-    ended = found(opened.answer(goal_of(opened, -0.5, changed, max_raised=0)))
+    opened_worker = worker("odd")
+    ended = found(opened_worker.answer(goal_of(opened_worker, -0.5, changed, max_raised=0)))
     assert ended.result.config == changed and ended.result.is_met and not ended.result.best_evaluation.raised_groups
     assert "already meets" in ended.result.summary
 
@@ -407,11 +410,11 @@ def test_what_is_taken_out_is_not_counted_as_raised(worker, standin_previews, re
 @pytest.mark.parametrize("method", ["auto", "lower", "bisect"])
 def test_layers_that_a_search_must_not_change_keep_their_type(worker, standin_previews, recorded, method) -> None:
     standin_previews("odd")
-    opened = worker("odd")
-    kept = apply_keep_rules(opened.network, ALL_INT8, ["/stem/Conv=fp16"])
-    goal = replace(goal_of(opened, 0.5, method=method), config=kept, fixed_groups=(UP,))
-    ended = found(opened.answer(goal))
-    network = opened.network
+    opened_worker = worker("odd")
+    kept = apply_keep_rules(opened_worker.network, ALL_INT8, ["/stem/Conv=fp16"])
+    goal = replace(goal_of(opened_worker, 0.5, method=method), config=kept, fixed_groups=(UP,))
+    ended = found(opened_worker.answer(goal))
+    network = opened_worker.network
     assert ended.result.config.precision_of(network.get_group("/stem/Conv")) is FP16
     assert ended.result.config.precision_of(network.get_group(UP)) is INT8
     assert [one.group_name for one in ended.qdq_removals[0].groups] == [CELU]
@@ -421,14 +424,14 @@ def test_what_a_raise_exposes_is_taken_out_of_the_result(worker, standin_preview
     """After the first ConvTranspose is out, raising a Conv leaves another Conv without its INT8 kernel."""
     standin_previews("odd")
     changed = recorded("odd")[2]
-    opened = worker("odd")
-    goal = goal_of(opened, 1.0, changed)
-    plain = found(opened.answer(goal))
+    opened_worker = worker("odd")
+    goal = goal_of(opened_worker, 1.0, changed)
+    plain = found(opened_worker.answer(goal))
     raised = plain.result.best_evaluation.raised_groups
-    exposed = next(group.name for group in opened.network.groups
+    exposed = next(group.name for group in opened_worker.network.groups
                    if plain.result.config.precision_of(group) is INT8)
     asked = standin_previews("odd", (exposed,))
-    ended = found(opened.answer(goal))
+    ended = found(opened_worker.answer(goal))
     later = ended.qdq_removals[1]
     assert raised and [one.group_name for one in later.groups] == [exposed] and later.config in asked
     assert later.accuracies[0] == plain.result.best_evaluation.target_result.accuracy
@@ -441,8 +444,8 @@ def test_what_a_raise_exposes_is_taken_out_of_the_result(worker, standin_preview
 def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previews, recorded, monkeypatch) -> None:
     standin_previews("odd")
     changed = recorded("odd")[2]
-    opened = worker("odd")
-    goal = goal_of(opened, -0.5)
+    opened_worker = worker("odd")
+    goal = goal_of(opened_worker, -0.5)
     measure = WorkspaceEvaluator.measure_accuracy
 
     def worse_without(self, config):
@@ -454,8 +457,92 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
         return replace(accuracy, outputs=outputs)
 
     monkeypatch.setattr(WorkspaceEvaluator, "measure_accuracy", worse_without)
-    ended = found(opened.answer(goal))
+    ended = found(opened_worker.answer(goal))
     assert ended.result.config == ALL_INT8 and ended.result.is_met
     assert ended.qdq_removals[0].rejection == "because the error grows without them"
     assert "stay, because the error grows" in ended.remarks[0]
-    assert not SearchStatus(goal, end_event=ended).make_search_record(opened.network)["unused_qdq"][0]["removed"]
+    assert not SearchStatus(goal, end_event=ended).make_search_record(opened_worker.network)["unused_qdq"][0]["removed"]
+
+
+# -- the app -----------------------------------------------------------------------------------------------------------
+
+
+async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, quick, monkeypatch) -> None:
+    made: list[PrecisionConfig] = []
+    outline = local.outline()
+    unused = tuple(group.name for group in outline.groups if group.is_quantizable)[1:4]
+
+    def preview_of(config) -> Preview:
+        return engine(outline, config, unused, dict.fromkeys(unused[:2], 2))
+
+    class Client:
+        def __init__(self, *arguments) -> None:
+            pass
+
+        def preview_config(self, config):
+            made.append(config)
+            return preview_of(config)
+            yield
+
+    monkeypatch.setattr(qdq_removal, "PreviewClient", Client)
+    monkeypatch.setattr(qdq_removal, "is_tensorrt_rtx_installed", lambda: True)
+    async with opened(tmp_path, LARGE) as (app, main, pilot):
+        session = app.session
+        action = main.presenter.actions["remove_qdq"]
+        assert action.disabled_reason() == "there is no preview: --no-preview turns it off"
+        session.requests_previews = True
+        assert action.disabled_reason() == "the preview is being built"
+        before = session.config
+        session.apply_event(ev.EnginePreviewed(0, before, preview_of(before)))
+        assert action.disabled_reason() == ""
+        session.requests_previews = False
+        await answered(pilot, "semicolon")
+        kernels = len(outline.groups)
+        said = f"Took the Q/DQ of 3 layers out: {kernels + 4} to {kernels} kernels, 4 to 0 conversions, ~"
+        assert said in status(main) and "z undoes it" in status(main)
+        changed = session.config
+        assert {group: session.config.precision_moves[group] for group in unused} == dict.fromkeys(
+            unused, PrecisionMove(FP16, PREVIEW_REASON)) and made == [before, changed]
+        text = detail.precision_source_text(session, changed, outline.group_by_name[unused[0]])
+        assert text.startswith("FP16 by the preview") and "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text
+        assert any(line.startswith("Took the Q/DQ of 3 layers out") for line in session.log)
+        session.apply_event(ev.EnginePreviewed(0, changed, preview_of(changed)))
+        assert action.disabled_reason() == "no quantized layer runs in a float type (preview RTX 1.7, SM89)"
+        await answered(pilot, "semicolon")
+        assert "no quantized layer runs in a float type" in status(main) and session.config == changed
+        await answered(pilot, "z")
+        assert session.config == before and not session.history.can_undo
+
+
+async def test_a_config_that_changed_meanwhile_is_left_alone_and_fixed_layers_are_named(tmp_path, quick) -> None:
+    async with opened(tmp_path, LARGE) as (app, main, pilot):
+        session, outline = app.session, local.outline()
+        group = next(group for group in outline.groups if group.is_quantizable)
+        user_config = PrecisionConfig.from_precision(FP16).with_group_precision([group], INT8)
+        session.set_config(user_config)
+        await settle(pilot)
+        preview = engine(outline, user_config, (group.name,), {group.name: 2})
+        session.apply_event(ev.EnginePreviewed(0, user_config, preview))
+        assert main.presenter.actions["remove_qdq"].disabled_reason() == (
+            f"{group.name}: INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions; set to INT8 by you")
+        removal, _ = planned(outline, ALL_INT8, engine(outline, ALL_INT8, (group.name,), {group.name: 2}),
+                             lambda config: engine(outline, config))
+        for config, shown in ((ALL_INT8, "the config has changed, so its Q/DQ stay"),
+                              (user_config, "no Q/DQ can be taken out: the engine is worse without those of")):
+            event = ev.UnusedQdqRemoved(0, config, removal)
+            if config is user_config:
+                event = replace(event, removal=replace(removal, config=config, groups=(), kept_groups=removal.groups))
+            session.apply_event(event)
+            main.handle_session_event(event)
+            await settle(pilot)
+            assert shown in status(main) and session.config == user_config
+
+
+def test_the_detail_pane_says_it_and_how_to_act(recorded) -> None:
+    network, (before, _), _ = recorded("odd")
+    sentences = preview_texts.implementation_sentences(before, network.get_group(CELU), INT8, {})
+    assert sentences[0].startswith("preview RTX 1.7, SM89: ≠ FP32, requested INT8")
+    assert sentences[1] == ("INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion "
+                            "(key ; takes them out)")
+    sentences = preview_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
+    assert not any("Q/DQ" in sentence for sentence in sentences)

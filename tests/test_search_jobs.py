@@ -471,7 +471,7 @@ def without_preview(self, config):
 def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_builder, monkeypatch, latency_ms,
                                                                         max_builds, stays):
     """Within the builds that the confirmation leaves; without engines the preview decides."""
-    unused = "/layer1/conv1/Conv"
+    unused = "/layer2/conv1/Conv"
 
     def preview(self, config):
         groups = self._workspace.network.groups
