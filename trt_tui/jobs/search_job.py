@@ -339,7 +339,9 @@ class SearchJob:
         None if no Q/DQ can be taken out, no preview is possible here, or this removal was tried before. Groups whose
         Q/DQ had to stay are not tried again.
         """
-        rejected = {unused.group_name for removal in self.qdq_removals if removal.rejection for unused in removal.groups}
+        rejected = {unused.group_name
+                    for removal in self.qdq_removals if removal.rejection
+                    for unused in removal.groups}
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
