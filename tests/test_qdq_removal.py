@@ -70,9 +70,9 @@ def recorded(named_network):
     return read
 
 
-def planned(network, config, preview, answer, fixed=()) -> tuple[QdqRemoval, list[PrecisionConfig]]:
+def planned(network, config, preview, answer, fixed=None) -> tuple[QdqRemoval, list[PrecisionConfig]]:
     """The removal, and the configs that a preview was requested of; ``answer`` returns their previews."""
-    plan, tried = plan_qdq_removal(network, config, preview, fixed), []
+    plan, tried = plan_qdq_removal(network, config, preview, fixed or {}), []
     try:
         tried.append(next(plan))
         while True:
@@ -149,18 +149,19 @@ def test_what_a_rule_or_the_user_has_fixed_keeps_its_type(recorded) -> None:
     for group in network.groups:
         reason = "user" if group is first else "search:auto"
         by_user = by_user.with_group_precision([group], INT8, reason)
-    removal, tried = planned(network, by_user, before, lambda config: after, {second.name})
+    removal, tried = planned(network, by_user, before, lambda config: after,
+                             {second.name: "fixed for this search"})
     assert [one.group_name for one in removal.groups] == [third.name] and len(tried) == 1
     assert {one.group_name: one.fixed_reason for one in removal.kept_groups} == {
         first.name: "set to INT8 by you", second.name: "fixed for this search"}
     assert removal.config.precision_of(first) is removal.config.precision_of(second) is INT8
     found = {one.group_name: one.fixed_reason
-             for one in find_unused_quantization(network, by_user, before, {second.name})}
+             for one in find_unused_quantization(network, by_user, before, {second.name: "fixed for this search"})}
     assert found == {first.name: "set to INT8 by you", second.name: "fixed for this search", third.name: ""}
     kept = apply_keep_rules(network, ALL_INT8, [f"{first.name}=fp16"])
     assert first.name not in {one.group_name for one in find_unused_quantization(network, kept, before)}
     for fixed in (UPSAMPLERS, [group.name for group in network.groups]):
-        removal, tried = planned(network, ALL_INT8, before, lambda config: after, fixed)
+        removal, tried = planned(network, ALL_INT8, before, lambda config: after, dict.fromkeys(fixed, "fixed"))
         assert removal.config == ALL_INT8 and not removal.groups and not tried
         assert [one.group_name for one in removal.kept_groups] == [*UPSAMPLERS]
 

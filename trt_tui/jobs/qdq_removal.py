@@ -1,7 +1,7 @@
 """The job that takes the Q/DQ of layers out of a config if the previewed engine computes these layers in a float type.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trt_tui.core.engines.preview import Preview
@@ -40,7 +40,8 @@ def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobR
     preview = yield from client.preview_config(config)
     if preview.refusal is not None:
         raise InputError("the config has no preview", preview.refusal.description, preview.refusal.next_step)
-    removal = yield from remove_previewed_qdq(workspace.network, config, preview, client.preview_config)
+    removal = yield from remove_previewed_qdq(workspace.network, config, preview, client.preview_config,
+                                              request.fixed_reasons)
     if removal.groups:
         accuracies = []
         for measured_config in (config, removal.config):
@@ -56,16 +57,15 @@ def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobR
 
 def remove_previewed_qdq(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
                          preview_config: Callable[[PrecisionConfig], Steps[Preview | None]] | Callable[
-                             [PrecisionConfig], Steps[Preview]], fixed_groups: Collection[str] = ()
-                         ) -> Steps[QdqRemoval]:
+                             [PrecisionConfig], Steps[Preview]], fixed_reasons: Mapping[str, str]) -> Steps[QdqRemoval]:
     """Returns the removal of the unused Q/DQ of a config, with a preview of each config that it tries.
 
     Args:
         preview: The preview of the config.
         preview_config: The preview of another config; None if it has none.
-        fixed_groups: Names of groups that keep their precision.
+        fixed_reasons: The reasons why some groups keep their precision, by group name.
     """
-    plan = plan_qdq_removal(network, config, preview, fixed_groups)
+    plan = plan_qdq_removal(network, config, preview, fixed_reasons)
     try:
         tried_config = next(plan)
         while True:

@@ -1,7 +1,7 @@
 """The requests that the program sends to the background process. All requests are frozen and picklable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -488,10 +488,15 @@ class PreviewEngine(Request):
 @dataclass(frozen=True)
 class RemoveUnusedQdq(Request):
     """A request to take the Q/DQ of layers out of a config if the previewed engine computes these layers in a float
-    type. The answer is the event `UnusedQdqRemoved`."""
+    type. The answer is the event `UnusedQdqRemoved`.
+
+    Attributes:
+        fixed_reasons: The reasons why some groups keep their Q/DQ, by group name.
+    """
 
     job_kind = JobKind("trt_tui.jobs.qdq_removal.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
     config: PrecisionConfig
+    fixed_reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -339,14 +339,15 @@ class SearchJob:
         None if no Q/DQ can be taken out, no preview is possible here, or this removal was tried before. Groups whose
         Q/DQ had to stay are not tried again.
         """
-        rejected = {unused.group_name
-                    for removal in self.qdq_removals if removal.rejection
-                    for unused in removal.groups}
+        fixed_reasons = dict.fromkeys(self.request.fixed_groups, "fixed for this search") | {
+            unused.group_name: removal.rejection
+            for removal in self.qdq_removals if removal.rejection
+            for unused in removal.groups}
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
         removal = yield from remove_previewed_qdq(self.network, config, preview, self.evaluator.preview_config,
-                                                  rejected.union(self.request.fixed_groups))
+                                                  fixed_reasons)
         is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)
         return removal if removal.groups and not is_tried else None
 

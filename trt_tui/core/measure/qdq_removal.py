@@ -7,6 +7,7 @@ that the product would be as fast in a float type.
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
@@ -68,30 +69,41 @@ def find_unused_quantization_of_group(group: FusionGroup, requested_precision: P
 
 
 def find_unused_quantization(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                             fixed_groups: Collection[str] = ()) -> tuple[UnusedQuantization, ...]:
+                             fixed_reasons: Mapping[str, str] = MappingProxyType({})
+                             ) -> tuple[UnusedQuantization, ...]:
     """Returns the groups of a config whose quantization the previewed engine does not use, in network order.
 
     Args:
-        fixed_groups: Names of further groups that keep their precision.
+        fixed_reasons: The reasons why further groups keep their precision, by group name.
     """
     return tuple(
-        replace(unused, fixed_reason=_fixed_reason(group, config, unused.implemented, fixed_groups))
+        replace(unused, fixed_reason=_fixed_reason(group, config, unused.implemented, fixed_reasons))
         for group in network.groups
         if (unused := find_unused_quantization_of_group(group, config.precision_of(group),
                                                         preview.implementations.get(group.name))) is not None)
 
 
 def _fixed_reason(group: FusionGroup, config: PrecisionConfig, precision: Precision,
-                  fixed_groups: Collection[str]) -> str:
+                  fixed_reasons: Mapping[str, str]) -> str:
     """Returns the reason why a group keeps its precision; "" if it can have another one."""
     if group.name in config.groups_kept_by_rule:
         return config.get_moves(KeepMove)[group.name].row_note
-    if group.name in fixed_groups:
-        return "fixed for this search"
+    if group.name in fixed_reasons:
+        return fixed_reasons[group.name]
     move = config.precision_moves.get(group.name)
     if move is not None and move.reason == "user":
         return f"set to {group.precision_label(move.precision)} by you"
     return f"it cannot run in {precision.label} as requested" if precision not in group.allowed_precisions else ""
+
+
+def find_used_quantization(network: NetworkOutline, config: PrecisionConfig,
+                           implementations: Mapping[str, GroupImplementation]) -> dict[str, str]:
+    """Returns the groups that a built engine runs in their quantized type, each with a reason to keep its Q/DQ.
+
+    The engine counts more than a preview, which another builder makes.
+    """
+    return {group.name: f"runs in {group.precision_label(config.precision_of(group))} in the built engine"
+            for group in network.groups if _runs_in_quantized_type(group, config, implementations)}
 
 
 def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
@@ -187,7 +199,7 @@ QdqRemovalSteps = Generator[PrecisionConfig, Preview | None, QdqRemoval]
 
 
 def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                     fixed_groups: Collection[str] = ()) -> QdqRemovalSteps:
+                     fixed_reasons: Mapping[str, str] = MappingProxyType({})) -> QdqRemovalSteps:
     """Takes unused Q/DQ out of a config until its preview shows none that can go.
 
     All groups of a preview are tried at once. If the engine is worse without them, each half is tried, down to single
@@ -195,17 +207,17 @@ def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: 
 
     Args:
         preview: The preview of the config.
-        fixed_groups: Names of further groups that keep their precision.
+        fixed_reasons: The reasons why further groups keep their precision, by group name.
     """
     taken: dict[str, UnusedQuantization] = {}
     needed: set[str] = set()
     previews: dict[PrecisionConfig, Preview | None] = {}
     current_config, current_preview = config, preview
-    while batch := _list_removable_groups(network, current_config, current_preview, fixed_groups, needed):
+    while batch := _list_removable_groups(network, current_config, current_preview, fixed_reasons, needed):
         batches = [batch]
         while batches:
             still_unused = {unused.group_name for unused in _list_removable_groups(
-                network, current_config, current_preview, fixed_groups, needed)}
+                network, current_config, current_preview, fixed_reasons, needed)}
             batch = [unused for unused in batches.pop() if unused.group_name in still_unused]
             if not batch:
                 continue
@@ -223,14 +235,14 @@ def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: 
                 half = len(batch) // 2
                 batches += [batch[half:], batch[:half]]
     return QdqRemoval(current_config, tuple(taken[group.name] for group in network.groups if group.name in taken),
-                      find_unused_quantization(network, current_config, current_preview, fixed_groups),
+                      find_unused_quantization(network, current_config, current_preview, fixed_reasons),
                       preview.builder_text, (len(preview.kernels), len(current_preview.kernels)),
                       (preview.conversion_count, current_preview.conversion_count))
 
 
 def _list_removable_groups(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                           fixed_groups: Collection[str], needed: Collection[str]) -> list[UnusedQuantization]:
-    return [unused for unused in find_unused_quantization(network, config, preview, fixed_groups)
+                           fixed_reasons: Mapping[str, str], needed: Collection[str]) -> list[UnusedQuantization]:
+    return [unused for unused in find_unused_quantization(network, config, preview, fixed_reasons)
             if not unused.fixed_reason and unused.group_name not in needed]
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
-from trt_tui.core.measure.qdq_removal import find_unused_quantization
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
@@ -188,7 +187,7 @@ class QdqController(Controller):
         if preview is None or preview.refusal is not None:
             return preview_refusal_text(session) or ("the preview is being built" if session.can_preview_engines else
                                                      "there is no preview: --no-preview turns it off")
-        unused = find_unused_quantization(session.opened_network.outline, session.config, preview)
+        unused = session.find_unused_quantization(preview)
         if any(not item.fixed_reason for item in unused):
             return ""
         if unused:
