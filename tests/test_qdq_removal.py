@@ -24,6 +24,7 @@ from trt_tui.core.measure.qdq_removal import (
     PREVIEW_REASON,
     QdqRemoval,
     find_unused_quantization,
+    find_used_quantization,
     plan_qdq_removal,
 )
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
@@ -178,6 +179,17 @@ def test_only_types_that_quantize_both_operands_count_and_only_if_a_float_type_i
     assert config.precision_of(group) is precision or precision is INT4
     preview = Preview(implementations={group.name: GroupImplementation(implemented, False, ())})
     assert bool(find_unused_quantization(network, config, preview)) is found
+
+
+def test_a_built_engine_counts_more_than_a_preview(recorded) -> None:
+    """Of what the preview shows in FP16, the engine runs one in INT8."""
+    network, (before, _), _ = recorded("odd")
+    built = engine(network, ALL_INT8, (CELU,)).implementations
+    reasons = find_used_quantization(network, ALL_INT8, built)
+    assert UP in reasons and CELU not in reasons and reasons[UP] == "runs in INT8 in the built engine"
+    found = find_unused_quantization(network, ALL_INT8, before, reasons)
+    assert {one.group_name: one.fixed_reason for one in found} == {UP: reasons[UP], CELU: ""}
+    assert found[0].description.endswith("; runs in INT8 in the built engine")
 
 
 def test_a_product_in_int8_keeps_unfused_qdq(named_network) -> None:

@@ -146,6 +146,7 @@ class Search:
         self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
         self.evaluations: list[Evaluation] = []
+        self._current_trial: Trial | None = None
         self._evaluations_by_key: dict[TrialKey, Evaluation] = {}
         self._latencies: dict[tuple[frozenset[str], tuple[tuple[str, Precision], ...]], float] = {}
         for evaluation in earlier_evaluations:
