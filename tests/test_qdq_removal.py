@@ -4,6 +4,7 @@ The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of each co
 unused ones; where that is installed it must list the same today.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
+from trt_tui.session.session import Session
 from trt_tui.tui.state import detail, preview_texts
 
 FP32, FP16, INT8, FP8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4
@@ -559,3 +561,36 @@ def test_the_detail_pane_says_it_and_how_to_act(recorded) -> None:
                             "(key ; takes them out)")
     sentences = preview_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
     assert not any("Q/DQ" in sentence for sentence in sentences)
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rtx("1.7")
+def test_commands_name_the_layers_and_a_search_reports_what_it_took_out(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Session, "requests_previews", True)
+    model, data, out, report = (tmp_path / name for name in ("odd.onnx", "data.npz", "found.json", "found.md"))
+    onnx.save(networks.odd_kernels(), model)
+    np.savez(data, image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
+    said = {UP: "INT8 in the config, runs in FP16: its Q/DQ add rounding, but no kernel",
+            CELU: "INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion"}
+    code, text, _ = run("inspect", model, "--data", data, "--preview")
+    assert code == 1 and all(f"{group}: {one}" in text for group, one in said.items())
+    code, text, _ = run("compare", model, "--data", data, "--layers", "none", "--markdown", report)
+    assert code == 0 and all(f"  {group}: {one}" in text for group, one in said.items())
+    assert all(one in report.read_text("utf-8") for one in said.values())
+    code, text, _ = run("search", model, "--data", data, "--tolerance", "sqnr>=29", "-o", out, "--markdown", report)
+    saved = "Took the Q/DQ of 2 layers out: 15 to 14 kernels, 1 to 0 conversions, ~"
+    assert code == 0 and saved in text and saved in report.read_text("utf-8"), text
+    assert "the config without its unused Q/DQ meets it already: nothing to raise" in text
+    assert "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text and "preview" in text
+    record = json.loads(out.read_text("utf-8"))
+    removed, = record["evidence"]["search"]["unused_qdq"]
+    assert (removed["kernels"], removed["conversions"], removed["removed"]) == ([15, 14], [1, 0], True)
+    assert removed["simulated_sqnr_db"][0] < 29 <= removed["simulated_sqnr_db"][1]
+    assert {tuple(move["layers"])[0]: (move["precision"], move["reason"]) for move in record["moves"]
+            if move["kind"] == "precision"} == {UP: ("fp16", "preview"), CELU: ("fp32", "preview")}
+    code, text, _ = run("inspect", model, "--config", out, "--data", data, "--preview", "--json")
+    assert code == 0 and "unused_qdq" not in json.loads(text)
+    code, text, _ = run("search", model, "--data", data, "--tolerance", "sqnr>=29", "--no-preview", "-o", out)
+    assert code == 0 and "Q/DQ" not in text
