@@ -291,9 +291,9 @@ def test_a_removal_says_what_was_measured_and_nothing_else(recorded) -> None:
                                 f"{milliseconds_text(1.25)}")
     assert measured.to_record() | record == measured.to_record() and measured.to_record()["latency_ms"] == [1.5, 1.25]
     assert measured.to_record()["simulated_sqnr_db"] == [27.8, 30.5]
-    rejected = replace(measured, rejection="because the engine is slower")
+    rejected = replace(measured, rejection="because the engine would be slower")
     assert rejected.to_record()["removed"] is False and rejected.summary.startswith(
-        "The Q/DQ of 2 layers stay, because the engine is slower; without them 15 to 14 kernels")
+        "The Q/DQ of 2 layers stay, because the engine would be slower: without them 15 to 14 kernels")
 
 
 # -- the job and the search --------------------------------------------------------------------------------------------
@@ -456,6 +456,30 @@ def test_what_a_raise_exposes_is_taken_out_of_the_result(worker, standin_preview
     assert f"Q/DQ out of {exposed}" in ended.result.summary and len(ended.remarks) == 2
 
 
+def test_a_removal_that_a_check_rejects_is_not_made(worker, standin_previews, recorded, monkeypatch) -> None:
+    standin_previews("unet")
+    changed = recorded("unet")[2]
+    opened_worker = worker("unet")
+
+    def check(self, config):
+        return int(config == changed)
+        yield
+
+    monkeypatch.setattr(WorkspaceEvaluator, "run_check_command", check)
+    ended = found(opened_worker.answer(goal_of(opened_worker, -0.5, check_command="judge {model}")))
+    assert ended.result.config == ALL_INT8 and ended.result.is_met and len(ended.qdq_removals) == 1
+    assert ended.remarks[0].startswith("The Q/DQ of 1 layer stay, because the result would miss the tolerance:")
+
+
+def test_only_what_the_result_lacks_is_reported_as_taken_out(recorded) -> None:
+    network, (before, after), changed = recorded("odd")
+    removal, _ = planned(network, ALL_INT8, before, lambda config: after)
+    assert removal.find_quantized_groups(network, ALL_INT8) == (UP, CELU)
+    raised = changed.with_group_precision([network.get_group(UP)], FP32)
+    assert removal.find_quantized_groups(network, raised) == ()
+    assert removal.find_quantized_groups(network, changed.without_group_precision([network.get_group(CELU)])) == (CELU,)
+
+
 def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previews, recorded, monkeypatch) -> None:
     standin_previews("odd")
     changed = recorded("odd")[2]
@@ -474,8 +498,8 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
     monkeypatch.setattr(WorkspaceEvaluator, "measure_accuracy", worse_without)
     ended = found(opened_worker.answer(goal))
     assert ended.result.config == ALL_INT8 and ended.result.is_met
-    assert ended.qdq_removals[0].rejection == "because the error grows without them"
-    assert "stay, because the error grows" in ended.remarks[0]
+    assert ended.qdq_removals[0].rejection == "because the error would grow"
+    assert "stay, because the error would grow" in ended.remarks[0]
     assert not SearchStatus(goal, end_event=ended).make_search_record(opened_worker.network)["unused_qdq"][0]["removed"]
 
 

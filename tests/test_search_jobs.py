@@ -467,7 +467,7 @@ def without_preview(self, config):
 
 
 @pytest.mark.parametrize(("latency_ms", "max_builds", "stays"), [
-    (0.9, 3, ""), (1.0, 3, ""), (1.1, 3, "because the engine is slower"), (1.1, 2, "")])
+    (0.9, 3, ""), (1.0, 3, ""), (1.1, 3, "because the engine would be slower"), (1.1, 2, "")])
 def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_builder, monkeypatch, latency_ms,
                                                                         max_builds, stays):
     """Within the builds that the confirmation leaves; without engines the preview decides."""

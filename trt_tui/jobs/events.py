@@ -423,7 +423,7 @@ class SearchEnded(Event):
             taken into account; None without a result.
         exported: The exported file of the result; None if the simulated result does not meet the tolerances.
         has_other_samples: True if the values belong to other samples than those of the session.
-        qdq_removals: The removals of unused Q/DQ that the search has tried, in their order.
+        qdq_removals: The removals of unused Q/DQ, in their order: those in the result, and those that were rejected.
     """
 
     result: SearchResult

@@ -41,6 +41,8 @@ from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_te
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""
 
+_MISSES_TOLERANCE = "because the result would miss the tolerance"
+
 STEPS_WITHOUT_RANKING = ("start", "all raised")
 """The first steps of a search, which show if there is anything to find. They need no ranking of the groups."""
 
@@ -308,6 +310,7 @@ class SearchJob:
         needs_all_raised = self.request.max_latency is not None or self.request.method == "lower"
         builds_needed_later = 2 if needs_all_raised else 1
         removal = yield from self._judge_qdq_removal(removal, start, before, after, builds_needed_later)
+        self.qdq_removals.append(removal)
         if not removal.rejection:
             self.search_space = search_space
             self.costs = self.evaluator.count_candidate_macs(search_space)
@@ -322,7 +325,7 @@ class SearchJob:
         if removal is None:
             return
         precisions = {unused.group_name: unused.implemented for unused in removal.groups}
-        name = f"Q/DQ out of {name_list_text([*precisions])}"
+        name = f"Q/DQ out of {name_list_text([*precisions], 2)}"
         while self.search_space.qdq_removals.get(name, precisions) != precisions:
             name += " again"
         search_space = replace(self.search_space, qdq_removals={**self.search_space.qdq_removals, name: precisions})
@@ -332,6 +335,9 @@ class SearchJob:
             self.search_space = self.search.search_space = search_space
             self.search.propose_qdq_removal(name)
             self.search.record_target_result(after)
+            if self.search.result.config != removal.config:
+                removal = replace(removal, rejection=_MISSES_TOLERANCE)
+        self.qdq_removals.append(removal)
 
     def _plan_qdq_removal(self, config: PrecisionConfig) -> Steps[QdqRemoval | None]:
         """Returns the removal of the unused Q/DQ of a config as far as previews show it.
@@ -353,7 +359,7 @@ class SearchJob:
 
     def _judge_qdq_removal(self, removal: QdqRemoval, config: PrecisionConfig, before: TargetResult,
                            after: TargetResult, builds_needed_later: int) -> Steps[QdqRemoval]:
-        """Returns a removal with its accuracies and latencies, and with the reason if it is rejected. Reports it.
+        """Returns a removal with its accuracies and latencies, and with the reason if it is rejected.
 
         It is rejected if the error grows, or if an engine is slower without the Q/DQ.
 
@@ -364,13 +370,11 @@ class SearchJob:
         """
         if before.accuracy is not None and after.accuracy is not None:
             removal = replace(removal, accuracies=(before.accuracy, after.accuracy))
-        if before.passes and not after.passes or after.comparable_loss > before.comparable_loss:
-            removal = replace(removal, rejection="because the error grows without them")
-        else:
-            removal = yield from self._compare_engine_latencies(removal, config, builds_needed_later)
-        self.qdq_removals.append(removal)
-        self.remarks.append(removal.report_text)
-        return removal
+        if after.comparable_loss > before.comparable_loss:
+            return replace(removal, rejection="because the error would grow")
+        if before.passes and not after.passes:
+            return replace(removal, rejection=_MISSES_TOLERANCE)
+        return (yield from self._compare_engine_latencies(removal, config, builds_needed_later))
 
     def _compare_engine_latencies(self, removal: QdqRemoval, config: PrecisionConfig,
                                   builds_needed_later: int) -> Steps[QdqRemoval]:
@@ -397,7 +401,7 @@ class SearchJob:
                         replace(removal, rejection="because no engine can be built as requested without them"))
             latencies.append(engine.latency_ms[0])
         removal = replace(removal, latencies_ms=(latencies[0], latencies[1]))
-        return removal if latencies[1] <= latencies[0] else replace(removal, rejection="because the engine is slower")
+        return removal if latencies[1] <= latencies[0] else replace(removal, rejection="because the engine would be slower")
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -599,8 +603,10 @@ class SearchJob:
         """
         tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         result = self.search.result
+        removals = [removal for removal in self.qdq_removals
+                    if removal.rejection or not removal.find_quantized_groups(self.network, result.config)]
         qdq_reasons = {
-            name: reason for removal in self.qdq_removals if not removal.rejection
+            name: reason for removal in removals if not removal.rejection
             for name, reason in removal.move_reasons.items()
             if name in result.config.precision_moves and result.config.precision_moves[name].reason == PREVIEW_REASON
         }
@@ -618,10 +624,10 @@ class SearchJob:
                               and measured is not accuracy_with_interval else judge_accuracy(self.targets, accuracy))
         return ev.SearchEnded(job_number, result, self.search.method_text, tuple(self.search.evaluations),
                               len(self.search_space.candidates), bool(self.sensitivities), self.confirmed,
-                              tuple(self.remarks),
+                              (*(removal.report_text for removal in removals), *self.remarks),
                               was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
                               self._pareto_configs(), target_outcome, self.exported_result,
-                              qdq_removals=tuple(self.qdq_removals))
+                              qdq_removals=tuple(removals))
 
     def _add_export_caveat(self, accuracy: Accuracy) -> Accuracy:
         """Returns an accuracy with a caveat if the exported file was not executed, or misses the target."""

@@ -152,7 +152,7 @@ class QdqRemoval:
     def summary(self) -> str:
         """The savings: "Took the Q/DQ of 5 layers out: 31 to 26 kernels, 9 to 3 conversions"."""
         count_text = counted_noun_text(len(self.groups), "layer")
-        text = (f"The Q/DQ of {count_text} stay, {self.rejection}; without them"
+        text = (f"The Q/DQ of {count_text} stay, {self.rejection}: without them"
                 if self.rejection else f"Took the Q/DQ of {count_text} out:")
         parts = [f"{self.kernels[0]} to {self.kernels[1]} kernels",
                  f"{self.conversions[0]} to {self.conversions[1]} conversions"]
@@ -169,6 +169,12 @@ class QdqRemoval:
         """The reasons for the precision moves that take the Q/DQ out, by group name, in network order."""
         return {unused.group_name: f"{unused.requested_type.label} ran in {unused.implemented.label} "
                                    f"(preview {self.builder_text})" for unused in self.groups}
+
+    def find_quantized_groups(self, network: NetworkOutline, config: PrecisionConfig) -> tuple[str, ...]:
+        """Finds the names of the groups that are quantized in a config although this removal took their Q/DQ out."""
+        return tuple(unused.group_name for unused in self.groups
+                     if network.get_group(unused.group_name).resolve_file_precision(
+                         config.precision_of(network.get_group(unused.group_name))) in QUANTIZED_TYPES)
 
     @property
     def report_text(self) -> str:
