@@ -400,8 +400,9 @@ class SearchJob:
                 return (removal if engine_config is config or engine.is_built_as_requested else
                         replace(removal, rejection="because no engine can be built as requested without them"))
             latencies.append(engine.latency_ms[0])
-        removal = replace(removal, latencies_ms=(latencies[0], latencies[1]))
-        return removal if latencies[1] <= latencies[0] else replace(removal, rejection="because the engine would be slower")
+        is_slower = latencies[1] > latencies[0]
+        return replace(removal, latencies_ms=(latencies[0], latencies[1]),
+                       rejection="because the engine would be slower" if is_slower else "")
 
     # -- engines ------------------------------------------------------------------------------------------------
 
