@@ -16,7 +16,7 @@ from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.fallback_ladder import BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.preview import Kernel, Preview
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.bootstrap import METRIC_RESAMPLE_COUNT
@@ -39,6 +39,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.core.search import ReductionStep, SearchOutcome, SearchSpace
+from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import build, scheduler, search_evaluator
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -460,6 +461,71 @@ def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder
     assert ended.result.best_evaluation.raised_groups == alone.result.best_evaluation.raised_groups
 
 
+def without_preview(self, config):
+    return None
+    yield
+
+
+@pytest.mark.parametrize(("latency_ms", "max_builds", "stays"), [
+    (0.9, 3, ""), (1.0, 3, ""), (1.1, 3, "because the engine would be slower"), (1.1, 2, "")])
+def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_builder, monkeypatch, latency_ms,
+                                                                        max_builds, stays):
+    """Within the builds that the confirmation leaves; without engines the preview decides."""
+    unused = "/layer2/conv1/Conv"
+
+    def preview(self, config):
+        groups = self._workspace.network.groups
+        in_int8 = config.precision_of(self._workspace.network.get_group(unused)) is Precision.INT8
+        made = {group.name: GroupImplementation(Precision.FP16 if group.name == unused and in_int8 else
+                                                config.precision_of(group), False, ()) for group in groups}
+        kernels = tuple(Kernel("kgen", (), (), (str(index),)) for index in range(len(groups) + in_int8))
+        return Preview("1.7.1", (8, 9), implementations=made, kernels=kernels, conversion_count=int(in_int8),
+                       ineffective_groups=(), mha_breakers=())
+        yield
+
+    for name in ("preview_config", "preview_engine"):
+        monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, name, preview)
+    worker = with_builder(0.0, lambda config: 1.0 if config.precision_of(worker.network.get_group(
+        unused)) is Precision.INT8 else latency_ms)
+    changed = INT8.with_group_precision([worker.network.get_group(unused)], Precision.FP16)
+    ended = found(worker.answer(replace(GOAL, use_preview=True, max_builds=max_builds, try_zero_cost=False)))
+    removal = ended.qdq_removals[0]
+    assert removal.config == changed and removal.rejection == stays and len(worker.built) <= max_builds
+    assert (removal.kernels, removal.conversions) == ((9, 8), (1, 0))
+    assert removal.latencies_ms == ((1.0, latency_ms) if max_builds == 3 else None)
+    assert (worker.built[:2] == [INT8, changed]) is (max_builds == 3)
+    assert ended.result.is_met and ended.confirmed is True and worker.built[-1] == ended.result.config
+    assert unused not in ended.result.best_evaluation.raised_groups
+    result_precision = ended.result.config.precision_of(worker.network.get_group(unused))
+    assert result_precision is (Precision.INT8 if stays else Precision.FP16)
+    times = f"{milliseconds_text(1.0)} to {milliseconds_text(latency_ms)}"
+    assert (times in ended.remarks[0]) is ("times of engines" in ended.remarks[0]) is (max_builds == 3)
+
+
+def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_builder, monkeypatch):
+    worker = with_builder(0.0)
+    unused = worker.network.groups[2].name
+
+    def preview(self, config):
+        made = {unused: GroupImplementation(Precision.FP16, False, ())}
+        return Preview("1.7.1", (8, 9), implementations=made, ineffective_groups=(), mha_breakers=())
+        yield
+
+    for name in ("preview_config", "preview_engine"):
+        monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, name, preview)
+    start = build.start_build
+
+    def failing(workspace, ranges, config, *more):
+        if config.precision_of(worker.network.get_group(unused)) is not Precision.INT8:
+            raise BuildError("TensorRT could not build the engine", "no tactic", "")
+        return (yield from start(workspace, ranges, config, *more))
+
+    monkeypatch.setattr(build, "start_build", failing)
+    ended = found(worker.answer(replace(GOAL, use_preview=True, tolerances=("sqnr>=10",))))
+    assert ended.result.config == INT8 and "no engine can be built without them" in ended.qdq_removals[0].rejection
+    assert ended.confirmed is True and worker.built == [INT8]
+
+
 @pytest.mark.parametrize(("tolerance", "idle_place"), [
     ("sqnr>=40", None), ("sqnr>=40", -1), ("sqnr>=37", 0)])
 def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened, monkeypatch, tolerance, idle_place):
@@ -477,6 +543,7 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
     goal = replace(GOAL, tolerances=(tolerance,), try_zero_cost=False, try_ranges=False)
     plain = found(opened().answer(goal))
     monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "preview_engine", preview)
+    monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "preview_config", without_preview)
     ended = found(opened().answer(replace(goal, use_preview=True)))
     assert asked[0] == plain.result.config and plain.result.is_met and ended.result.is_met
     if idle_place is None:

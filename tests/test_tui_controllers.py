@@ -61,8 +61,8 @@ FILES = {
     "a key and keys": ('{"build": "f4", "help": ["h", "?"], "left": "left"}',
                        {"build": ("f4",), "help": ("h", "question_mark"), "left": ("left",)}, []),
     "two swap": ('{"build": "g",\n "target": "b"}', {"build": ("g",), "target": ("b",)}, []),
-    "tabs, comments and names as they are shown": ('{\t"redo": ";", # mine\n\t"first": "ctrl+home", "mark": "@"}', {
-        "redo": ("semicolon",), "first": ("ctrl+home",), "mark": ("at",)}, []),
+    "tabs, comments and names as they are shown": ('{\t"redo": "`", # mine\n\t"first": "ctrl+home", "mark": "@"}', {
+        "redo": ("grave_accent",), "first": ("ctrl+home",), "mark": ("at",)}, []),
     "a clash with a default": ('{"undo": "f4",\n\n"build": ["f7", "g"]}', {"undo": ("f4",)},
                                ["line 3: g is the key of target; build keeps b"]),
     "a clash of two": ('{"undo": "f4",\n"redo": "f4"}', {"undo": ("f4",)},

@@ -33,6 +33,22 @@ def attention_block(seed: int = 0) -> onnx.ModelProto:
     return b.model([floats("x", 2, 16, 64)], [floats("y", 2, 16, 64)], name="attention_block")
 
 
+def upsampler(seed: int = 0) -> onnx.ModelProto:
+    """A generator of images: a Conv, three ConvTransposes that double the size, a Conv and a Tanh; opset 17.
+
+    Input ``latent`` float32 (1, 8, 4, 4), output ``image`` float32 (1, 3, 32, 32).
+    """
+    b = Builder(seed)
+    x = b.node("Relu", [b.conv("latent", (8, 16), "/stem", bias=True)], "/stem")
+    for index, (inputs, outputs) in enumerate(((16, 32), (32, 16), (16, 8))):
+        kernel = b.kernel(f"up.{index}.weight", (inputs, outputs, 4, 4), inputs * 4)
+        x = b.node("ConvTranspose", [x, kernel, b.vector(f"up.{index}.bias", outputs)], f"/up.{index}",
+                   kernel_shape=[4, 4], strides=[2, 2], pads=[1, 1, 1, 1])
+        x = b.node("Relu", [x], f"/up.{index}")
+    b.node("Tanh", [b.conv(x, (8, 3), "/to_image", bias=True)], "/to_image", output="image")
+    return b.model([floats("latent", 1, 8, 4, 4)], [floats("image", 1, 3, 32, 32)], name="upsampler")
+
+
 def odd_kernels(seed: int = 0) -> onnx.ModelProto:
     """A residual block, a depthwise Conv, a ConvTranspose, one with a Celu behind it, a 1×1 Conv; opset 17.
 

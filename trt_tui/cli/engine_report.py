@@ -57,8 +57,10 @@ def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
         if preview.refusal is not None:
             lines.append(f"{title}: no preview of its engine: {preview.refusal.description}")
             continue
-        lines.append(f"{title}: "
-                     f"{preview_text(preview_record(session.opened_network.outline, configs[run], preview))}")
+        record = preview_record(session.opened_network.outline, configs[run], preview)
+        lines.append(f"{title}: {preview_text(record)}")
+        lines += builder_warning_lines({name: (text,) for name, text in record.get("unused_qdq", {}).items()},
+                                       "layer")
         lines += builder_warning_lines(preview.builder_warnings)
     return lines and ["", *lines]
 

@@ -90,9 +90,11 @@ def search_headline(session: Session) -> str:
     description = result.summary
     if result.outcome is SearchOutcome.NOTHING_TO_DO:
         start = result.config
-        name = "the file" if start.uses_only_file_precisions else "the config" if start.moves else start.quantized.label
+        lost_qdq = any(not removal.rejection for removal in _get_end_event(session).qdq_removals)
+        name = "the config without its unused Q/DQ" if lost_qdq else \
+            "the file" if start.uses_only_file_precisions else "the config" if start.moves else start.quantized.label
         description = (
-            f"{name} meets it already: nothing to do "
+            f"{name} meets it already: nothing to {'raise' if lost_qdq else 'do'} "
             f"({formatting.mark_figures_as_simulated(_get_best_evaluation(session).target_result.value_text)})"
         )
     tolerances = " and ".join((*request.tolerances,

@@ -97,6 +97,17 @@ def is_tensorrt_rtx_installed() -> bool:
     return importlib.util.find_spec("tensorrt_rtx") is not None
 
 
+def preview_mismatch_reason(workspace: Workspace) -> str:
+    """Returns the reason why previews do not hold for the builder of a workspace; "" if they do.
+
+    Weakly typed releases fuse layers differently from TensorRT-RTX, which is strongly typed.
+    """
+    builder = workspace.builder
+    if builder is None or builder.capabilities.strongly_typed and not workspace.plan.weakly_typed:
+        return ""
+    return "weakly typed builds fuse layers differently from TensorRT-RTX, which makes the previews"
+
+
 def set_preview_process_paused(is_paused: bool) -> None:
     """Pauses the preview process, or continues the process. It is paused while the user waits for another job."""
     _CONNECTION.set_paused(is_paused)
@@ -180,6 +191,8 @@ class PreviewClient:
         if cached is not None:
             return cached
         request = self._make_preview_request(config)
+        while not _CONNECTION.is_free():  # a second request would replace the first, which then has no answer
+            yield Wait(_CONNECTION.is_free, blocked_urgencies=blocked_urgencies)
         try:
             _CONNECTION.send_request(request, self._reporter.wake, self._niceness)
             yield Wait(lambda: _CONNECTION.is_request_done(request.number), blocked_urgencies=blocked_urgencies)
@@ -329,6 +342,7 @@ class _PreviewConnection:
     def __init__(self) -> None:
         self._process: _PreviewProcess | None = None
         self._last_number = 0
+        self._pending_number = 0
         self._is_paused = False
 
     @property
@@ -340,8 +354,13 @@ class _PreviewConnection:
         self._last_number += 1
         return self._last_number
 
+    def is_free(self) -> bool:
+        """Returns True if no job waits for an answer."""
+        return self._pending_number == 0
+
     def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> None:
         """Sends a request, which replaces the previous request."""
+        self._pending_number = request.number
         if self._process is None or not self.is_running:
             self._process = _PreviewProcess(wake, niceness)
             self.set_paused(self._is_paused)
@@ -369,7 +388,9 @@ class _PreviewConnection:
                                               "The log contains its output."))
 
     def cancel_request(self, request_number: int) -> None:
-        """Cancels a request that no job waits for any more; no effect if it is already answered."""
+        """Cancels a request that no job waits for any more. An answered request only frees the connection."""
+        if self._pending_number == request_number:
+            self._pending_number = 0
         if self._process is not None and self.is_running and request_number not in self._process.answers:
             self._process.outgoing.put(PreviewCancellation(request_number))
         if self._process is not None:

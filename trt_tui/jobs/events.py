@@ -17,6 +17,7 @@ from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
 from trt_tui.core.measure.judged_outputs import JudgedOutput
+from trt_tui.core.measure.qdq_removal import QdqRemoval
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -422,6 +423,7 @@ class SearchEnded(Event):
             taken into account; None without a result.
         exported: The exported file of the result; None if the simulated result does not meet the tolerances.
         has_other_samples: True if the values belong to other samples than those of the session.
+        qdq_removals: The removals of unused Q/DQ, in their order: those in the result, and those that were rejected.
     """
 
     result: SearchResult
@@ -438,6 +440,7 @@ class SearchEnded(Event):
     target_outcome: TargetOutcome | None = None
     exported: ExportedResult | None = None
     has_other_samples: bool = False
+    qdq_removals: tuple[QdqRemoval, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -575,6 +578,19 @@ class EnginePreviewed(ResultEvent):
 
     config: PrecisionConfig
     preview: Preview
+
+
+@dataclass(frozen=True)
+class UnusedQdqRemoved(Event):
+    """The event with the config without unused Q/DQ.
+
+    Attributes:
+        config: The config of the request.
+        removal: The changed config with its savings. It has no groups if no Q/DQ can be taken out.
+    """
+
+    config: PrecisionConfig
+    removal: QdqRemoval
 
 
 @dataclass(frozen=True)

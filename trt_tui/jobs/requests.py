@@ -1,7 +1,7 @@
 """The requests that the program sends to the background process. All requests are frozen and picklable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -485,6 +485,20 @@ class PreviewEngine(Request):
 
 
 @dataclass(frozen=True)
+class RemoveUnusedQdq(Request):
+    """A request to take the Q/DQ of layers out of a config if the previewed engine computes these layers in a float
+    type. The answer is the event `UnusedQdqRemoved`.
+
+    Attributes:
+        fixed_reasons: The reasons why some groups keep their Q/DQ, by group name.
+    """
+
+    job_kind = JobKind("trt_tui.jobs.qdq_removal.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
+    config: PrecisionConfig
+    fixed_reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class WriteTextFile(Request):
     """A request to write a text file. The answer is the event `ConfigExported`."""
 
@@ -517,7 +531,8 @@ class FindMixedPrecisionConfig(Request):
         intermediate_precisions: The precisions below ``higher_precision`` that raised groups may have if they suffice,
             lowest first.
         fixed_groups: The groups that keep their precision in ``config``.
-        use_preview: True to preview the result, and to undo raises that do not change the engine.
+        use_preview: True to preview start and result, to take out Q/DQ that the engine does not use, and to undo raises
+            that do not change the engine.
         sample: The sample on whose batch alone accuracy is measured: its index, "worst" for the worst sample of
             ``config``, or "" for all samples.
         hold_out: True to measure the result on every third batch, and to choose on the others, if there are enough

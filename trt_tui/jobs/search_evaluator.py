@@ -49,7 +49,7 @@ from trt_tui.jobs.check_command import (
 )
 from trt_tui.jobs.check_rules import CheckResult
 from trt_tui.jobs.comparison import send_group_errors
-from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed
+from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
 from trt_tui.jobs.ranges import measure_ranges_by_method
@@ -336,19 +336,24 @@ class WorkspaceEvaluator:
         yield from send_group_errors(workspace, store, reporter, {"config": config}, Urgency.SEARCH)
         return store.load_result(workspace, "layers", config, dict[str, GroupErrors]) or {}
 
+    def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Implements `trt_tui.jobs.search_job.SearchEvaluator.preview_config`.
+
+        Weakly typed releases have no preview.
+        """
+        if not is_tensorrt_rtx_installed() or preview_mismatch_reason(self._workspace):
+            return None
+        preview = yield from self._make_preview_client().preview_config(config)
+        return preview if preview.refusal is None else None
+
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """Returns the preview of a config; None if there is none, or for weakly typed releases, which fuse layers
-        differently."""
-        workspace, builder = self._workspace, self._workspace.builder
-        if not is_tensorrt_rtx_installed() or builder is not None and (workspace.plan.weakly_typed
-                                                                       or not builder.capabilities.strongly_typed):
-            return None
-        preview_client = PreviewClient(workspace, self._store, self._report, workspace.ranges)
-        preview = yield from preview_client.preview_config(config)
-        if preview.refusal is not None:
-            return None
-        return preview if preview.ineffective_groups is not None else (yield from preview_client.add_move_effects(
-            config, preview))
+        preview = yield from self.preview_config(config)
+        if preview is None or preview.ineffective_groups is not None:
+            return preview
+        return (yield from self._make_preview_client().add_move_effects(config, preview))
+
+    def _make_preview_client(self) -> PreviewClient:
+        return PreviewClient(self._workspace, self._store, self._report, self._workspace.ranges)
 
     def measure_sensitivities(self, config: PrecisionConfig,
                               group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:

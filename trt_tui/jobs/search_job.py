@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.qdq_removal import PREVIEW_REASON, QdqRemoval
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedResult, ExportedRun
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
@@ -34,12 +35,15 @@ from trt_tui.formatting import milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.check_rules import CheckResult
+from trt_tui.jobs.qdq_removal import remove_previewed_qdq
 from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
 
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""
+
+_MISSES_TOLERANCE = "because the result would miss the tolerance"
 
 STEPS_WITHOUT_RANKING = ("start", "all raised")
 """The first steps of a search, which show if there is anything to find. They need no ranking of the groups."""
@@ -96,6 +100,9 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
     def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
         """Executes the exported file of a config on the samples of the search. Returns the result."""
 
+    def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns the preview of a config; None if no preview is possible here."""
+
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
 
@@ -148,6 +155,7 @@ class SearchJob:
         self._export_rounds = 0
         self.remarks = prediction.basis_texts() if prediction else []
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
+        self.qdq_removals: list[QdqRemoval] = []
         # An impossible search is refused before any measurement.
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:
@@ -167,6 +175,7 @@ class SearchJob:
 
     def run_search_steps(self) -> Steps[None]:
         """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
+        yield from self._remove_unused_qdq_of_start()
         if self.request.max_latency is not None:
             yield from self._prepare_latency_estimates()
         if self.request.method == "lower" and self.prediction is None:
@@ -180,8 +189,10 @@ class SearchJob:
                 if self.search.current_trial is not None:
                     yield from self._rank_groups_by_sensitivity()
             yield from self._evaluate_proposed_configs()
-            is_going_on = (yield from self._withdraw_ineffective_raises()) or (
-                yield from self._check_exported_file()) or (yield from self._confirm_with_engine())
+            is_going_on = yield from self._withdraw_ineffective_raises()
+            if not is_going_on:
+                yield from self._remove_unused_qdq_of_result()
+                is_going_on = (yield from self._check_exported_file()) or (yield from self._confirm_with_engine())
 
     @property
     def _needs_group_ranking(self) -> bool:
@@ -198,16 +209,18 @@ class SearchJob:
             self.evaluator.report_progress(self)
             yield from self.evaluator.measure_accuracies_in_parallel(
                 partial(predict_next_configs, self.search, step_names=step_names))
-            accuracy = yield from self.evaluator.measure_accuracy(config)
-            target_result = self._check_targets(accuracy)
-            if self.evaluator.has_check:
-                check_result = yield from self.evaluator.run_check_command(config, target_result)
-                self._check_results[config] = check_result
-                check_text = f"{target_result.value_text}, {check_result.text}" if self.targets else check_result.text
-                target_result = replace(
-                    target_result, passes=target_result.passes and check_result.passes, value_text=check_text,
-                    measured_outcome=_combine_with_check(target_result.target_outcome, check_result))
-            self.search.record_target_result(target_result)
+            self.search.record_target_result((yield from self._judge_config(config)))
+
+    def _judge_config(self, config: PrecisionConfig) -> Steps[TargetResult]:
+        """Returns the result of a config against the tolerances and the user's check command."""
+        target_result = self._check_targets((yield from self.evaluator.measure_accuracy(config)))
+        if not self.evaluator.has_check:
+            return target_result
+        check_result = yield from self.evaluator.run_check_command(config, target_result)
+        self._check_results[config] = check_result
+        check_text = f"{target_result.value_text}, {check_result.text}" if self.targets else check_result.text
+        return replace(target_result, passes=target_result.passes and check_result.passes, value_text=check_text,
+                       measured_outcome=_combine_with_check(target_result.target_outcome, check_result))
 
     def _check_targets(self, accuracy: Accuracy) -> TargetResult:
         if self.targets:
@@ -292,6 +305,120 @@ class SearchJob:
             f"where {expected_text} was simulated; went on with a margin of {margins_text}")
         self.search.require_score_margins(margins)
         return True
+
+    # -- unused Q/DQ ----------------------------------------------------------------------------------------------
+
+    def _remove_unused_qdq_of_start(self) -> Steps[None]:
+        """Takes unused Q/DQ out of the start config before anything is raised.
+
+        Without them the error is smaller at no cost, so that fewer groups need a higher precision.
+        """
+        start = self.search_space.start_config
+        removal = yield from self._plan_qdq_removal(start)
+        if removal is None:
+            return
+        names = frozenset(unused.group_name for unused in removal.groups)
+        try:
+            search_space = replace(self.search_space, start_config=removal.config, unquantized_groups=names)
+        except InputError:  # no other group can be raised
+            return
+        before, after = (yield from self._judge_config(start)), (yield from self._judge_config(removal.config))
+        needs_all_raised = self.request.max_latency is not None or self.request.method == "lower"
+        builds_needed_later = 2 if needs_all_raised else 1
+        removal = yield from self._judge_qdq_removal(removal, start, before, after, builds_needed_later)
+        self.qdq_removals.append(removal)
+        if not removal.rejection:
+            self.search_space = search_space
+            self.costs = self.evaluator.count_candidate_macs(search_space)
+            self.search = self._make_search(estimate_latency=self.search.estimate_latency)
+
+    def _remove_unused_qdq_of_result(self) -> Steps[None]:
+        """Takes Q/DQ out of the result that are unused only because groups were raised."""
+        result, best = self.search.result, self.search.best_evaluation
+        if not result.is_met or best is None or result.config == self.search_space.start_config:
+            return
+        removal = yield from self._plan_qdq_removal(result.config)
+        if removal is None:
+            return
+        precisions = {unused.group_name: unused.implemented for unused in removal.groups}
+        name = f"Q/DQ out of {name_list_text([*precisions], 2)}"
+        while self.search_space.qdq_removals.get(name, precisions) != precisions:
+            name += " again"
+        search_space = replace(self.search_space, qdq_removals={**self.search_space.qdq_removals, name: precisions})
+        after = yield from self._judge_config(removal.config)
+        removal = yield from self._judge_qdq_removal(removal, result.config, best.target_result, after, 0)
+        if not removal.rejection:
+            self.search_space = self.search.search_space = search_space
+            self.search.propose_qdq_removal(name)
+            self.search.record_target_result(after)
+            if self.search.result.config != removal.config:
+                removal = replace(removal, rejection=_MISSES_TOLERANCE)
+        self.qdq_removals.append(removal)
+
+    def _plan_qdq_removal(self, config: PrecisionConfig) -> Steps[QdqRemoval | None]:
+        """Returns the removal of the unused Q/DQ of a config as far as previews show it.
+
+        None if no Q/DQ can be taken out, no preview is possible here, or this removal was tried before. Groups whose
+        Q/DQ had to stay are not tried again.
+        """
+        fixed_reasons = dict.fromkeys(self.request.fixed_groups, "fixed for this search") | {
+            unused.group_name: removal.rejection
+            for removal in self.qdq_removals if removal.rejection
+            for unused in removal.groups}
+        preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
+        if preview is None:
+            return None
+        removal = yield from remove_previewed_qdq(self.network, config, preview, self.evaluator.preview_config,
+                                                  fixed_reasons)
+        is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)
+        return removal if removal.groups and not is_tried else None
+
+    def _judge_qdq_removal(self, removal: QdqRemoval, config: PrecisionConfig, before: TargetResult,
+                           after: TargetResult, builds_needed_later: int) -> Steps[QdqRemoval]:
+        """Returns a removal with its accuracies and latencies, and with the reason if it is rejected.
+
+        It is rejected if the error grows, or if an engine is slower without the Q/DQ.
+
+        Args:
+            config: The config with the Q/DQ.
+            before: The result of this config; ``after`` is the result without the Q/DQ.
+            builds_needed_later: Number of builds that stay for the rest of the search.
+        """
+        if before.accuracy is not None and after.accuracy is not None:
+            removal = replace(removal, accuracies=(before.accuracy, after.accuracy))
+        if after.comparable_loss > before.comparable_loss:
+            return replace(removal, rejection="because the error would grow")
+        if before.passes and not after.passes:
+            return replace(removal, rejection=_MISSES_TOLERANCE)
+        return (yield from self._compare_engine_latencies(removal, config, builds_needed_later))
+
+    def _compare_engine_latencies(self, removal: QdqRemoval, config: PrecisionConfig,
+                                  builds_needed_later: int) -> Steps[QdqRemoval]:
+        """Returns a removal with the latencies of the engines before and after, if both can be built.
+
+        Without them the previews alone decide.
+        """
+        configs = (config, removal.config)
+        new_build_count = sum(not self.search_builds.has_requested_engine(item) for item in configs)
+        if not self.evaluator.can_build or (self.search_builds.build_count + new_build_count + builds_needed_later
+                                            > self.request.max_builds):
+            return removal
+        latencies = []
+        for engine_config in configs:
+            try:
+                engine = yield from self.search_builds.get_engine(engine_config)
+            except CancelledError:
+                raise
+            except TrtTuiError as error:
+                return (removal if engine_config is config else
+                        replace(removal, rejection=f"because no engine can be built without them ({error.title})"))
+            if engine.latency_ms is None or not engine.is_built_as_requested:
+                return (removal if engine_config is config or engine.is_built_as_requested else
+                        replace(removal, rejection="because no engine can be built as requested without them"))
+            latencies.append(engine.latency_ms[0])
+        is_slower = latencies[1] > latencies[0]
+        return replace(removal, latencies_ms=(latencies[0], latencies[1]),
+                       rejection="because the engine would be slower" if is_slower else "")
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -493,6 +620,14 @@ class SearchJob:
         """
         tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         result = self.search.result
+        removals = [removal for removal in self.qdq_removals
+                    if removal.rejection or not removal.find_quantized_groups(self.network, result.config)]
+        qdq_reasons = {
+            name: reason for removal in removals if not removal.rejection
+            for name, reason in removal.move_reasons.items()
+            if name in result.config.precision_moves and result.config.precision_moves[name].reason == PREVIEW_REASON
+        }
+        result = replace(result, raise_reasons={**qdq_reasons, **result.raise_reasons})
         target_outcome: TargetOutcome | None = None
         best = result.best_evaluation
         if best is not None and best.target_result.accuracy is not None:
@@ -509,9 +644,10 @@ class SearchJob:
                 target_outcome = _combine_with_check(target_outcome, check_result)
         return ev.SearchEnded(job_number, result, self.search.method_text, tuple(self.search.evaluations),
                               len(self.search_space.candidates), bool(self.sensitivities), self.confirmed,
-                              tuple(self.remarks),
+                              (*(removal.report_text for removal in removals), *self.remarks),
                               was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
-                              self._pareto_configs(), target_outcome, self.exported_result)
+                              self._pareto_configs(), target_outcome, self.exported_result,
+                              qdq_removals=tuple(removals))
 
     def _add_export_caveat(self, accuracy: Accuracy) -> Accuracy:
         """Returns an accuracy with a caveat if the exported file was not executed, or misses the target."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
+from trt_tui.core.measure.qdq_removal import QdqRemoval
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.network_method import list_range_tensors, remove_network_range_method
@@ -158,6 +159,12 @@ class EditableSession(ReportingSession):
             return
         tensors = tuple(tensor for tensor in list_range_tensors(outline) if tensor not in config.range_moves)
         self.send_request(rq.CalibrateRanges(method, tensors, config))
+
+    def apply_qdq_removal(self, removal: QdqRemoval) -> None:
+        """Makes the config without unused Q/DQ the current config, as one change."""
+        self.choice_reasons |= removal.move_reasons
+        self._apply_config_change(removal.config,
+                                  [self.opened_network.outline.get_group(name) for name in removal.move_reasons])
 
     def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
         """Makes a config the current config.

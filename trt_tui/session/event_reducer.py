@@ -6,6 +6,7 @@ from functools import singledispatchmethod
 from typing import Protocol
 
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
+from trt_tui.core.measure.qdq_removal import QdqRemoval
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
@@ -30,6 +31,9 @@ class SessionActions(Protocol):
     def adopt_search_result(self) -> bool:
         """Makes the result of a search the current config. Returns False if there is no result, or it is the config
         already."""
+
+    def apply_qdq_removal(self, removal: QdqRemoval) -> None:
+        """Makes the config without unused Q/DQ the current config, as one change."""
 
     def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
         """Applies ranges to tensors as one change of the config."""
@@ -122,6 +126,13 @@ class EventReducer:
             state.preview_refusal = refusal
         elif refusal is not None and refusal.description not in state.log:
             state.log.append(refusal.description)
+
+    @apply.register
+    def _apply_removed_qdq(self, event: ev.UnusedQdqRemoved) -> None:
+        """Applies the config without unused Q/DQ, unless the user has changed the config since the request."""
+        if event.removal.groups and self._state.config == event.config:
+            self._actions.apply_qdq_removal(event.removal)
+            self._state.log.append(event.removal.report_text)
 
     @apply.register
     def _apply_built_engine(self, event: ev.EngineBuilt) -> None:

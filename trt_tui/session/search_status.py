@@ -118,6 +118,8 @@ class SearchStatus:
         if rows := reduction_table(result.reduction_steps, outline, self.request):
             record["lowered"] = [{**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
                                  for layer, row in zip(result.reduction_steps, rows[1:], strict=True)]
+        if removals := self.end_event.qdq_removals:
+            record["unused_qdq"] = [removal.to_record() for removal in removals]
         if (target_outcome := self.end_event.target_outcome) is not None:
             record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
         if self.end_event.confirmed is not None:

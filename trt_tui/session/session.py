@@ -13,8 +13,14 @@ from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
+from trt_tui.core.measure.qdq_removal import (
+    UnusedQuantization,
+    find_unused_quantization,
+    find_used_quantization,
+)
 from trt_tui.core.measure.results import ExportedRun, failed_build_result
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import list_requested_stages
@@ -186,6 +192,23 @@ class Session(EditableSession):
             self.send_request(
                 rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
                                  after_opening=after_opening))
+
+    def request_qdq_removal(self) -> None:
+        """Requests the config without unused Q/DQ, which becomes the current config as one change."""
+        self.send_request(rq.RemoveUnusedQdq(self.config, self._list_groups_quantized_in_engine()))
+
+    def find_unused_quantization(self, preview: Preview) -> tuple[UnusedQuantization, ...]:
+        """Returns the groups of the config whose quantization its preview shows as unused.
+
+        A built engine of the config counts more: groups that it runs in their quantized type are fixed.
+        """
+        return find_unused_quantization(self.opened_network.outline, self.config, preview,
+                                        self._list_groups_quantized_in_engine())
+
+    def _list_groups_quantized_in_engine(self) -> dict[str, str]:
+        engine = self.get_run_results("config").engine_result
+        return find_used_quantization(self.opened_network.outline, self.config,
+                                      engine.implementations) if engine is not None else {}
 
     def request_stored_results(self) -> None:
         """Requests the stored results of all named configs, which an earlier program may have measured."""

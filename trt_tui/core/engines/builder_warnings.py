@@ -78,11 +78,15 @@ def assign_warnings_to_groups(messages: Iterable[tuple[str, str]],
     return {group: tuple(warnings) for group, warnings in warnings_by_group.items()}
 
 
-def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns."""
+def builder_warning_lines(warnings: Mapping[str, Sequence[str]], noun: str = "warning") -> list[str]:
+    """Returns the first warnings of the parser and the builder, each with the fusion group that it concerns.
+
+    Args:
+        noun: The word for one of the texts.
+    """
     lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
     more_count = len(lines) - MAX_LISTED_WARNINGS
-    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, 'more warning')}"]
+    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, f'more {noun}')}"]
                                           if more_count > 0 else [])
 
 

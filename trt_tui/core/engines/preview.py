@@ -10,7 +10,7 @@ from trt_tui.core.engines.group_implementations import (
     find_group_implementations,
     has_unrequested_precision,
 )
-from trt_tui.core.engines.inspector import IDLE, QDQ, EngineLayer, EngineReport
+from trt_tui.core.engines.inspector import IDLE, QDQ, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.engines.plan_accumulators import find_common_accumulators
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -124,6 +124,7 @@ class Preview:
         implementations: The implementation of each group, by name.
         kernels: The layers of the engine without those that read only constants.
         qdq_count: Number of unfused Q or DQ.
+        conversion_count: Number of kernels that only convert: unfused Q or DQ, and changes of a type or layout.
         preview_s: Time in seconds from the typed network to the list.
         ineffective_groups: Groups whose non-default precision changes nothing in the engine; None if unknown.
         mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
@@ -145,6 +146,7 @@ class Preview:
     refusal: PreviewRefusal | None = None
     builder_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw_messages: tuple[tuple[str, str], ...] = ()
+    conversion_count: int = 0
 
     @property
     def builder_text(self) -> str:
@@ -195,10 +197,12 @@ class Preview:
 def build_preview(engine_report: EngineReport, network: NetworkOutline, builder_release: str,
                   compute_capability: tuple[int, int], preview_s: float, is_gpu_present: bool = False) -> Preview:
     """Builds a preview from the list of engine layers."""
-    qdq_count = sum(layer.kind == QDQ and not layer.is_constant for layer in engine_report.layers)
+    conversion_kinds = [
+        layer.kind for layer in engine_report.layers if layer.kind in (QDQ, REFORMAT) and not layer.is_constant
+    ]
     return Preview(builder_release, compute_capability, is_gpu_present,
-                   find_group_implementations(engine_report, network), list_kernels(engine_report), qdq_count,
-                   preview_s)
+                   find_group_implementations(engine_report, network), list_kernels(engine_report),
+                   conversion_kinds.count(QDQ), preview_s, conversion_count=len(conversion_kinds))
 
 
 def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:

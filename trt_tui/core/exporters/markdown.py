@@ -83,6 +83,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
         for name, preview in previews.items():
             lines.append(f"- {_run_title_text(runs, name)}: {text_cell(preview_text(preview))}")
             lines += (f"  - {text_cell(group)}: {text_cell(text)}"
+                      for group, text in preview.get("unused_qdq", {}).items())
+            lines += (f"  - {text_cell(group)}: {text_cell(text)}"
                       for group, texts in preview.get("remarks", {}).items()
                       for text in texts)
         lines.append("")

@@ -7,6 +7,7 @@ from typing import Any
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
 from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
+from trt_tui.core.measure.qdq_removal import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -136,7 +137,8 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
                   }, "builder": "TensorRT-RTX", "release": preview.builder_release,
         "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}", "gpu_here": preview.is_gpu_present,
         "seconds": round(preview.preview_s, 3), "kernels": len(preview.kernels), "stand_alone_qdq": preview.qdq_count,
-        "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)), "groups": {}
+        "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)),
+        **unused_qdq_record(network, config, preview), "groups": {}
     }
     for group in network.groups:
         requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
@@ -241,6 +243,8 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
         f"; {groups - reported} not reported" if reported < groups else ""))
     if preview.qdq_count:
         lines.append(f"{preview.qdq_count} unfused Q/DQ: a fusion did not happen")
+    lines += (f"{unused.group_name}: {unused.description}"
+              for unused in find_unused_quantization(network, config, preview))
     for title, names in (("no effect on the engine", preview.ineffective_groups), ("splits a fused attention",
                                                                                    preview.mha_breakers)):
         if names:

@@ -68,6 +68,10 @@ TERMS = (
          ("QuantizeLinear", "DequantizeLinear")),
     Term("unfused Q/DQ", "Q/DQ that the engine runs as a kernel by itself, because a fusion did not happen. It costs "
          "time."),
+    Term("unused Q/DQ", "The Q/DQ of a layer that is quantized in the config and runs in a float type in the engine. "
+         "They round values, and no kernel is faster for them."),
+    Term("conversion", "A kernel that only changes the type or the layout of a tensor: a reformat, or unfused Q/DQ.",
+         ("conversions",)),
     Term("scale", "The number by which a quantized value is multiplied. It follows from the range."),
     Term("range", "The interval from -amax to amax that quantized values represent. Values outside it are clipped.",
          ("ranges", "dynamic range", "amax", "clipped")),

@@ -9,6 +9,7 @@ from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import CONFIDENCE, AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
+from trt_tui.core.measure.qdq_removal import unused_qdq_record
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -326,6 +327,7 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
         "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}",
         "seconds": round(preview.preview_s, 3), "kernels": len(preview.kernels), "groups": len(network.groups),
         "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)),
+        **unused_qdq_record(network, config, preview),
         **({"remarks": {name: list(warnings)
                         for name, warnings in preview.builder_warnings.items()}} if preview.builder_warnings else {})
     }

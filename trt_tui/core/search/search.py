@@ -51,6 +51,10 @@ TOP_DOWN_METHODS = ("scoped", "lower")
 """The methods that begin with all groups raised; see `trt_tui.core.search.top_down`."""
 
 
+QDQ_STEP = "Q/DQ"
+"""The step that takes unused Q/DQ out of the result."""
+
+
 class SearchOutcome(str, Enum):
     """The outcome of a search, or its state while the search is running."""
 
@@ -149,6 +153,7 @@ class Search:
         self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
         self.evaluations: list[Evaluation] = []
+        self._current_trial: Trial | None = None
         self._evaluations_by_key: dict[TrialKey, Evaluation] = {}
         self._latencies: dict[tuple[frozenset[str], tuple[tuple[str, Precision], ...]], float] = {}
         for evaluation in earlier_evaluations:
@@ -180,6 +185,19 @@ class Search:
         evaluation = self._store_evaluation(evaluation)
         self._advance_strategy(evaluation)
         return evaluation
+
+    def propose_qdq_removal(self, set_name: str) -> None:
+        """Proposes the best config of the finished search without the unused Q/DQ of a set of the search space.
+
+        The removal raises nothing, so of two configs that meet the tolerance with the same raised groups,
+        `best_evaluation` is the one with the higher score.
+        """
+        best = self.best_evaluation
+        if best is None or self._current_trial is not None:
+            raise ValueError("the search is not finished")
+        trial = Trial(frozenset(best.raised_groups), best.range_moves, step_name=QDQ_STEP,
+                      precisions=best.precisions, zero_cost_sets=(*best.zero_cost_sets, set_name))
+        self._current_trial = trial
 
     def require_score_margins(self, required_margins: Sequence[float]) -> None:
         """Continues the search with a stricter criterion: each score must be at least its margin.

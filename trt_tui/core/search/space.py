@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from trt_tui.core.measure.qdq_removal import PREVIEW_REASON
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
@@ -27,6 +28,10 @@ class SearchSpace:
             layers.
         zero_cost_sets: Sets of zero-cost moves by the name of the set. Each move has its kind and subject as its key.
         fixed_groups: Names of groups that keep the precision of the start config.
+        unquantized_groups: Names of groups whose unused Q/DQ were taken out of the start config. They do not count as
+            raised, because the engine ran them in this precision before.
+        qdq_removals: The float precisions of groups whose unused Q/DQ a result can lose too, by the name of the set.
+            `build_config` applies them like ``zero_cost_sets``, as the last moves.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
@@ -39,6 +44,8 @@ class SearchSpace:
     intermediate: tuple[Precision, ...] = ()
     zero_cost_sets: Mapping[str, Mapping[MoveKey, Move]] = field(default_factory=dict)
     fixed_groups: frozenset[str] = frozenset()
+    unquantized_groups: frozenset[str] = frozenset()
+    qdq_removals: Mapping[str, Mapping[str, Precision]] = field(default_factory=dict)
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,8 +69,9 @@ class SearchSpace:
 
     @cached_property
     def groups_raised_at_start(self) -> frozenset[str]:
-        """The fusion groups whose precision in the start config is higher than their default."""
-        return frozenset(self.start_config.find_raised_groups(self.network))
+        """The fusion groups whose precision in the start config is higher than their default, without those whose
+        unused Q/DQ were taken out."""
+        return frozenset(self.start_config.find_raised_groups(self.network)) - self.unquantized_groups
 
     def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
         """Returns the precisions of a fusion group between that of the start config and the highest, lowest first."""
@@ -78,7 +86,7 @@ class SearchSpace:
         """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search."""
         raised_groups, zero_cost_set_names, config = tuple(raised_groups), tuple(zero_cost_set_names), self.start_config
         for name in zero_cost_set_names:
-            config = replace(config, moves={**config.moves, **self.zero_cost_sets[name]})
+            config = replace(config, moves={**config.moves, **self.zero_cost_sets.get(name, {})})
         config = config.with_group_precision((self.network.get_group(name) for name in raised_groups),
                                              self.higher_precision, reason)
         if Precision.TF32 in (precisions or {}).values():
@@ -89,6 +97,9 @@ class SearchSpace:
             config = config.without_moves(BiasCorrectionMove, raised_groups)
         for tensor, choice in (range_moves or {}).items():
             config = config.with_range(tensor, choice)
+        for name in zero_cost_set_names:
+            for group_name, precision in self.qdq_removals.get(name, {}).items():
+                config = config.with_group_precision([self.network.get_group(group_name)], precision, PREVIEW_REASON)
         return config
 
     def sort_candidates_in_network_order(self, group_names: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""The actions that change precisions: of the selected rows, and by rules that keep layers in a float precision."""
+"""The actions that change precisions: of the selected rows, of layers with unused Q/DQ, and by keep rules."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
@@ -9,10 +12,13 @@ from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, Precision
 from trt_tui.formatting import counted_noun_text
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.screens.rules import RulesDialog
+from trt_tui.tui.state.preview_texts import preview_refusal_text
 
 
 def precision_choice_text(precision: Precision) -> str:
@@ -148,6 +154,53 @@ class PrecisionController(Controller):
         if group is not None and lowest in group.refusal_reasons:
             return f"no lower: {group.refusal_reasons[lowest]}"
         return "this is the lowest precision"
+
+
+class QdqController(Controller):
+    """The controller of the action that takes unused Q/DQ out of the config."""
+
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+        """Returns the handler that shows what was taken out."""
+        return {ev.UnusedQdqRemoved: self._show_removal}
+
+    def _show_removal(self, event: ev.UnusedQdqRemoved) -> None:
+        removal = event.removal
+        if not removal.groups:
+            kept = [unused.group_name for unused in removal.kept_groups if not unused.fixed_reason]
+            self.presenter.show_message("no Q/DQ can be taken out"
+                                        + (f": the engine is worse without those of {kept[0]}" if kept else ""))
+        elif self.session.config == removal.config:
+            self.presenter.handle_config_change()
+            self.presenter.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
+        else:
+            self.presenter.show_message("the config has changed, so its Q/DQ stay: "
+                                        f"{shown_key('remove_qdq')} tries it again")
+
+    def qdq_removal_disabled_reason(self) -> str:
+        """Returns the reason why no Q/DQ can be taken out of the config; "" if some can."""
+        session = self.session
+        if reason := self.missing_samples_reason():
+            return reason
+        if session.pending_requests.has_request(rq.RemoveUnusedQdq):
+            return "unused Q/DQ are being taken out"
+        preview = session.get_run_results("config").preview
+        if preview is None or preview.refusal is not None:
+            return preview_refusal_text(session) or ("the preview is being built" if session.can_preview_engines else
+                                                     "there is no preview: --no-preview turns it off")
+        unused = session.find_unused_quantization(preview)
+        if any(not item.fixed_reason for item in unused):
+            return ""
+        if unused:
+            return f"{unused[0].group_name}: {unused[0].description}"
+        return f"no quantized layer runs in a float type (preview {preview.builder_text})"
+
+    @register_action(label="Q/DQ out", help="Take out the Q/DQ of layers that run in a float type anyway, as the "
+                                            "preview shows", group="Change",
+                     disabled_reason=qdq_removal_disabled_reason)
+    def remove_qdq(self) -> None:
+        """Requests the config without unused Q/DQ, which becomes the current config as one change."""
+        self.session.request_qdq_removal()
+        self.presenter.draw_all()
 
 
 class RuleController(Controller):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.measure.qdq_removal import PREVIEW_REASON
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
@@ -387,10 +388,11 @@ def precision_source_text(session: Session, config: PrecisionConfig, group: Fusi
         return f"{keep_move.row_note} ({KEEP_RULE_TEXTS.get(keep_move.rule, 'by name')}); default {default}"
     if choice is None:
         return f"default {default}"
-    source = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason)
+    source = {"user": "you", "file": "the file", PREVIEW_REASON: "the preview"}.get(choice.reason, choice.reason)
     changed_time = session.group_change_times.get(group.name)
     time_text = time.strftime(", %H:%M", time.localtime(changed_time)) if changed_time is not None else ""
-    reason = session.choice_reasons.get(group.name, "") if choice.reason.startswith("search:") else ""
+    has_reason = choice.reason == PREVIEW_REASON or choice.reason.startswith("search:")
+    reason = session.choice_reasons.get(group.name, "") if has_reason else ""
     return (
         f"{group.precision_label(choice.precision)} by "
         f"{source}{time_text}{': ' if reason else ''}{reason}; default {default}"

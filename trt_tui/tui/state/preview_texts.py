@@ -7,6 +7,7 @@ from trt_tui.core.engines.group_implementations import GroupImplementation, is_u
 from trt_tui.core.engines.preview import BARRIER_SPLITS, BREAKS_MHA, NO_EFFECT, STANDALONE_QDQ, Preview
 from trt_tui.core.exporters.preview_report import groups_in_kernel_text
 from trt_tui.core.measure.kernel_diff import diff_kernels
+from trt_tui.core.measure.qdq_removal import find_unused_quantization_of_group
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -110,12 +111,15 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
     if implementation.reformat_count > implementation.cast_count:
         parts.append(
             f"{counted_noun_text(implementation.reformat_count - implementation.cast_count, 'reformat')} around it")
+    unused = find_unused_quantization_of_group(group, requested_precision, implementation)
+    unused_sentences = [f"{unused.description} (key {shown_key('remove_qdq')} takes them out)"] if unused else []
     barrier_effects = [
         preview.barrier_effects[tensor]
         for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)
         if tensor in preview.barrier_effects
     ]
-    return [" · ".join(parts), *(_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)),
+    mark_sentences = [_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)]
+    return [" · ".join(parts), *unused_sentences, *mark_sentences,
             *(f"fusion barrier: {effect.description}" for effect in barrier_effects)]
 
 
