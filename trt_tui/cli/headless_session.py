@@ -90,6 +90,8 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         try:
             session.request_comparison(layer_detail != "none", layer_detail == "shares")
             wait_for_jobs()
+            session.request_cause_facts(session.list_run_configs().values())
+            wait_for_jobs()
             built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
             for config in built_configs:
                 session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)

@@ -22,6 +22,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.quantized_twins import has_file_precision
 from trt_tui.core.report.json_record import (
     accuracy_record,
+    cause_record,
     comparison_record,
     error_metrics_record,
     list_run_record_keys,
@@ -33,6 +34,7 @@ from trt_tui.core.report.json_record import (
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
+from trt_tui.session.loss_causes import find_worst_group_causes
 from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
 
@@ -73,6 +75,10 @@ class ReportingSession(SessionState):
                 }
         for run, lines in self.list_engine_checks().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
+        for run, config in self.list_run_configs().items():
+            for name, causes in find_worst_group_causes(self, config).items():
+                record["runs"][run].setdefault("groups", {}).setdefault(name, {})["causes"] = [
+                    cause_record(cause) for cause in causes]
         return record
 
     def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
+from trt_tui.core.measure.causes import NO_CAUSE_TEXT
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import profile_shapes_text
@@ -111,7 +112,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
             lines += [f"## What to check in the {_run_title_text(runs, name)}", ""]
             lines += [*(f"- {text_cell(line)}" for line in run["to_check"]), ""]
     for name, run in runs.items():
-        rows = [*_engine_inner_error_lines(run), *_worst_layer_lines(run, network)]
+        rows = [*_engine_inner_error_lines(run), *_worst_layer_lines(run, network), *_cause_lines(run)]
         if rows:
             lines += [f"## Where {_run_title_text(runs, name, run_name_in_sentence)} loses", "", *rows, ""]
     if config is not None and network is not None:
@@ -369,6 +370,25 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
         total_share = percent_text(sum(max(shares.get(name, 0), 0) for name in rest), mark) if shares else ""
         table += ["", f"{len(rest)} more{f', together {total_share}' if total_share else ''}."]
     return table
+
+
+def _cause_lines(run: Mapping[str, Any]) -> list[str]:
+    """Returns a table of the causes at the groups with the largest losses; no lines if they were not examined."""
+    groups = {name: group["causes"] for name, group in run.get("groups", {}).items() if "causes" in group}
+    names = sorted(groups, key=lambda name: -(run["groups"][name].get("owns") or 0.0))
+    return ["", *cause_table([(name, [(cause["cause"], cause["evidence"], cause["remedy"]) for cause in groups[name]])
+                              for name in names])] if groups else []
+
+
+def cause_table(rows: Iterable[tuple[str, Sequence[tuple[str, str, str]]]]) -> list[str]:
+    """Returns a table of causes.
+
+    Args:
+        rows: The names of groups with their causes: sentence, evidence and next step.
+    """
+    return markdown_table(("layer", "cause", "evidence", "next step"),
+                          [(code_cell(name), *map(text_cell, cause))
+                           for name, causes in rows for cause in causes or [(NO_CAUSE_TEXT, "", "")]])
 
 
 def _operator_name(network: NetworkOutline | None, group_name: str) -> str:

@@ -12,6 +12,7 @@ from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
+    Cause,
     ConfigResults,
     EngineErrors,
     EngineResult,
@@ -378,6 +379,11 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
     if groups:
         record["groups"] = groups
     return record
+
+
+def cause_record(cause: Cause) -> dict[str, str]:
+    """Returns the JSON record of a cause of the loss at a group."""
+    return {"kind": cause.kind, "cause": cause.sentence, "evidence": cause.evidence, "remedy": cause.remedy}
 
 
 def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,
