@@ -29,6 +29,7 @@ from trt_tui.formatting import escape_hidden_characters
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
+from trt_tui.session.loss_causes import config_without_raises
 from trt_tui.session.session import Session
 from trt_tui.session.state import TOLERANCE_SEPARATOR
 
@@ -251,11 +252,37 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
             raise KeyboardInterrupt
         assert session.search_status is not None and session.search_status.best_config is not None, "it was found"
         session.history.push_config(session.search_status.best_config)
+        if failure is None and session.search_status.is_finished:
+            _measure_raise_causes(session, wait_for_jobs)
         _print_warnings(session, shown_warnings)
         with defer_interrupts():
             yield session
         if failure is not None:
             raise failure
+
+
+def _measure_raise_causes(session: Session, wait_for_jobs: Callable[[], None]) -> None:
+    """Measures the losses for which a search raised groups: those with each of them in its default precision.
+
+    If the user interrupts or the measurement fails, the report of the search has no causes.
+    """
+    lowered = config_without_raises(session, session.config)
+    if lowered == session.config:
+        return
+    try:
+        session.send_request(rq.CompareRuns({"config": lowered}))
+        wait_for_jobs()
+        session.request_cause_facts([lowered], session.config.find_raised_groups(session.opened_network.outline))
+        wait_for_jobs()
+    except (KeyboardInterrupt, TrtTuiError) as error:
+        with defer_interrupts():
+            session.stop_jobs()
+            with suppress(TrtTuiError):
+                wait_for_jobs()
+        session.error = None
+        reason = "stopped" if isinstance(error, KeyboardInterrupt | CancelledError) else str(error)
+        print(f"Note: the causes at the raised layers were not measured: {escape_hidden_characters(reason)}",
+              file=sys.stderr)
 
 
 def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:

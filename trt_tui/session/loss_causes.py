@@ -50,6 +50,29 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
             if name in session.results.statistics}
 
 
+def config_without_raises(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config whose raised groups have their default precision again; its other moves stay.
+
+    The losses in this config are the reason why a search raised the groups.
+    """
+    outline = session.opened_network.outline
+    for name in config.find_raised_groups(outline):
+        group = outline.get_group(name)
+        config = config.with_group_precision([group], config.default_precision_of(group))
+    return config
+
+
+def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[str, tuple[Cause, ...]]:
+    """Returns the causes of the losses for which the groups of a config are raised, by group name.
+
+    Groups whose loss was not measured with the default precision are left out.
+    """
+    outline, lowered = session.opened_network.outline, config_without_raises(session, config)
+    errors = session.results.get_results_or_empty(lowered).group_errors
+    return {name: find_group_causes(session, lowered, outline.get_group(name))
+            for name in config.find_raised_groups(outline) if name in errors and name in session.results.group_facts}
+
+
 def find_tensor_range(session: SessionState, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,
                       quantized_type: QuantizedType) -> float:
     """Returns the range (amax) of a quantized tensor: the range in the file, else a range set in the config, else

@@ -34,7 +34,7 @@ from trt_tui.core.report.json_record import (
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
-from trt_tui.session.loss_causes import find_worst_group_causes
+from trt_tui.session.loss_causes import find_raise_causes, find_worst_group_causes
 from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
 
@@ -114,6 +114,9 @@ class ReportingSession(SessionState):
         if (search_status is not None and search_status.end_event is not None
                 and search_status.best_config == self.config):
             evidence["search"] = search_status.make_search_record(self.opened_network.outline)
+            if causes_by_group := find_raise_causes(self, self.config):
+                evidence["search"]["causes"] = {name: [cause_record(cause) for cause in causes]
+                                                for name, causes in causes_by_group.items()}
             tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
         return config_file.config_text(self.opened_network.outline, self.config, self.calibration, evidence=evidence,
                                        tolerance=tolerance, made_with=self.list_component_versions(),

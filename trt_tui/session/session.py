@@ -208,10 +208,14 @@ class Session(EditableSession):
                 group.allowed_precisions) > 1:
             self.send_request(request)
 
-    def request_cause_facts(self, configs: Iterable[PrecisionConfig]) -> None:
-        """Requests the facts from which the causes at the groups with the largest losses in some configs are found."""
+    def request_cause_facts(self, configs: Iterable[PrecisionConfig], groups: Collection[str] | None = None) -> None:
+        """Requests the facts from which the causes at the groups with the largest losses in some configs are found.
+
+        Args:
+            groups: The groups to choose from; None for all.
+        """
         names = dict.fromkeys(name for config in dict.fromkeys(configs)
-                              for name in list_groups_to_explain(self.results.get_results_or_empty(config))
+                              for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
                               if name not in self.results.group_facts)
         if names:
             first, *others = names

@@ -9,7 +9,7 @@ from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.measure.causes import NO_CAUSE_TEXT
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
 from trt_tui.core.measure.metric_parts import metric_part_rows
-from trt_tui.core.measure.results import profile_shapes_text
+from trt_tui.core.measure.results import Cause, profile_shapes_text
 from trt_tui.core.moves.config import PrecisionConfig, move_tables
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.json_record import read_error_metrics, read_run_row
@@ -415,7 +415,8 @@ def moves_markdown(config: PrecisionConfig, network: NetworkOutline) -> list[str
 def search_markdown(network: NetworkOutline, search_result: SearchResult, evaluation_rows: Sequence[Sequence[str]],
                     reduction_rows: Sequence[Sequence[str]], headline: str,
                     notes: Sequence[str], metric_rows: Sequence[Sequence[str]], engine_rows: Sequence[Sequence[str]],
-                    plot_lines: Sequence[str], guards: Sequence[Mapping[str, str]] = ()) -> str:
+                    plot_lines: Sequence[str], guards: Sequence[Mapping[str, str]] = (),
+                    causes_by_group: Mapping[str, Sequence[Cause]] | None = None) -> str:
     """Returns the report of a search: the config with the reasons for its moves, and all evaluations.
 
     Args:
@@ -428,6 +429,7 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
         engine_rows: Table rows of the configs that were built, a header first.
         plot_lines: Lines of a plot of the engines.
         guards: Records for `guard_warnings_markdown`.
+        causes_by_group: The causes of the losses for which groups are raised, by group name.
     """
     lines = [f"# Fix for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [
@@ -438,6 +440,10 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
     if search_result.raise_reasons:
         reason_rows = [(code_cell(name), text_cell(reason)) for name, reason in search_result.raise_reasons.items()]
         lines += ["## Why", "", *markdown_table(("layer", "reason"), reason_rows), ""]
+    if causes_by_group:
+        rows = [(name, [(cause.sentence, cause.evidence, cause.remedy) for cause in causes])
+                for name, causes in causes_by_group.items()]
+        lines += ["## Causes", "", *cause_table(rows), ""]
     for title, (header, *table_rows) in (("Metric", metric_rows or [()]), ("Engines", engine_rows or [()])):
         if table_rows:
             lines += [

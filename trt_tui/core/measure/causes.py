@@ -9,7 +9,7 @@ the Tanh behind it saturates at the correct value.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trt_tui.core.calibration.statistics import TensorStats
@@ -253,11 +253,14 @@ def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, ha
     return isolated is not None and not isolated.exact and not isolated.nonfinite_count
 
 
-def list_groups_to_explain(results: ConfigResults) -> list[str]:
+def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | None = None) -> list[str]:
     """Returns the groups whose causes are printed: those with the largest losses, the worst first.
 
     Groups in which NaN or Inf arise come first if a judged output has NaN or Inf. Then follow the largest error shares
     or, without shares, the largest isolated errors.
+
+    Args:
+        groups: The groups to choose from; None for all.
     """
     has_nonfinite_outputs = results.accuracy is not None and results.accuracy.nonfinite_count > 0
 
@@ -270,7 +273,7 @@ def list_groups_to_explain(results: ConfigResults) -> list[str]:
         return not arises, -fraction, sqnr_db
 
     names = [name for name in dict.fromkeys((*results.shares, *results.group_errors))
-             if (not results.shares or name in results.shares)
+             if (groups is None or name in groups) and (not results.shares or name in results.shares)
              and has_loss_at_outputs(results.group_errors.get(name), results.shares.get(name), has_nonfinite_outputs)]
     return sorted(names, key=sort_key)[:MAX_EXPLAINED_GROUPS]
 
@@ -578,7 +581,8 @@ def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
         return None
     if values.zeroed_share >= MIN_VANISHED_SHARE:
         sentence = f"values vanish in FP16 at {values.layer}"
-        evidence = f"{percent_text(values.zeroed_share)} of them are below FP16's smallest value {number_text(FP16_MIN)}"
+        evidence = (f"{percent_text(values.zeroed_share)} of them are below FP16's smallest value "
+                    f"{number_text(FP16_MIN)}")
     else:
         sentence = f"values are subnormal in FP16 at {values.layer}"
         evidence = f"{percent_text(values.subnormal_share)} of them have fewer than 11 bits"

@@ -67,7 +67,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count
         ]
         lines.append(f"{' and '.join(counts)} at its output in {RUN_TITLES[row_values.run]}")
-    facts = collect_cause_facts(session, row_values.config, group)
+    facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
     lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
     if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
@@ -328,7 +328,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
             clip_line([(" engine   ", "dim"), ("accumulated ", "dim"),
                        sqnr_span(errors_inside, False), (" dB", "dim")], width))
     if errors is not None and errors.fp16_largest and find_vanishing_values(
-            collect_cause_facts(session, row_values.config, group)) is None:
+            collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
         room = f"headroom ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_largest_layer} reaches"
         lines += _labelled_lines("fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
     share = session.get_run_results(row_values.run).shares.get(group.name)
