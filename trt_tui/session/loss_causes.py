@@ -3,7 +3,13 @@
 from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.lowering.rulebook import find_boundary_type
-from trt_tui.core.measure.causes import CauseFacts, GroupFacts, find_causes, list_groups_to_explain
+from trt_tui.core.measure.causes import (
+    CauseFacts,
+    GroupFacts,
+    are_shares_conclusive,
+    find_causes,
+    list_groups_to_explain,
+)
 from trt_tui.core.measure.results import Cause
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -28,8 +34,8 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
     norm = outline.zero_cost_support.norms.get(group.name) if outline is not None else None
     return CauseFacts(
         group, precision, find_boundary_type(group, requested, config.other), results.group_errors.get(group.name),
-        results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0, stats,
-        amax_by_tensor, {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
+        results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0,
+        are_shares_conclusive(results.shares), stats, amax_by_tensor, {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
         session.results.group_facts.get(group.name, GroupFacts()), norm if norm is not None and len(norm.layers) > 1
         else None)
 

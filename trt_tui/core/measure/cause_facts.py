@@ -32,6 +32,7 @@ from trt_tui.core.measure.causes import (
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
@@ -130,16 +131,15 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
             value = _constant_in_file(network, layer, index)
             if value is None or not value.size:
                 continue
-            magnitudes = np.abs(value[np.isfinite(value)].astype(np.float32))
+            magnitudes = np.abs(value[~np.isnan(value)].astype(np.float32))
             nonzero = magnitudes[magnitudes > 0]
-            over_count = int(np.count_nonzero(magnitudes > FP16_MAX))
-            infinite = bool(np.isinf(value).any())
-            is_mask = network.is_mask(tensor) or infinite
             held = nonzero[nonzero <= FP16_MAX]
+            is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
             yield ConstantFacts(
-                tensor, _layer_text(layer), math.inf if infinite else float(magnitudes.max(initial=0.0)), value.size,
-                over_count, float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
-                weight_sqnr_db(held, held.astype(np.float16).astype(np.float32)) if held.size else math.inf, is_mask)
+                tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)), value.size,
+                int(np.count_nonzero(magnitudes > FP16_MAX)),
+                float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
+                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, is_mask)
 
 
 def _constant_in_file(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
@@ -166,34 +166,45 @@ def _examine_weight_scales(network: Network, group: FusionGroup) -> Iterator[Wei
             continue
         channel_axis = site.axis if site.axis is not None else weight.ndim - (2 if site.index == 0 else 1)
         amaxes = largest_magnitude(weight, channel_axis).reshape(-1)
-        scale_axis, sqnr_db = _measure_scales_in_use(network, layer, site, weight)
+        scale_axis, quantized = _read_scales_in_use(network, layer, site, weight)
         largest = int(np.argmax(amaxes))
-        yield WeightScaleFacts(site.tensor, _layer_text(layer), scale_axis, channel_axis, sqnr_db,
-                               _quantized_sqnr_db(weight, channel_axis), largest, float(amaxes[largest]),
-                               float(np.median(amaxes)), amaxes.size)
+        yield WeightScaleFacts(
+            site.tensor, _layer_text(layer), scale_axis, channel_axis, weight_sqnr_db(weight, quantized),
+            _median_channel_sqnr_db(weight, quantized, channel_axis),
+            _median_channel_sqnr_db(weight, _quantize_weight(weight, channel_axis), channel_axis), largest,
+            float(amaxes[largest]), float(np.median(amaxes)), amaxes.size)
 
 
-def _measure_scales_in_use(network: Network, layer: Layer, site: QdqSite,
-                           weight: np.ndarray) -> tuple[int | None, float]:
-    """Returns the axis of the scales of a weight, and its SQNR: with the scales of the file, if it has some."""
+def _read_scales_in_use(network: Network, layer: Layer, site: QdqSite,
+                        weight: np.ndarray) -> tuple[int | None, np.ndarray]:
+    """Returns the axis of the scales of a weight, and the dequantized weight: as in the file, if it has scales."""
     source = network.source_model
     if source is None:
-        return site.axis, _quantized_sqnr_db(weight, site.axis)
+        return site.axis, _quantize_weight(weight, site.axis)
     steps = [step for step in source.input_conversion_steps(layer, site.index) if step.scale is not None]
     step = steps[-1] if steps else source.find_dequantize_step(site.tensor)
     value = _constant_in_file(network, layer, site.index)
     if step is None or step.scale is None or step.block_size or value is None or value.shape != weight.shape:
-        return site.axis, math.inf
-    axis = None if step.scale.size == 1 else step.axis % weight.ndim
-    return axis, weight_sqnr_db(weight, value.astype(np.float32))
+        return site.axis, weight
+    return None if step.scale.size == 1 else step.axis % weight.ndim, value.astype(np.float32)
 
 
-def _quantized_sqnr_db(weight: np.ndarray, axis: int | None) -> float:
-    """Returns the SQNR of a weight in INT8 with one scale for each index of an axis, or with a single scale."""
+def _quantize_weight(weight: np.ndarray, axis: int | None) -> np.ndarray:
+    """Returns a weight after INT8 quantization with one scale for each index of an axis, or with a single scale."""
     step = scale_from_amax(largest_magnitude(weight, axis), INT8)
     if axis is not None:
         step = step.reshape([-1 if position == axis else 1 for position in range(weight.ndim)])
-    return weight_sqnr_db(weight, INT8.quantize(weight / step) * step)
+    quantized: np.ndarray = INT8.quantize(weight / step) * step
+    return quantized
+
+
+def _median_channel_sqnr_db(weight: np.ndarray, quantized: np.ndarray, channel_axis: int) -> float:
+    """Returns the median over output channels of the SQNR of a quantized weight. Channels of zeros do not count."""
+    axes = tuple(axis for axis in range(weight.ndim) if axis != channel_axis)
+    signal = np.square(weight, dtype=np.float64).sum(axis=axes)
+    noise = np.square(weight.astype(np.float64) - quantized).sum(axis=axes)
+    ratios = np.divide(signal, noise, out=np.full_like(signal, np.inf), where=noise > 0)[signal > 0]
+    return 10 * math.log10(float(np.median(ratios))) if ratios.size and np.isfinite(np.median(ratios)) else math.inf
 
 
 # -- attention ------------------------------------------------------------------------------------------------------

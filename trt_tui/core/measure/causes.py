@@ -28,6 +28,9 @@ NO_CAUSE_TEXT = "none of the known causes was found"
 MIN_EXPLAINED_SHARE = 0.01
 """The minimum error share of a group whose loss is explained."""
 
+MIN_CONCLUSIVE_SHARE_SUM = 0.5
+"""The minimum sum of the error shares of all groups, below which several groups cause the same error."""
+
 MIN_LOSSLESS_SQNR_DB = 40.0
 """The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
 
@@ -50,6 +53,10 @@ MIN_SUBNORMAL_SHARE = 0.1
 MAX_WEAK_WEIGHT_SQNR_DB = 30.0
 """The SQNR of quantized weights below which their scales are examined. Normally distributed weights with one scale per
 channel have 35 to 45 dB in INT8."""
+
+MAX_WEIGHT_ERROR_DISTANCE_DB = 10.0
+"""The distance in dB of a weight's SQNR above that of the group's isolated error, up to which the weight contributes
+to that error: a tenth of it."""
 
 MIN_LAYOUT_GAIN_DB = 6.0
 """The minimum gain in SQNR by other scales or by a shorter sum of roundings that is a cause: one bit."""
@@ -110,7 +117,9 @@ class WeightScaleFacts:
         scale_axis: The axis along which the scales in use differ; None for a single scale.
         channel_axis: The axis of the output channels.
         sqnr_db: SQNR of the weight with the scales in use; infinite if the FP32 weight is unknown.
-        channel_sqnr_db: SQNR of the weight with one INT8 scale for each output channel.
+        median_sqnr_db: The median over output channels of the SQNR with the scales in use. A single scale erases small
+            channels, which hardly changes the SQNR of the whole weight.
+        channel_median_sqnr_db: The same with one INT8 scale for each output channel.
         largest_channel: The output channel with the largest weights.
         largest_channel_amax: The largest magnitude in that channel.
         median_channel_amax: The median of the largest magnitudes of all output channels.
@@ -122,7 +131,8 @@ class WeightScaleFacts:
     scale_axis: int | None
     channel_axis: int
     sqnr_db: float
-    channel_sqnr_db: float
+    median_sqnr_db: float
+    channel_median_sqnr_db: float
     largest_channel: int
     largest_channel_amax: float
     median_channel_amax: float
@@ -192,6 +202,7 @@ class CauseFacts:
         errors: The errors of the group in the config; None if they were not measured.
         share: The error share of the group; None if it was not measured.
         has_nonfinite_outputs: True if a judged output of the config contains NaN or Inf.
+        has_conclusive_shares: True if the error shares of the config explain most of its error.
         tensor_stats: Statistics of the group's inputs and result, by tensor.
         amax_by_tensor: The ranges in use, by quantized tensor. ``range_sources`` are their origins.
         normalisation: The decomposed normalisation that the group is, if it could be one operator instead.
@@ -203,6 +214,7 @@ class CauseFacts:
     errors: GroupErrors | None = None
     share: ErrorShare | None = None
     has_nonfinite_outputs: bool = False
+    has_conclusive_shares: bool = True
     tensor_stats: Mapping[str, TensorStats] = field(default_factory=dict)
     amax_by_tensor: Mapping[str, float] = field(default_factory=dict)
     range_sources: Mapping[str, str] = field(default_factory=dict)
@@ -212,7 +224,7 @@ class CauseFacts:
     @property
     def reaches_output(self) -> bool:
         """True if the measured loss of the group reaches a judged output."""
-        return has_loss_at_outputs(self.errors, self.share, self.has_nonfinite_outputs)
+        return has_loss_at_outputs(self.errors, self.share, self.has_nonfinite_outputs, self.has_conclusive_shares)
 
     @property
     def has_nonfinite_result(self) -> bool:
@@ -238,19 +250,30 @@ class CauseFacts:
                 if Precision.BF16 in self.group.allowed_precisions else "run the layer in FP32")
 
 
-def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, has_nonfinite_outputs: bool) -> bool:
+def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, has_nonfinite_outputs: bool,
+                        has_conclusive_shares: bool = True) -> bool:
     """Returns True if the measured loss of a group reaches a judged output.
 
     The error share decides if it is known. If a judged output has NaN or Inf, groups in which they arise count too,
-    because raising one of several such groups does not help. Without a share, the isolated error decides; NaN and Inf
-    that arise in the group count only if a judged output has some.
+    because raising one of several such groups does not help. Two groups that round the same values have no shares for
+    the same reason; if the shares are not conclusive, groups with a large isolated error count too. Without a share,
+    the isolated error decides; NaN and Inf that arise in the group count only if a judged output has some.
     """
     isolated = errors.isolated if errors is not None else None
-    if isolated is not None and isolated.nonfinite_count and has_nonfinite_outputs:
+    if isolated is not None and isolated.nonfinite_count:
+        return has_nonfinite_outputs or share is not None and share.fraction >= MIN_EXPLAINED_SHARE
+    if share is not None and share.fraction >= MIN_EXPLAINED_SHARE:
         return True
-    if share is not None and math.isfinite(share.fraction):
-        return share.fraction >= MIN_EXPLAINED_SHARE
-    return isolated is not None and not isolated.exact and not isolated.nonfinite_count
+    if isolated is None or isolated.exact:
+        return False
+    is_large = isolated.sqnr_db is None or isolated.sqnr_db < MIN_LOSSLESS_SQNR_DB
+    return share is None or math.isnan(share.fraction) or not has_conclusive_shares and is_large
+
+
+def are_shares_conclusive(shares: Mapping[str, ErrorShare]) -> bool:
+    """Returns True if the error shares add up to at least half of the error."""
+    return sum(max(share.fraction, 0.0) for share in shares.values()
+               if math.isfinite(share.fraction)) >= MIN_CONCLUSIVE_SHARE_SUM
 
 
 def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | None = None) -> list[str]:
@@ -263,6 +286,7 @@ def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | Non
         groups: The groups to choose from; None for all.
     """
     has_nonfinite_outputs = results.accuracy is not None and results.accuracy.nonfinite_count > 0
+    is_conclusive = are_shares_conclusive(results.shares)
 
     def sort_key(name: str) -> tuple[bool, float, float]:
         errors, share = results.group_errors.get(name), results.shares.get(name)
@@ -274,7 +298,8 @@ def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | Non
 
     names = [name for name in dict.fromkeys((*results.shares, *results.group_errors))
              if (groups is None or name in groups) and (not results.shares or name in results.shares)
-             and has_loss_at_outputs(results.group_errors.get(name), results.shares.get(name), has_nonfinite_outputs)]
+             and has_loss_at_outputs(results.group_errors.get(name), results.shares.get(name), has_nonfinite_outputs,
+                                     is_conclusive)]
     return sorted(names, key=sort_key)[:MAX_EXPLAINED_GROUPS]
 
 
@@ -466,8 +491,8 @@ def _find_weight_axis_cause(facts: CauseFacts) -> Cause | None:
         if weight.scale_axis is not None and weight.scale_axis != weight.channel_axis:
             return Cause(
                 "weight axis", f"the weight scales of {weight.layer} are along the wrong axis",
-                f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.sqnr_db)}, along the output channels "
-                f"(axis {weight.channel_axis}) {_sqnr_text(weight.channel_sqnr_db)}",
+                f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
+                f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
                 f"quantize the weight with axis {weight.channel_axis}, or raise the layer to FP16 or FP32")
     return None
 
@@ -479,8 +504,8 @@ def _find_weight_channel_cause(facts: CauseFacts) -> Cause | None:
                 "weight channel", f"one channel of {weight.layer} has much larger weights than the others",
                 f"channel {weight.largest_channel} reaches {number_text(weight.largest_channel_amax)}, the median of "
                 f"{counted_noun_text(weight.channel_count, 'channel')} is {number_text(weight.median_channel_amax)}; "
-                f"the single scale leaves {_sqnr_text(weight.sqnr_db)}, one scale per channel "
-                f"{_sqnr_text(weight.channel_sqnr_db)}",
+                f"the single scale leaves {_sqnr_text(weight.median_sqnr_db)} in the median channel, one scale per "
+                f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
                 "use one weight scale per output channel, or raise the layer to FP16 or FP32")
     return None
 
@@ -488,14 +513,15 @@ def _find_weight_channel_cause(facts: CauseFacts) -> Cause | None:
 def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     """Yields the INT8 weights whose scales contribute to the loss and that one scale per output channel improves.
 
-    The weights contribute if their error is at least a quarter of the isolated error of the group.
+    The weights contribute if their error is at least a tenth of the isolated error of the group.
     """
     isolated = facts.errors.isolated if facts.errors is not None else None
     if facts.precision is not Precision.INT8 or isolated is None or not facts.reaches_output:
         return
     for weight in facts.group_facts.weight_scales:
-        if (weight.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB and weight.channel_sqnr_db - weight.sqnr_db >= MIN_LAYOUT_GAIN_DB
-                and (isolated.sqnr_db is None or weight.sqnr_db <= isolated.sqnr_db + MIN_LAYOUT_GAIN_DB)):
+        if (weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
+                and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
+                and (isolated.sqnr_db is None or weight.sqnr_db <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB)):
             yield weight
 
 
@@ -506,7 +532,7 @@ def _find_mask_cause(facts: CauseFacts) -> Cause | None:
         return None
     return Cause(
         "mask", f"the mask {mask.tensor} is beyond FP16's range",
-        f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, FP16 ends at "
+        f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond FP16's "
         f"{FP16_MAX:.0f}; {_nonfinite_text(facts)}",
         f"write a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
 
@@ -550,9 +576,8 @@ def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
             or not scale.product_amax >= FP16_OVERFLOW > scale.scaled_amax):
         return None
     return Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scale.scale_layer}",
-                 f"{scale.product_layer} reaches {number_text(scale.product_amax, 2)} before the scale and "
-                 f"{number_text(scale.scaled_amax, 2)} behind it, FP16 ends at {FP16_MAX:.0f}; "
-                 f"{_nonfinite_text(facts)}",
+                 f"{scale.product_layer} reaches {number_text(scale.product_amax, 2)}, beyond FP16's {FP16_MAX:.0f}, "
+                 f"and the scaled product {number_text(scale.scaled_amax, 2)}; {_nonfinite_text(facts)}",
                  "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in "
                  "FP32")
 
@@ -571,8 +596,8 @@ def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
     norm = facts.normalisation
     remedy = (f"write it as {norm.operator}, whose mean and variance TensorRT computes in FP32, or {facts.raise_text}"
               if norm is not None and not norm.no_rewrite_reason else facts.raise_text)
-    return Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, FP16 ends at "
-                 f"{FP16_MAX:.0f}; {_nonfinite_text(facts)}", remedy)
+    return Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, beyond "
+                 f"FP16's {FP16_MAX:.0f}; {_nonfinite_text(facts)}", remedy)
 
 
 def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
