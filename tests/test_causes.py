@@ -170,8 +170,8 @@ def test_coordinates(facts_of, width):
         return
     (text,) = found["/sample/GridSample"]
     assert text.startswith("the step of FP16 is too large for the sampling points of GridSample /sample/GridSample: "
-                           "half a step of FP16 at .9")
-    assert "moves the sampling points of GridSample /sample/GridSample by up to .25 pixels" in text
+                           "half a step at .99")
+    assert text.endswith(" moves them by up to .250 pixels (more than 1/32)")
 
 
 def quantized_weight(operator: str, weight: np.ndarray, axis: int | None, **attributes: int) -> onnx.ModelProto:

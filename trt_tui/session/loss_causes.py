@@ -35,9 +35,10 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
     return CauseFacts(
         group, precision, find_boundary_type(group, requested, config.other), results.group_errors.get(group.name),
         results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0,
-        are_shares_conclusive(results.shares), stats, amax_by_tensor, {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
-        session.results.group_facts.get(group.name, GroupFacts()), norm if norm is not None and len(norm.layers) > 1
-        else None)
+        are_shares_conclusive(results.shares), stats, amax_by_tensor,
+        {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
+        session.results.group_facts.get(group.name, GroupFacts()),
+        norm if norm is not None and len(norm.layers) > 1 else None)
 
 
 def find_group_causes(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> tuple[Cause, ...]:

@@ -632,7 +632,8 @@ def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:
     if shift is None or not facts.reaches_output:
         return None
     return Cause("coordinates", f"the step of {shift.precision.label} is too large for the {shift.points_text}",
-                 shift.evidence, "run the layer in FP32")
+                 f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
+                 "run the layer in FP32")
 
 
 def _find_recurrent_cause(facts: CauseFacts) -> Cause | None:

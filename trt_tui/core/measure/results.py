@@ -175,13 +175,13 @@ class CoordinateShift:
         return f"{'angles' if self.unit == 'radians' else 'sampling points'} of {self.reader}"
 
     @property
-    def evidence(self) -> str:
-        return (f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_text} "
-                f"by up to {number_text(self.shift)} {self.unit} (more than 1/32)")
+    def shift_text(self) -> str:
+        return f"{number_text(self.shift)} {self.unit} (more than 1/32)"
 
     @property
     def warning_text(self) -> str:
-        return f"{self.evidence}; FP32 avoids it"
+        return (f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_text} "
+                f"by up to {self.shift_text}; FP32 avoids it")
 
 
 @dataclass(frozen=True)
