@@ -532,8 +532,8 @@ def _find_mask_cause(facts: CauseFacts) -> Cause | None:
         return None
     return Cause(
         "mask", f"the mask {mask.tensor} is beyond FP16's range",
-        f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond FP16's "
-        f"{FP16_MAX:.0f}; {_nonfinite_text(facts)}",
+        f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond "
+        f"FP16's {FP16_MAX:.0f}; {_nonfinite_text(facts)}",
         f"write a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
 
 
