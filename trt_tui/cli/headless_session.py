@@ -91,8 +91,9 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         try:
             session.request_comparison(layer_detail != "none", layer_detail == "shares")
             wait_for_jobs()
-            session.request_cause_facts(session.list_run_configs().values())
-            wait_for_jobs()
+            with _tolerate_missing_causes(session, wait_for_jobs):
+                session.request_cause_facts(session.list_run_configs().values())
+                wait_for_jobs()
             built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
             for config in built_configs:
                 session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)
@@ -270,19 +271,35 @@ def _measure_raise_causes(session: Session, wait_for_jobs: Callable[[], None]) -
     if lowered == session.config:
         return
     try:
-        session.send_request(rq.CompareRuns({"config": lowered}))
-        wait_for_jobs()
-        session.request_cause_facts([lowered], session.config.find_raised_groups(session.opened_network.outline))
-        wait_for_jobs()
-    except (KeyboardInterrupt, TrtTuiError) as error:
+        with _tolerate_missing_causes(session, wait_for_jobs):
+            session.send_request(rq.CompareRuns({"config": lowered}))
+            wait_for_jobs()
+            session.request_cause_facts([lowered], session.config.find_raised_groups(session.opened_network.outline))
+            wait_for_jobs()
+    except KeyboardInterrupt:
         with defer_interrupts():
             session.stop_jobs()
-            with suppress(TrtTuiError):
+            with suppress(TrtTuiError):  # the result of the search is complete
                 wait_for_jobs()
         session.error = None
-        reason = "stopped" if isinstance(error, KeyboardInterrupt | CancelledError) else str(error)
-        print(f"Note: the causes at the raised layers were not measured: {escape_hidden_characters(reason)}",
-              file=sys.stderr)
+
+
+@contextmanager
+def _tolerate_missing_causes(session: Session, wait_for_jobs: Callable[[], None]) -> Iterator[None]:
+    """Prints a note if the causes of losses cannot be measured; the results that they explain are complete.
+
+    Raises:
+        TrtTuiError: The background process died, or files were replaced.
+    """
+    try:
+        yield
+    except TrtTuiError as error:
+        if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced | ev.ChildProcessDied):
+            raise
+        session.error = None
+        wait_for_jobs()
+        print(f"Note: the causes of the losses were not measured: {escape_hidden_characters(error.title)}: "
+              f"{escape_hidden_characters(error.cause)}", file=sys.stderr)
 
 
 def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, collect_tensor_stats
+from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import parse_amax, resolve_amax_text
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.results import Accuracy
@@ -41,8 +42,16 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
             axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
     progress = reporter.make_progress_callback("activation statistics", is_preemptible=True)
     tensors = list(dict.fromkeys(tensor for names in tensors_by_group.values() for tensor in names))
-    stats = collect_tensor_stats(network.model, tensors, workspace.calibration_samples, workspace.backend,
-                                 channel_axes=axes, progress=progress, executor=get_executor(workspace, reporter))
+    stats: dict[str, TensorStats] | None = None
+    while stats is None:
+        try:
+            stats = collect_tensor_stats(
+                network.model, tensors, workspace.calibration_samples, workspace.backend, channel_axes=axes,
+                progress=progress, executor=get_executor(workspace, reporter))
+        except NonFiniteTensorError as error:  # a mask of -Inf is no error if nothing quantizes it
+            if error.tensor in axes or error.tensor not in tensors:
+                raise
+            tensors.remove(error.tensor)
     workspace.statistics.update(stats)
     value_ranges = collect_value_ranges(network, groups, workspace.calibration_samples, workspace.backend,
                                         progress=progress, executor=get_executor(workspace, reporter))
@@ -55,7 +64,8 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
         facts = measure_group_facts(network, group, value_ranges[group.name], workspace.calibration_samples,
                                     workspace.backend)
         reporter.send(ev.TensorStatsMeasured(reporter.job, group.name,
-                                             {tensor: stats[tensor] for tensor in tensors_by_group[group.name]},
+                                             {tensor: stats[tensor] for tensor in tensors_by_group[group.name]
+                                              if tensor in stats},
                                              {tensor: top for tensor, top in weights.items() if top is not None},
                                              facts))
     yield Urgency.TENSOR_STATS

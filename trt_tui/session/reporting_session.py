@@ -76,7 +76,7 @@ class ReportingSession(SessionState):
         for run, lines in self.list_engine_checks().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         for run, config in self.list_run_configs().items():
-            for name, causes in find_worst_group_causes(self, config).items():
+            for name, causes in find_worst_group_causes(self, config).items() if run in record["runs"] else ():
                 record["runs"][run].setdefault("groups", {}).setdefault(name, {})["causes"] = [
                     cause_record(cause) for cause in causes]
         return record
