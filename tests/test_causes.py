@@ -323,6 +323,38 @@ def test_an_overflow_without_effect_at_the_outputs_is_no_cause(facts_of, largest
     assert (texts(facts) == {}) == (largest == 60.0)
 
 
+@pytest.mark.parametrize(("spread", "epsilon", "expected"), [
+    (400.0, 1e-5, "values exceed FP16's range: Pow /square/Pow reaches "), (1e-5, 1e-12, "the epsilon of the "
+     "decomposed LayerNormalization is 0 in FP16: it is 1e-12, FP16's smallest value is 6e-8, "), (1.0, 1e-5, "")])
+def test_a_decomposed_normalisation(facts_of, spread, epsilon, expected):
+    b = Builder()
+    x = b.node("Sub", ["x", b.node("ReduceMean", ["x"], "/mean", axes=[-1])], "/shift")
+    square = b.node("Pow", [x, b.weight("two", np.float32(2))], "/square")
+    root = b.node("Add", [b.node("ReduceMean", [square], "/variance", axes=[-1]),
+                          b.weight("epsilon", np.float32(epsilon))], "/root")
+    x = b.node("Div", [x, b.node("Sqrt", [root], "/root")], "/divide")
+    b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
+    facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": spread * vectors()})
+    found = texts(facts)
+    if not expected:
+        assert found == {}
+        return
+    ((name, (text,)),) = found.items()
+    assert text.startswith(expected) and " dB are left here" in text, "the result is finite, and wrong"
+    assert find_causes(facts[name])[0].remedy.startswith("write it as LayerNormalization, whose mean and variance ")
+
+
+def test_nan_without_an_overflow_is_told(facts_of):
+    b = Builder()
+    x = b.node("Div", ["x", b.node("Mul", ["x", b.weight("small", np.float32(1e-4))], "/small")], "/divide")
+    b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
+    for smallest, nan in ((1e-4, True), (1.0, False)):
+        x = np.sign(vectors()) + vectors()
+        x[:, 0] = smallest
+        facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
+        assert bool(texts(facts)) is nan
+
+
 def test_a_range_that_one_channel_sets(facts_of):
     for loud, expected in ((40.0, True), (1.0, False)):
         x = vectors(64, 64)

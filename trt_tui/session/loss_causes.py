@@ -2,6 +2,7 @@
 
 from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.causes import (
     CauseFacts,
@@ -38,7 +39,8 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
         are_shares_conclusive(results.shares), stats, amax_by_tensor,
         {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
         session.results.group_facts.get(group.name, GroupFacts()),
-        norm if norm is not None and len(norm.layers) > 1 else None)
+        norm if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
+        else None)
 
 
 def find_group_causes(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> tuple[Cause, ...]:

@@ -31,6 +31,9 @@ MIN_EXPLAINED_SHARE = 0.01
 MIN_CONCLUSIVE_SHARE_SUM = 0.5
 """The minimum sum of the error shares of all groups, below which several groups cause the same error."""
 
+MIN_FP16_HEADROOM = 4.0
+"""The headroom in FP16 below which a warning is given: a sample that was not measured may overflow."""
+
 MIN_LOSSLESS_SQNR_DB = 40.0
 """The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
 
@@ -205,7 +208,7 @@ class CauseFacts:
         has_conclusive_shares: True if the error shares of the config explain most of its error.
         tensor_stats: Statistics of the group's inputs and result, by tensor.
         amax_by_tensor: The ranges in use, by quantized tensor. ``range_sources`` are their origins.
-        normalisation: The decomposed normalisation that the group is, if it could be one operator instead.
+        normalisation: The decomposed normalisation of the group; None if there is none, or the config replaces it.
     """
 
     group: FusionGroup
@@ -325,6 +328,15 @@ def group_cause_lines(title: str, causes: Sequence[Cause]) -> list[str]:
     """
     return [line for cause in causes for line in (f"{title}: {cause.text}", f"  next step: {cause.remedy}")
             ] or [f"{title}: {NO_CAUSE_TEXT}"]
+
+
+def fp16_headroom_note(errors: GroupErrors) -> str:
+    """Returns a note about a group whose values fit in FP16 on the samples, but hardly; "" for any other group.
+
+    It is no cause, because nothing is lost on the samples.
+    """
+    largest = errors.fp16_largest or 0.0
+    return errors.warning if FP16_MAX / MIN_FP16_HEADROOM < largest <= FP16_MAX and not errors.fp16_over else ""
 
 
 # -- ranges of quantized tensors ------------------------------------------------------------------------------------
@@ -528,23 +540,23 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
 def _find_mask_cause(facts: CauseFacts) -> Cause | None:
     mask = next((constant for constant in facts.group_facts.constants
                  if constant.is_mask and constant.amax >= FP16_OVERFLOW), None)
-    if mask is None or not facts.has_nonfinite_result or facts.boundary_type is not Precision.FP16:
+    if mask is None or not facts.is_lossy_in_fp16:
         return None
     return Cause(
         "mask", f"the mask {mask.tensor} is beyond FP16's range",
         f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond "
-        f"FP16's {FP16_MAX:.0f}; {_nonfinite_text(facts)}",
+        f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
         f"write a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
 
 
 def _find_weight_overflow_cause(facts: CauseFacts) -> Cause | None:
     constant = next((constant for constant in facts.group_facts.constants
                      if constant.over_fp16 and not constant.is_mask), None)
-    if constant is None or not facts.has_nonfinite_result or facts.boundary_type is not Precision.FP16:
+    if constant is None or not facts.is_lossy_in_fp16:
         return None
     return Cause("weight overflow", f"weights of {constant.layer} are beyond FP16's range",
                  f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} exceed "
-                 f"{FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_nonfinite_text(facts)}", facts.raise_text)
+                 f"{FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}", facts.raise_text)
 
 
 def _find_weight_underflow_cause(facts: CauseFacts) -> Cause | None:
@@ -572,32 +584,53 @@ def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
     stability and performance.
     """
     scale = facts.group_facts.attention_scale
-    if (scale is None or not facts.has_nonfinite_result or facts.boundary_type is not Precision.FP16
+    if (scale is None or not facts.is_lossy_in_fp16
             or not scale.product_amax >= FP16_OVERFLOW > scale.scaled_amax):
         return None
     return Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scale.scale_layer}",
                  f"{scale.product_layer} reaches {number_text(scale.product_amax, 2)}, beyond FP16's {FP16_MAX:.0f}, "
-                 f"and the scaled product {number_text(scale.scaled_amax, 2)}; {_nonfinite_text(facts)}",
+                 f"and the scaled product {number_text(scale.scaled_amax, 2)}; {_loss_text(facts)}",
                  "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in "
                  "FP32")
 
 
 def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
     errors = facts.errors
-    if errors is None or not facts.has_nonfinite_result or facts.boundary_type is not Precision.FP16:
+    if errors is None or not facts.is_lossy_in_fp16:
         return None
-    inner = max(facts.group_facts.value_ranges, key=lambda values: values.amax, default=None)
-    candidates = [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result"),
-                  *((stats.amax, tensor) for tensor, stats in facts.tensor_stats.items()),
-                  *([(inner.amax, inner.layer)] if inner is not None else [])]
-    amax, place = max(((amax, place) for amax, place in candidates if math.isfinite(amax)), key=lambda item: item[0])
-    if amax < FP16_OVERFLOW:
+    candidates = [(values.amax, values.layer) for values in facts.group_facts.value_ranges]
+    candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result"),
+                   *((stats.amax, tensor) for tensor, stats in facts.tensor_stats.items())]
+    first = next(((amax, place) for amax, place in candidates if FP16_OVERFLOW <= amax < math.inf), None)
+    if first is None:
         return None
+    amax, place = first
     norm = facts.normalisation
-    remedy = (f"write it as {norm.operator}, whose mean and variance TensorRT computes in FP32, or {facts.raise_text}"
-              if norm is not None and not norm.no_rewrite_reason else facts.raise_text)
+    remedy = _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text
     return Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, beyond "
-                 f"FP16's {FP16_MAX:.0f}; {_nonfinite_text(facts)}", remedy)
+                 f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}", remedy)
+
+
+def _find_nonfinite_cause(facts: CauseFacts) -> Cause | None:
+    if not facts.has_nonfinite_result:
+        return None
+    return Cause("not finite", "NaN or Inf arise from inputs without any", _loss_text(facts),
+                 "run the layer in FP32")
+
+
+def _find_epsilon_cause(facts: CauseFacts) -> Cause | None:
+    norm = facts.normalisation
+    if norm is None or not 0 < norm.epsilon <= FP16_MIN / 2 or not facts.is_lossy_in_fp16:
+        return None
+    return Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
+                 f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as small "
+                 f"become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
+
+
+def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
+    if norm.no_rewrite_reason:
+        return f"{raise_text}; it cannot be written as {norm.operator}: {norm.no_rewrite_reason}"
+    return f"write it as {norm.operator}, whose mean and variance TensorRT computes in FP32, or {raise_text}"
 
 
 def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
@@ -648,12 +681,13 @@ def _find_recurrent_cause(facts: CauseFacts) -> Cause | None:
     return None
 
 
-def _nonfinite_text(facts: CauseFacts) -> str:
-    """Returns the number of NaN and Inf that arise in a group, as a clause."""
+def _loss_text(facts: CauseFacts) -> str:
+    """Returns the isolated error of a group as a clause: the NaN and Inf that arise, or the SQNR that is left."""
     isolated = facts.errors.isolated if facts.errors is not None else None
-    counts = [f"{count:,} {word}" for count, word in ((isolated.nan, "NaN"), (isolated.inf, "Inf")) if count
-              ] if isolated is not None else []
-    return f"{' and '.join(counts)} arise here"
+    if isolated is None:
+        return ""
+    counts = [f"{count:,} {word}" for count, word in ((isolated.nan, "NaN"), (isolated.inf, "Inf")) if count]
+    return f"{' and '.join(counts)} arise here" if counts else f"{_sqnr_text(isolated.sqnr_db or 0.0)} are left here"
 
 
 def _sqnr_text(sqnr_db: float) -> str:
@@ -665,7 +699,9 @@ CAUSES: tuple[tuple[str, Callable[[CauseFacts], Cause | None]], ...] = (
     ("overflow", _find_weight_overflow_cause),
     ("overflow", _find_attention_scale_cause),
     ("overflow", _find_overflow_cause),
+    ("overflow", _find_nonfinite_cause),
     ("underflow", _find_weight_underflow_cause),
+    ("underflow", _find_epsilon_cause),
     ("underflow", _find_underflow_cause),
     ("coordinates", _find_coordinate_cause),
     ("recurrent rounding", _find_recurrent_cause),

@@ -12,6 +12,7 @@ from trt_tui.core.measure.causes import (
     find_vanishing_values,
     find_worst_input,
     find_worst_range,
+    fp16_headroom_note,
     range_use_text,
 )
 from trt_tui.core.moves.config import PrecisionConfig
@@ -72,6 +73,8 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
     if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
         lines.append(NO_CAUSE_TEXT)
+    if errors is not None and (note := fp16_headroom_note(errors)):
+        lines.append(note)
     requested = row_values.config.precision_of(group)
     range_text = range_use_text(_facts_if_quantized(session, row_values, group))
     if range_text and not any(cause.kind == "range" for cause in causes):
