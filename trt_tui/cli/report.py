@@ -10,7 +10,7 @@ from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
-from trt_tui.core.measure.causes import fp16_headroom_note, group_cause_lines
+from trt_tui.core.measure.causes import fp16_headroom_note, cause_lines
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -356,8 +356,7 @@ def _cause_lines(session: Session, run: str, titles_by_group: Mapping[str, str])
     """Returns the causes at the groups with the largest losses in a run, and the next step for each."""
     causes_by_group = find_worst_group_causes(session, session.list_run_configs()[run])
     run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
-    lines = [line for name, causes in causes_by_group.items()
-             for line in group_cause_lines(titles_by_group.get(name, name), causes)]
+    lines = cause_lines({titles_by_group.get(name, name): causes for name, causes in causes_by_group.items()})
     return ["", f"causes of the largest losses in {run_name}", *lines] if lines else []
 
 

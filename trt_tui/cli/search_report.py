@@ -8,7 +8,7 @@ from functools import partial
 from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.guards.guard import warning_record
-from trt_tui.core.measure.causes import group_cause_lines
+from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.runs import RunKind
@@ -48,9 +48,8 @@ def search_table(session: Session) -> str:
                 for row in rows)], left_aligned_columns=len(header) + 1)
         ]
     if causes_by_group := find_raise_causes(session, result.config):
-        lines += ["", "causes of the losses for which layers are raised", *(
-            line for name, causes in causes_by_group.items()
-            for line in group_cause_lines(titles_by_group.get(name, name), causes))]
+        lines += ["", "causes of the losses for which layers are raised", *cause_lines(
+            {titles_by_group.get(name, name): causes for name, causes in causes_by_group.items()})]
     if len(metric_rows := search_metric_rows(session)) > 1:
         lines += ["", *table_lines(metric_rows)]
     if points := list_pareto_points(session):

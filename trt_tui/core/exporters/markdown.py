@@ -381,14 +381,18 @@ def _cause_lines(run: Mapping[str, Any]) -> list[str]:
 
 
 def cause_table(rows: Iterable[tuple[str, Sequence[tuple[str, str, str]]]]) -> list[str]:
-    """Returns a table of causes.
+    """Returns a table of causes, and a line with the groups without a known cause.
 
     Args:
         rows: The names of groups with their causes: sentence, evidence and next step.
     """
-    return markdown_table(("layer", "cause", "evidence", "next step"),
-                          [(code_cell(name), *map(text_cell, cause))
-                           for name, causes in rows for cause in causes or [(NO_CAUSE_TEXT, "", "")]])
+    rows = list(rows)
+    cells = [(code_cell(name), *map(text_cell, cause)) for name, causes in rows for cause in causes]
+    unexplained = ", ".join(code_cell(name) for name, causes in rows if not causes)
+    lines = markdown_table(("layer", "cause", "evidence", "next step"), cells) if cells else []
+    if unexplained:
+        lines += [*([""] if cells else []), f"{unexplained}: {NO_CAUSE_TEXT}."]
+    return lines
 
 
 def _operator_name(network: NetworkOutline | None, group_name: str) -> str:

@@ -320,14 +320,16 @@ def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
     return tuple(causes)
 
 
-def group_cause_lines(title: str, causes: Sequence[Cause]) -> list[str]:
-    """Returns the causes at a group as lines of a report, with the next step below each.
+def cause_lines(causes_by_title: Mapping[str, Sequence[Cause]]) -> list[str]:
+    """Returns causes as lines of a report, with the next step below each. Groups without a known cause come last.
 
     Args:
-        title: The name of the group for users.
+        causes_by_title: The causes by the name of the group for users.
     """
-    return [line for cause in causes for line in (f"{title}: {cause.text}", f"  next step: {cause.remedy}")
-            ] or [f"{title}: {NO_CAUSE_TEXT}"]
+    lines = [line for title, causes in causes_by_title.items() for cause in causes
+             for line in (f"{title}: {cause.text}", f"  next step: {cause.remedy}")]
+    unexplained = [title for title, causes in causes_by_title.items() if not causes]
+    return lines + ([f"{', '.join(unexplained)}: {NO_CAUSE_TEXT}"] if unexplained else [])
 
 
 def fp16_headroom_note(errors: GroupErrors) -> str:
