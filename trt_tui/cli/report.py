@@ -10,7 +10,7 @@ from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
-from trt_tui.core.measure.causes import fp16_headroom_note, cause_lines
+from trt_tui.core.measure.causes import cause_lines, fp16_headroom_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
