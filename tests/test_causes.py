@@ -78,7 +78,8 @@ def facts_of(tmp_path):
             resolved = group.resolve_file_precision(precision)
             norm = network.zero_cost_support.norms.get(name)
             found.setdefault(name, CauseFacts(
-                group, resolved, find_boundary_type(group, precision, config.other), results.group_errors.get(name),
+                group, resolved, find_boundary_type(group, precision, config.other),
+                precision is Precision.FILE, results.group_errors.get(name),
                 shares.get(name), accuracy.value.nonfinite_count > 0, are_shares_conclusive(shares),
                 {tensor: stats[tensor] for tensor in (*group.inputs, group.final_tensor) if tensor in stats},
                 {tensor: ranges[tensor] for tensor in group.inputs
@@ -151,8 +152,8 @@ def test_values_that_vanish_inside_a_fused_layer(facts_of, factor):
         return
     ((name, causes),) = found.items()
     assert len(facts[name].group.layers) == 4, "one fused layer"
-    assert causes == ["values vanish in FP16 at Mul /second/Mul: 100% of them are below FP16's smallest value 6e-8; "
-                      "the largest is 2.3e-9"]
+    assert causes == ["values vanish in FP16 at Mul /second/Mul: 100% of them are below FP16's smallest value 6e-8 and "
+                      "become 0, the largest is 2.3e-9; FP16 leaves 0.0 dB"]
     assert facts[name].errors.fp16_largest < 1, "its largest value has ample headroom"
 
 
@@ -275,6 +276,19 @@ def test_a_mask_beyond_fp16(facts_of, mask):
         return
     assert [text for causes in found.values() for text in causes if text.startswith(
         "the mask mask_value is beyond FP16's range: its value is infinite, beyond FP16's 65504; ")]
+
+
+def test_a_clamped_mask_is_no_cause(facts_of):
+    rng = np.random.default_rng(0)
+    model = as_float(masked_half(mask=-1.0))
+    for tensor in model.graph.initializer:
+        if tensor.name == "mask_value":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(-3.4e38, np.float32), tensor.name))
+    data = {"x": rng.standard_normal((8, 6, 8), dtype=np.float32),
+            "kept": (np.arange(6) < rng.integers(2, 6, (8, 1))).astype(np.float32)}
+    facts = facts_of(model, data)
+    assert any(constant.is_mask for one in facts.values() for constant in one.group_facts.constants)
+    assert texts(facts) == {}
 
 
 def as_float(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -34,7 +34,8 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
     outline = session.outline
     norm = outline.zero_cost_support.norms.get(group.name) if outline is not None else None
     return CauseFacts(
-        group, precision, find_boundary_type(group, requested, config.other), results.group_errors.get(group.name),
+        group, precision, find_boundary_type(group, requested, config.other), requested is Precision.FILE,
+        results.group_errors.get(group.name),
         results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0,
         are_shares_conclusive(results.shares), stats, amax_by_tensor,
         {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},

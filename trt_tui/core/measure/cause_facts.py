@@ -33,7 +33,7 @@ from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
-from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL
+from trt_tui.core.precision import FP16_MAX, FP16_MIN
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
 from trt_tui.errors import TrtTuiError
@@ -54,8 +54,8 @@ class ValueRangeCollector:
     """A collector of the magnitudes of a tensor that FP16 loses; NaN and infinities are left out."""
 
     def __init__(self) -> None:
-        self._amax = 0.0
-        self._nonzero_count = self._zeroed_count = self._subnormal_count = 0
+        self._amax = self._signal = self._noise = 0.0
+        self._nonzero_count = self._zeroed_count = 0
 
     def add_values(self, array: np.ndarray) -> None:
         """Implements `TensorCollector.add_values`. A value that is not finite is no error."""
@@ -64,19 +64,23 @@ class ValueRangeCollector:
         self._amax = max(self._amax, float(nonzero.max(initial=0.0)))
         self._nonzero_count += nonzero.size
         self._zeroed_count += int(np.count_nonzero(nonzero <= FP16_MIN / 2))
-        self._subnormal_count += int(np.count_nonzero(nonzero < FP16_MIN_NORMAL))
+        held = nonzero[nonzero <= FP16_MAX]
+        self._signal += float(np.square(held, dtype=np.float64).sum())
+        self._noise += float(np.square(held.astype(np.float64) - _round_to_fp16(held)).sum())
 
     def merge_values(self, later_collector: "ValueRangeCollector") -> None:
         """Implements `TensorCollector.merge_values`."""
         self._amax = max(self._amax, later_collector._amax)
         self._nonzero_count += later_collector._nonzero_count
         self._zeroed_count += later_collector._zeroed_count
-        self._subnormal_count += later_collector._subnormal_count
+        self._signal += later_collector._signal
+        self._noise += later_collector._noise
 
     def compute_range(self, tensor: str, layer: str) -> ValueRange:
         """Returns the magnitudes of all values added so far."""
         count = max(self._nonzero_count, 1)
-        return ValueRange(tensor, layer, self._amax, self._zeroed_count / count, self._subnormal_count / count)
+        sqnr_db = 10 * math.log10(self._signal / self._noise) if self._noise else math.inf
+        return ValueRange(tensor, layer, self._amax, self._zeroed_count / count, sqnr_db)
 
 
 def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *,
@@ -86,7 +90,7 @@ def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], sample
 
     The arguments are those of `trt_tui.core.calibration.statistics.collect_tensor_stats`.
     """
-    layers_by_group = {group.name: _list_computed_tensors(network, group) for group in groups}
+    layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
     collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}
     collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
     return {name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
@@ -106,12 +110,18 @@ def measure_group_facts(network: Network, group: FusionGroup, value_ranges: Sequ
                       _find_attention_scale(network, group, value_ranges))
 
 
-def _list_computed_tensors(network: Network, group: FusionGroup) -> dict[str, str]:
-    """Returns the float tensors that the layers of a group compute, with operator and name of the layer."""
-    return {tensor: _layer_text(network.get_layer(name))
-            for name in group.layers for tensor in network.get_layer(name).outputs
-            if tensor and network.is_float(tensor) and tensor not in network.static_tensors
-            and tensor not in network.constant_tensors and tensor not in network.blocking_plugins}
+def _list_examined_tensors(network: Network, group: FusionGroup) -> dict[str, str]:
+    """Returns the float tensors that a group reads and that its layers compute, with operator and name of the layer.
+
+    Tensors into which a mask is written are left out.
+    """
+    layers = {tensor: f"its input {tensor}" for tensor in group.inputs}
+    layers |= {tensor: _layer_text(network.get_layer(name))
+               for name in group.layers for tensor in network.get_layer(name).outputs if tensor}
+    return {tensor: layer for tensor, layer in layers.items()
+            if network.is_float(tensor) and tensor not in network.masked_tensors
+            and tensor not in network.static_tensors and tensor not in network.constant_tensors
+            and tensor not in network.blocking_plugins}
 
 
 def _layer_text(layer: Layer) -> str:

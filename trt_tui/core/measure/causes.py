@@ -16,7 +16,7 @@ from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.zero_cost_support import Normalisation
-from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import FP8, QUANTIZED_TYPES
 from trt_tui.formatting import counted_noun_text, number_text, percent_text
 
@@ -48,10 +48,7 @@ MIN_CLIPPED_SHARE = 0.01
 """The minimum share of clipped or zeroed values that is a cause."""
 
 MIN_VANISHED_SHARE = 0.01
-"""The minimum share of nonzero values that FP16 rounds to 0 and that is a cause."""
-
-MIN_SUBNORMAL_SHARE = 0.1
-"""The minimum share of values that are subnormal in FP16 and that is a cause."""
+"""The minimum share of nonzero values that FP16 rounds to 0 and that explains NaN or Inf behind a Div or a Log."""
 
 MAX_WEAK_WEIGHT_SQNR_DB = 30.0
 """The SQNR of quantized weights below which their scales are examined. Normally distributed weights with one scale per
@@ -64,6 +61,9 @@ to that error: a tenth of it."""
 MIN_LAYOUT_GAIN_DB = 6.0
 """The minimum gain in SQNR by other scales or by a shorter sum of roundings that is a cause: one bit."""
 
+_SAFE_STATE = "safe"
+"""The value of `trt_tui.core.measure.fp16_range.Fp16RangeState` for a group without a value beyond FP16."""
+
 _FP8_MAX_ZEROED_SCALES = 2.0**-10
 """The magnitude below which FP8 rounds to 0, in multiples of the scale. This is half of E4M3's smallest magnitude above
 0 (2^-9, subnormal)."""
@@ -71,20 +71,20 @@ _FP8_MAX_ZEROED_SCALES = 2.0**-10
 
 @dataclass(frozen=True)
 class ValueRange:
-    """The magnitudes of a tensor inside a fusion group, as far as FP16 is concerned. Infinities are left out.
+    """The magnitudes of a tensor that a fusion group reads or computes, as far as FP16 is concerned.
 
     Attributes:
-        layer: The operator and the name of the layer that computes the tensor: ``MatMul /qk``.
+        layer: The operator and the name of the layer that computes the tensor, ``MatMul /qk``, or ``its input x``.
         amax: The largest finite magnitude.
         zeroed_share: The share of the nonzero values that FP16 rounds to 0.
-        subnormal_share: The share of the nonzero values below FP16's smallest normal magnitude.
+        fp16_sqnr_db: SQNR of the tensor after rounding to FP16, without values beyond FP16; infinite if it is exact.
     """
 
     tensor: str
     layer: str
     amax: float
     zeroed_share: float
-    subnormal_share: float
+    fp16_sqnr_db: float
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ class GroupFacts:
     """Facts of a fusion group that do not depend on a config; the background process measures them.
 
     Attributes:
-        value_ranges: The tensors that the layers of the group compute.
+        value_ranges: The tensors that the group reads and that its layers compute, in network order. Tensors into which
+            a mask is written are left out.
         constants: The float constants that the layers read.
         weight_scales: The quantized weights of the group, in the file's scales if the group has a file precision.
         recurrent: One entry for each LSTM, GRU or RNN of the group.
@@ -202,6 +203,7 @@ class CauseFacts:
     Attributes:
         precision: The precision of the group in the config, or for a file precision the nearest precision.
         boundary_type: The float type of the group's inputs and outputs.
+        is_in_file_precision: True if the group has the precision and the constants of the file.
         errors: The errors of the group in the config; None if they were not measured.
         share: The error share of the group; None if it was not measured.
         has_nonfinite_outputs: True if a judged output of the config contains NaN or Inf.
@@ -214,6 +216,7 @@ class CauseFacts:
     group: FusionGroup
     precision: Precision
     boundary_type: Precision
+    is_in_file_precision: bool = False
     errors: GroupErrors | None = None
     share: ErrorShare | None = None
     has_nonfinite_outputs: bool = False
@@ -540,9 +543,10 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
 
 
 def _find_mask_cause(facts: CauseFacts) -> Cause | None:
+    """Finds a mask of the file beyond FP16. A mask of an FP32 network is clamped where the program writes FP16."""
     mask = next((constant for constant in facts.group_facts.constants
                  if constant.is_mask and constant.amax >= FP16_OVERFLOW), None)
-    if mask is None or not facts.is_lossy_in_fp16:
+    if mask is None or not facts.is_in_file_precision or not facts.is_lossy_in_fp16:
         return None
     return Cause(
         "mask", f"the mask {mask.tensor} is beyond FP16's range",
@@ -598,11 +602,10 @@ def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
 
 def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
     errors = facts.errors
-    if errors is None or not facts.is_lossy_in_fp16:
+    if errors is None or not facts.is_lossy_in_fp16 or errors.fp16_state in ("", _SAFE_STATE):
         return None
     candidates = [(values.amax, values.layer) for values in facts.group_facts.value_ranges]
-    candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result"),
-                   *((stats.amax, tensor) for tensor, stats in facts.tensor_stats.items())]
+    candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result")]
     first = next(((amax, place) for amax, place in candidates if FP16_OVERFLOW <= amax < math.inf), None)
     if first is None:
         return None
@@ -639,27 +642,34 @@ def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
     values = find_vanishing_values(facts)
     if values is None:
         return None
+    left_text = f"FP16 leaves {_sqnr_text(values.fp16_sqnr_db)}" if values.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB \
+        else _loss_text(facts)
     if values.zeroed_share >= MIN_VANISHED_SHARE:
         sentence = f"values vanish in FP16 at {values.layer}"
         evidence = (f"{percent_text(values.zeroed_share)} of them are below FP16's smallest value "
-                    f"{number_text(FP16_MIN)}")
+                    f"{number_text(FP16_MIN)} and become 0, the largest is {number_text(values.amax, 2)}")
     else:
         sentence = f"values are subnormal in FP16 at {values.layer}"
-        evidence = f"{percent_text(values.subnormal_share)} of them have fewer than 11 bits"
-    return Cause("underflow", sentence, f"{evidence}; the largest is {number_text(values.amax, 2)}",
-                 f"scale the values up, or {facts.raise_text}")
+        evidence = (f"the largest is {number_text(values.amax, 2)}, FP16 has 11 bits from "
+                    f"{number_text(FP16_MIN_NORMAL)} on")
+    return Cause("underflow", sentence, f"{evidence}; {left_text}", f"scale the values up, or {facts.raise_text}")
 
 
 def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
-    """Returns the tensor of a group that loses most values to underflow in FP16; None if underflow is no cause."""
-    if not facts.is_lossy_in_fp16:
+    """Returns the tensor of a group that loses most to underflow in FP16; None if underflow is no cause.
+
+    A tensor of which FP16 leaves little counts. If NaN or Inf arise without an overflow, a tensor of which some values
+    become 0 counts too, because a Div or a Log may read it.
+    """
+    if facts.errors is None or not facts.is_lossy_in_fp16:
         return None
-    ranges = [*facts.group_facts.value_ranges,
-              *(ValueRange(name, name, stats.amax, stats.share_below_fp16_subnormal, stats.share_subnormal)
-                for name, stats in facts.tensor_stats.items())]
-    worst = max(ranges, key=lambda values: (values.zeroed_share, values.subnormal_share), default=None)
-    return worst if worst is not None and (worst.zeroed_share >= MIN_VANISHED_SHARE
-                                           or worst.subnormal_share >= MIN_SUBNORMAL_SHARE) else None
+    ranges = facts.group_facts.value_ranges
+    worst = min(ranges, key=lambda values: values.fp16_sqnr_db, default=None)
+    if worst is not None and worst.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB:
+        return worst
+    zeroed = max(ranges, key=lambda values: values.zeroed_share, default=None)
+    return zeroed if (zeroed is not None and zeroed.zeroed_share >= MIN_VANISHED_SHARE and facts.has_nonfinite_result
+                      and facts.errors.fp16_state == _SAFE_STATE) else None
 
 
 def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:
