@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tests import networks
-from trt_tui.core.measure.coordinates import MAX_COORDINATE_SHIFT, find_coordinate_warnings, max_rounding_error
+from trt_tui.core.measure.coordinates import MAX_COORDINATE_SHIFT, find_coordinate_shifts, max_rounding_error
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
@@ -15,7 +15,8 @@ FP16, FP32, BF16 = (PrecisionConfig.from_precision(one) for one in (Precision.FP
 
 
 def warned(network, magnitudes, config=FP16, shapes=None):
-    return find_coordinate_warnings(network, config, magnitudes, lambda: shapes or {})
+    shifts = find_coordinate_shifts(network, config, magnitudes, lambda: shapes or {})
+    return {name: shift.warning_text for name, shift in shifts.items()}
 
 
 def sampled(width, *, computed=True, **attributes):

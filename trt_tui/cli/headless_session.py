@@ -30,6 +30,7 @@ from trt_tui.formatting import escape_hidden_characters
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
+from trt_tui.session.loss_causes import config_without_raises
 from trt_tui.session.session import Session
 from trt_tui.session.state import TOLERANCE_SEPARATOR
 
@@ -102,6 +103,9 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         try:
             session.request_comparison(layer_detail != "none", layer_detail == "shares")
             wait_for_jobs()
+            with _tolerate_missing_causes(session, wait_for_jobs):
+                session.request_cause_facts(session.list_run_configs().values())
+                wait_for_jobs()
             built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
             for config in built_configs:
                 session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)
@@ -261,11 +265,53 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
             raise KeyboardInterrupt
         assert session.search_status is not None and session.search_status.best_config is not None, "it was found"
         session.history.push_config(session.search_status.best_config)
+        if failure is None and session.search_status.is_finished:
+            _measure_raise_causes(session, wait_for_jobs)
         _print_warnings(session, shown_warnings)
         with defer_interrupts():
             yield session
         if failure is not None:
             raise failure
+
+
+def _measure_raise_causes(session: Session, wait_for_jobs: Callable[[], None]) -> None:
+    """Measures the losses for which a search raised groups: those with each of them in its default precision.
+
+    If the user interrupts or the measurement fails, the report of the search has no causes.
+    """
+    lowered = config_without_raises(session, session.config)
+    if lowered == session.config:
+        return
+    try:
+        with _tolerate_missing_causes(session, wait_for_jobs):
+            session.send_request(rq.CompareRuns({"config": lowered}))
+            wait_for_jobs()
+            session.request_cause_facts([lowered], session.config.find_raised_groups(session.opened_network.outline))
+            wait_for_jobs()
+    except KeyboardInterrupt:
+        with defer_interrupts():
+            session.stop_jobs()
+            with suppress(TrtTuiError):  # the result of the search is complete
+                wait_for_jobs()
+        session.error = None
+
+
+@contextmanager
+def _tolerate_missing_causes(session: Session, wait_for_jobs: Callable[[], None]) -> Iterator[None]:
+    """Prints a note if the causes of losses cannot be measured; the results that they explain are complete.
+
+    Raises:
+        TrtTuiError: The background process died, or files were replaced.
+    """
+    try:
+        yield
+    except TrtTuiError as error:
+        if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced | ev.ChildProcessDied):
+            raise
+        session.error = None
+        wait_for_jobs()
+        print(f"Note: the causes of the losses were not measured: {escape_hidden_characters(error.title)}: "
+              f"{escape_hidden_characters(error.cause)}", file=sys.stderr)
 
 
 def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:

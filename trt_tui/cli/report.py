@@ -10,6 +10,7 @@ from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
+from trt_tui.core.measure.causes import cause_lines, fp16_headroom_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -30,6 +31,7 @@ from trt_tui.formatting import (
     run_title,
     table_lines,
 )
+from trt_tui.session.loss_causes import find_worst_group_causes
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
 
@@ -327,8 +329,8 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
             group.precision_label(config.precision_of(group)), *_error_share_cells(share), *error_cells,
             formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else ""
         ])
-    notes = [f"{titles_by_group.get(name, name)}: {errors.warning}" for name, errors in results.group_errors.items()
-             if errors.warning]
+    notes = [f"{titles_by_group.get(name, name)}: {note}" for name, errors in results.group_errors.items()
+             if (note := fp16_headroom_note(errors))]
     notes += [
         f"{titles_by_group.get(name, name)}: its share is unknown: {item.unknown_reason}"
         for name, item in shares.items()
@@ -340,8 +342,16 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
         notes.append(SHARE_SAMPLES_LEGEND)
     return [
         *(table_lines(rows, left_aligned_columns=3) if worst_names else []),
-        *(["", *notes[:MAX_LAYER_ROWS]] if notes else [])
+        *(["", *notes[:MAX_LAYER_ROWS]] if notes else []), *_cause_lines(session, run, titles_by_group)
     ]
+
+
+def _cause_lines(session: Session, run: str, titles_by_group: Mapping[str, str]) -> list[str]:
+    """Returns the causes at the groups with the largest losses in a run, and the next step for each."""
+    causes_by_group = find_worst_group_causes(session, session.list_run_configs()[run])
+    run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
+    lines = cause_lines({titles_by_group.get(name, name): causes for name, causes in causes_by_group.items()})
+    return ["", f"causes of the largest losses in {run_name}", *lines] if lines else []
 
 
 def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from functools import partial
 from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.guards.guard import warning_record
+from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.runs import RunKind
@@ -19,6 +20,7 @@ from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.errors import InputError
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, table_lines
 from trt_tui.jobs.events import SearchEnded
+from trt_tui.session.loss_causes import find_raise_causes
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text, reduction_table
 from trt_tui.session.session import Session
 
@@ -45,6 +47,9 @@ def search_table(session: Session) -> str:
                 (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
                 for row in rows)], left_aligned_columns=len(header) + 1)
         ]
+    if causes_by_group := find_raise_causes(session, result.config):
+        lines += ["", "causes of the losses for which layers are raised", *cause_lines(
+            {titles_by_group.get(name, name): causes for name, causes in causes_by_group.items()})]
     if len(metric_rows := search_metric_rows(session)) > 1:
         lines += ["", *table_lines(metric_rows)]
     if points := list_pareto_points(session):
@@ -247,4 +252,5 @@ def search_report(session: Session) -> str:
                            precision_reduction_rows(session), search_headline(session), lines,
                            search_metric_rows(session), pareto_rows(points),
                            pareto_plot_lines(points) if len(points) > 1 else [],
-                           [warning_record(alarm) for alarm in session.guard_warnings])
+                           [warning_record(alarm) for alarm in session.guard_warnings],
+                           find_raise_causes(session, ended.result.config))

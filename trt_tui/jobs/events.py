@@ -15,6 +15,7 @@ from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
+from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.qdq_removal import QdqRemoval
@@ -299,11 +300,13 @@ class TensorStatsMeasured(ResultEvent, changes_rows=False):
 
     Attributes:
         weights: The ranges of the channels of the group's weights, by tensor.
+        facts: The facts from which causes of a loss are found.
     """
 
     group: str
     tensors: Mapping[str, TensorStats]
     weights: Mapping[str, DominantChannels] = field(default_factory=dict)
+    facts: GroupFacts = field(default_factory=GroupFacts)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ import time
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, collect_tensor_stats
+from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
+from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
@@ -24,32 +26,48 @@ from trt_tui.workspace import Workspace
 
 def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.MeasureTensorStats) -> Steps[None]:
-    """Measures and sends the tensor statistics of a group's inputs and result, and the ranges of its weights' channels.
-    """
+    """Measures and sends the tensor statistics of the inputs and results of groups, the ranges of their weights'
+    channels, and the facts from which causes are found."""
     network = workspace.network
-    group = network.get_group(request.group)
-    tensor_names = (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs[:2], group.final_tensor)
-    tensors = [
-        tensor for tensor in dict.fromkeys(tensor_names)
-        if network.is_float(tensor) and tensor not in network.blocking_plugins
-    ]
-    axes = {}
-    for site in group.activation_qdq_sites():
-        rank = len(network.shape(site.tensor) or ())
-        conv = network.get_layer(site.layer).op_type in ("Conv", "ConvTranspose")
-        axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
-    stats = collect_tensor_stats(network.model, tensors, workspace.calibration_samples, workspace.backend,
-                                 channel_axes=axes,
-                                 progress=reporter.make_progress_callback("activation statistics", is_preemptible=True),
-                                 executor=get_executor(workspace, reporter))
+    groups = [network.get_group(name) for name in dict.fromkeys((request.group, *request.other_groups))]
+    tensors_by_group: dict[str, list[str]] = {}
+    axes: dict[str, int] = {}
+    for group in groups:
+        tensor_names = (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs[:2], group.final_tensor)
+        tensors_by_group[group.name] = [tensor for tensor in dict.fromkeys(tensor_names)
+                                        if network.is_float(tensor) and tensor not in network.blocking_plugins]
+        for site in group.activation_qdq_sites():
+            rank = len(network.shape(site.tensor) or ())
+            conv = network.get_layer(site.layer).op_type in ("Conv", "ConvTranspose")
+            axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
+    progress = reporter.make_progress_callback("activation statistics", is_preemptible=True)
+    tensors = list(dict.fromkeys(tensor for names in tensors_by_group.values() for tensor in names))
+    stats: dict[str, TensorStats] | None = None
+    while stats is None:
+        try:
+            stats = collect_tensor_stats(
+                network.model, tensors, workspace.calibration_samples, workspace.backend, channel_axes=axes,
+                progress=progress, executor=get_executor(workspace, reporter))
+        except NonFiniteTensorError as error:  # a mask of -Inf is no error if nothing quantizes it
+            if error.tensor in axes or error.tensor not in tensors:
+                raise
+            tensors.remove(error.tensor)
     workspace.statistics.update(stats)
-    weights = {
-        site.tensor: DominantChannels.from_channel_amaxes(site.axis, network.constant_amax(site.tensor, site.axis))
-        for site in group.weight_qdq_sites()
-        if site.axis is not None
-    }
-    reporter.send(ev.TensorStatsMeasured(reporter.job, group.name, stats,
-                                         {tensor: top for tensor, top in weights.items() if top is not None}))
+    value_ranges = collect_value_ranges(network, groups, workspace.calibration_samples, workspace.backend,
+                                        progress=progress, executor=get_executor(workspace, reporter))
+    for group in groups:
+        weights = {
+            site.tensor: DominantChannels.from_channel_amaxes(site.axis, network.constant_amax(site.tensor, site.axis))
+            for site in group.weight_qdq_sites()
+            if site.axis is not None
+        }
+        facts = measure_group_facts(network, group, value_ranges[group.name], workspace.calibration_samples,
+                                    workspace.backend)
+        reporter.send(ev.TensorStatsMeasured(reporter.job, group.name,
+                                             {tensor: stats[tensor] for tensor in tensors_by_group[group.name]
+                                              if tensor in stats},
+                                             {tensor: top for tensor, top in weights.items() if top is not None},
+                                             facts))
     yield Urgency.TENSOR_STATS
 
 

@@ -259,12 +259,17 @@ class MeasureToggles(Request):
 
 @dataclass(frozen=True)
 class MeasureTensorStats(Request):
-    """A request for the tensor statistics of a group's inputs and result. The answer is the event
-    `TensorStatsMeasured`."""
+    """A request for the tensor statistics of a group's inputs and result, and for the facts from which causes of its
+    loss are found. The answer is the event `TensorStatsMeasured`, one for each group.
+
+    Attributes:
+        other_groups: Further groups that are measured in the same pass.
+    """
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
                        is_automatic=True)
     group: str
+    other_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from trt_tui.core.moves import config_file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.report.json_record import (
     accuracy_record,
+    cause_record,
     comparison_record,
     error_metrics_record,
     list_run_record_keys,
@@ -31,6 +32,7 @@ from trt_tui.core.report.json_record import (
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
+from trt_tui.session.loss_causes import find_raise_causes, find_worst_group_causes
 from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
 
@@ -71,6 +73,10 @@ class ReportingSession(SessionState):
                 }
         for run, lines in self.list_engine_checks().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
+        for run, config in self.list_run_configs().items():
+            for name, causes in find_worst_group_causes(self, config).items() if run in record["runs"] else ():
+                record["runs"][run].setdefault("groups", {}).setdefault(name, {})["causes"] = [
+                    cause_record(cause) for cause in causes]
         return record
 
     def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:
@@ -107,6 +113,9 @@ class ReportingSession(SessionState):
         if (search_status is not None and search_status.end_event is not None
                 and search_status.best_config == self.config):
             evidence["search"] = search_status.make_search_record(self.opened_network.outline)
+            if causes_by_group := find_raise_causes(self, self.config):
+                evidence["search"]["causes"] = {name: [cause_record(cause) for cause in causes]
+                                                for name, causes in causes_by_group.items()}
             tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
         return config_file.config_text(self.opened_network.outline, self.config, self.calibration, evidence=evidence,
                                        tolerance=tolerance, made_with=self.list_component_versions(),

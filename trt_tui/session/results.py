@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
@@ -42,6 +43,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
             stored with the config.
         fp32_engine: The FP32 engine, compared with FP32 on the simulating backend.
         statistics: Tensor statistics of the inputs and the output of a group in FP32, by group name and tensor name.
+        group_facts: The facts of a group from which causes of its loss are found, by group name.
         sample_errors: The error of each sample, by config.
         single_samples: The results on single samples, by config and sample number.
         weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
@@ -54,6 +56,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.fp32_engine: EngineResult | None = None
         self.stages: dict[str, StageResult] = {}
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
+        self.group_facts: dict[str, GroupFacts] = {}
         self.sample_errors: dict[PrecisionConfig, SampleErrors] = {}
         self.single_samples: dict[tuple[PrecisionConfig, int], SingleSampleResult] = {}
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
@@ -149,6 +152,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     def _apply_tensor_stats(self, event: ev.TensorStatsMeasured) -> None:
         self.statistics[event.group] = dict(event.tensors)
         self.weight_ranges[event.group] = dict(event.weights)
+        self.group_facts[event.group] = event.facts
 
     @apply.register
     def _apply_sample_errors(self, event: ev.SampleErrorsMeasured) -> None:

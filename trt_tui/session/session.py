@@ -16,6 +16,7 @@ from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_i
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
+from trt_tui.core.measure.causes import list_groups_to_explain
 from trt_tui.core.measure.qdq_removal import (
     UnusedQuantization,
     find_unused_quantization,
@@ -230,6 +231,19 @@ class Session(EditableSession):
         if (group.name, self.config) not in self.results.remedies and request not in waiting and len(
                 group.allowed_precisions) > 1:
             self.send_request(request)
+
+    def request_cause_facts(self, configs: Iterable[PrecisionConfig], groups: Collection[str] | None = None) -> None:
+        """Requests the facts from which the causes at the groups with the largest losses in some configs are found.
+
+        Args:
+            groups: The groups to choose from; None for all.
+        """
+        names = dict.fromkeys(name for config in dict.fromkeys(configs)
+                              for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
+                              if name not in self.results.group_facts)
+        if names:
+            first, *others = names
+            self.send_request(rq.MeasureTensorStats(first, tuple(others)))
 
     def request_sample_errors(self) -> None:
         """Requests the error of each sample with the current config, unless it is known or requested."""

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
+from trt_tui.core.measure.causes import NO_CAUSE_TEXT
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
 from trt_tui.core.measure.metric_parts import metric_part_rows
-from trt_tui.core.measure.results import profile_shapes_text
+from trt_tui.core.measure.results import Cause, profile_shapes_text
 from trt_tui.core.moves.config import PrecisionConfig, move_tables
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.json_record import read_error_metrics, read_run_row
@@ -113,7 +114,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
             lines += [f"## What to check in the {_run_title_text(runs, name)}", ""]
             lines += [*(f"- {text_cell(line)}" for line in run["to_check"]), ""]
     for name, run in runs.items():
-        rows = [*_engine_inner_error_lines(run), *_worst_layer_lines(run, network)]
+        rows = [*_engine_inner_error_lines(run), *_worst_layer_lines(run, network), *_cause_lines(run)]
         if rows:
             lines += [f"## Where {_run_title_text(runs, name, run_name_in_sentence)} loses", "", *rows, ""]
     if config is not None and network is not None:
@@ -373,6 +374,29 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
     return table
 
 
+def _cause_lines(run: Mapping[str, Any]) -> list[str]:
+    """Returns a table of the causes at the groups with the largest losses; no lines if they were not examined."""
+    groups = {name: group["causes"] for name, group in run.get("groups", {}).items() if "causes" in group}
+    names = sorted(groups, key=lambda name: -(run["groups"][name].get("owns") or 0.0))
+    return ["", *cause_table([(name, [(cause["cause"], cause["evidence"], cause["remedy"]) for cause in groups[name]])
+                              for name in names])] if groups else []
+
+
+def cause_table(rows: Iterable[tuple[str, Sequence[tuple[str, str, str]]]]) -> list[str]:
+    """Returns a table of causes, and a line with the groups without a known cause.
+
+    Args:
+        rows: The names of groups with their causes: sentence, evidence and next step.
+    """
+    rows = list(rows)
+    cells = [(code_cell(name), *map(text_cell, cause)) for name, causes in rows for cause in causes]
+    unexplained = ", ".join(code_cell(name) for name, causes in rows if not causes)
+    lines = markdown_table(("layer", "cause", "evidence", "next step"), cells) if cells else []
+    if unexplained:
+        lines += [*([""] if cells else []), f"{unexplained}: {NO_CAUSE_TEXT}."]
+    return lines
+
+
 def _operator_name(network: NetworkOutline | None, group_name: str) -> str:
     if network is None or not network.has_layer(group_name):
         return ""
@@ -397,7 +421,8 @@ def moves_markdown(config: PrecisionConfig, network: NetworkOutline) -> list[str
 def search_markdown(network: NetworkOutline, search_result: SearchResult, evaluation_rows: Sequence[Sequence[str]],
                     reduction_rows: Sequence[Sequence[str]], headline: str,
                     notes: Sequence[str], metric_rows: Sequence[Sequence[str]], engine_rows: Sequence[Sequence[str]],
-                    plot_lines: Sequence[str], guards: Sequence[Mapping[str, str]] = ()) -> str:
+                    plot_lines: Sequence[str], guards: Sequence[Mapping[str, str]] = (),
+                    causes_by_group: Mapping[str, Sequence[Cause]] | None = None) -> str:
     """Returns the report of a search: the config with the reasons for its moves, and all evaluations.
 
     Args:
@@ -410,6 +435,7 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
         engine_rows: Table rows of the configs that were built, a header first.
         plot_lines: Lines of a plot of the engines.
         guards: Records for `guard_warnings_markdown`.
+        causes_by_group: The causes of the losses for which groups are raised, by group name.
     """
     lines = [f"# Fix for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [
@@ -420,6 +446,10 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
     if search_result.raise_reasons:
         reason_rows = [(code_cell(name), text_cell(reason)) for name, reason in search_result.raise_reasons.items()]
         lines += ["## Why", "", *markdown_table(("layer", "reason"), reason_rows), ""]
+    if causes_by_group:
+        rows = [(name, [(cause.sentence, cause.evidence, cause.remedy) for cause in causes])
+                for name, causes in causes_by_group.items()]
+        lines += ["## Causes", "", *cause_table(rows), ""]
     for title, (header, *table_rows) in (("Metric", metric_rows or [()]), ("Engines", engine_rows or [()])):
         if table_rows:
             lines += [

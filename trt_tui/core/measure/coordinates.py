@@ -19,7 +19,7 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.rulebook import find_boundary_type
-from trt_tui.core.measure.results import GroupErrors
+from trt_tui.core.measure.results import CoordinateShift, GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import Layer, Shape
@@ -27,7 +27,6 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import number_text
 
 MAX_COORDINATE_SHIFT = 1 / 32
 """The maximum shift of a sampling point in pixels, or of an angle in radians."""
@@ -79,34 +78,32 @@ def max_rounding_error(magnitude: float, precision: Precision) -> float:
     return float(2.0 ** (max(exponent, _MIN_EXPONENTS[precision]) - _MANTISSA_BITS[precision] - 1))
 
 
-def find_coordinate_warnings(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float],
-                             get_shapes: ShapesCallback) -> dict[str, str]:
-    """Returns warnings about coordinates that a 16-bit type rounds too coarsely, by the name of the rounding group.
+def find_coordinate_shifts(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float],
+                           get_shapes: ShapesCallback) -> dict[str, CoordinateShift]:
+    """Returns the coordinates that a 16-bit type rounds too coarsely, by the name of the rounding group.
 
     Args:
         magnitudes: The largest magnitude of each tensor in FP32.
     """
-    worst: dict[str, tuple[float, str]] = {}
+    worst: dict[str, CoordinateShift] = {}
     for layer in network.layers:
         for coordinate in _find_coordinate_inputs(network, layer, get_shapes):
             for group_name, precision, step, shift in _estimate_coordinate_shifts(network, config, coordinate,
                                                                                   magnitudes):
-                if shift > max(MAX_COORDINATE_SHIFT, worst.get(group_name, (0.0, ""))[0]):
-                    points_text = "angles" if coordinate.unit == "radians" else "sampling points"
-                    worst[group_name] = (shift, (
-                        f"half a step of "
-                        f"{precision.label} at {number_text(step)} moves the {points_text} of {layer.op_type} "
-                        f"{layer.name} by up to {number_text(shift)} {coordinate.unit} (more than 1/32); FP32 avoids it"
-                    ))
-    return {name: text for name, (_, text) in worst.items()}
+                if shift > max(MAX_COORDINATE_SHIFT, worst[group_name].shift if group_name in worst else 0.0):
+                    worst[group_name] = CoordinateShift(precision, step, shift, coordinate.unit,
+                                                        f"{layer.op_type} {layer.name}")
+    return worst
 
 
-def add_coordinate_warnings(errors_by_group: Mapping[str, GroupErrors],
-                            warnings_by_group: Mapping[str, str]) -> dict[str, GroupErrors]:
-    """Returns the errors at groups, with a coordinate warning for each group that has no other warning."""
+def add_coordinate_shifts(errors_by_group: Mapping[str, GroupErrors],
+                          shifts_by_group: Mapping[str, CoordinateShift]) -> dict[str, GroupErrors]:
+    """Returns the errors at groups with their coordinate shifts, which are the warning of a group without another
+    one."""
     return {
-        name: replace(group_errors, warning=warnings_by_group[name])
-        if name in warnings_by_group and not group_errors.warning else group_errors
+        name: replace(group_errors, coordinate_shift=shifts_by_group[name],
+                      warning=group_errors.warning or shifts_by_group[name].warning_text)
+        if name in shifts_by_group else group_errors
         for name, group_errors in errors_by_group.items()
     }
 

@@ -23,6 +23,7 @@ from trt_tui.core.lowering.rulebook import (
     find_same_type_ports,
     operand_qdq_sites,
 )
+from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
 from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.measure.results import Caveat
 from trt_tui.core.moves.config import PrecisionConfig
@@ -31,9 +32,6 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
 from trt_tui.formatting import number_text
-
-MIN_FP16_HEADROOM = 4.0
-"""The headroom in FP16 below which a warning is given: a sample that was not measured may overflow."""
 
 _INNER_VALUE_TEXTS = {"Softmax": "the normaliser of", "LogSoftmax": "the Softmax inside",
                       "ReduceLogSum": "the sum inside", "ReduceLogSumExp": "the sum inside"}

@@ -15,9 +15,10 @@ from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult
+from trt_tui.core.measure.causes import MIN_LOSSLESS_SQNR_DB
 from trt_tui.core.measure.coordinates import (
-    add_coordinate_warnings,
-    find_coordinate_warnings,
+    add_coordinate_shifts,
+    find_coordinate_shifts,
     infer_shapes_of_first_feed,
 )
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_error_metrics_of_all
@@ -41,9 +42,6 @@ from trt_tui.formatting import number_text, percent_text
 
 _MAX_COLUMNS = [number_text for number_text, name in enumerate(ERROR_SUM_COLUMNS) if name.endswith("_max")]
 _FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
-
-MIN_LOSSLESS_SQNR_DB = 40.0
-"""The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
 
 MAX_UNDERFLOW_SHARE = 0.05
 """The share of a tensor's values above which a loss by underflow is reported."""
@@ -77,7 +75,7 @@ def measure_group_errors(
             pass  # the magnitudes are already known if the caller measured them step by step
     magnitudes = analysis.get_magnitudes(indices) or Magnitudes()
     coordinates = {
-        run: find_coordinate_warnings(network, config, magnitudes.tensor_magnitudes,
+        run: find_coordinate_shifts(network, config, magnitudes.tensor_magnitudes,
                                       lambda: infer_shapes_of_first_feed(analysis))
         for run, config in configs.items()
     }
@@ -105,7 +103,7 @@ def measure_group_errors(
                         for group_sums, row in zip(pooled[kind], table, strict=True):
                             group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
                     done += 1
-                    errors[run] = add_coordinate_warnings(
+                    errors[run] = add_coordinate_shifts(
                         _compute_group_errors(network, config, measured, pooled, magnitudes, weight_errors[run]),
                         coordinates[run])
                     yield PartialResult(dict(errors), done, total)

@@ -20,6 +20,7 @@ from trt_tui.formatting import (
     builder_device_text,
     escape_hidden_characters,
     milliseconds_text,
+    number_text,
 )
 
 
@@ -132,6 +133,58 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """A known cause of the accuracy loss at a fusion group; see `trt_tui.core.measure.causes`.
+
+    Attributes:
+        kind: A short name for records, such as "range" or "overflow".
+        sentence: The cause as one sentence without a full stop.
+        evidence: The measured values behind the sentence.
+        remedy: The next step, as an imperative.
+    """
+
+    kind: str
+    sentence: str
+    evidence: str
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.sentence}: {self.evidence}"
+
+
+@dataclass(frozen=True)
+class CoordinateShift:
+    """The shift of sampling points or angles by the rounding of a coordinate to a 16-bit float type.
+
+    Attributes:
+        precision: The 16-bit float type.
+        magnitude: The largest magnitude that is rounded.
+        shift: The largest shift, in ``unit``: "pixels" or "radians".
+        reader: The operator and the name of the layer that reads the coordinate.
+    """
+
+    precision: Precision
+    magnitude: float
+    shift: float
+    unit: str
+    reader: str
+
+    @property
+    def points_text(self) -> str:
+        return f"{'angles' if self.unit == 'radians' else 'sampling points'} of {self.reader}"
+
+    @property
+    def shift_text(self) -> str:
+        return f"{number_text(self.shift)} {self.unit} (more than 1/32)"
+
+    @property
+    def warning_text(self) -> str:
+        return (f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_text} "
+                f"by up to {self.shift_text}; FP32 avoids it")
+
+
+@dataclass(frozen=True)
 class GroupErrors:
     """The errors and FP16 range of one group in one run.
 
@@ -149,6 +202,7 @@ class GroupErrors:
         fp16_largest_layer: The layer that computes it.
         fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" if FP16 was not examined.
         weight_sqnr_db: SQNR of each quantized weight against FP32, by the layer that reads it; None if it is exact.
+        coordinate_shift: The shift of coordinates that the group rounds too coarsely; None if there are none.
     """
 
     precision: Precision
@@ -162,6 +216,7 @@ class GroupErrors:
     fp16_largest_layer: str = ""
     fp16_state: str = ""
     weight_sqnr_db: Mapping[str, float | None] = field(default_factory=dict)
+    coordinate_shift: CoordinateShift | None = None
 
 
 @dataclass(frozen=True)

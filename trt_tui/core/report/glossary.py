@@ -165,6 +165,8 @@ TERMS = (
          "here.", ("not executed",)),
     Term("preview", "The engine layers that TensorRT-RTX lists for a config without a GPU. Nothing is executed."),
     Term("no effect", "The engine is the same without this change."),
+    Term("cause", "A known reason for the loss of a fused layer, with its measured values and the next step. It is "
+         "shown only if its condition holds on the samples and the loss reaches an output."),
     Term("refused", "The builder cannot build the config because of this layer."),
     Term("fused", "The layer is inside a kernel that does not report its types."),
     Term("MHA split", "Without this precision the attention would run as one MHA kernel."),

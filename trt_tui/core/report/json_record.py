@@ -13,6 +13,7 @@ from trt_tui.core.measure.qdq_removal import unused_qdq_record
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
+    Cause,
     ConfigResults,
     EngineErrors,
     EngineResult,
@@ -380,6 +381,11 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
     if groups:
         record["groups"] = groups
     return record
+
+
+def cause_record(cause: Cause) -> dict[str, str]:
+    """Returns the JSON record of a cause of the loss at a group."""
+    return {"kind": cause.kind, "cause": cause.sentence, "evidence": cause.evidence, "remedy": cause.remedy}
 
 
 def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,

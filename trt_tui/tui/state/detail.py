@@ -3,10 +3,18 @@ changes."""
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from trt_tui.core.calibration.calibration import select_ranges_for_type
-from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.measure.causes import (
+    NO_CAUSE_TEXT,
+    CauseFacts,
+    find_causes,
+    find_vanishing_values,
+    find_worst_input,
+    find_worst_range,
+    fp16_headroom_note,
+    range_use_text,
+)
 from trt_tui.core.measure.qdq_removal import PREVIEW_REASON
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
@@ -19,7 +27,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.network.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
-from trt_tui.core.quantized_types import FP8, QUANTIZED_TYPES, QuantizedType
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
@@ -28,11 +36,11 @@ from trt_tui.formatting import (
     decibels_text,
     milliseconds_text,
     number_text,
-    percent_text,
     percent_with_margin_text,
     run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
+from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import meets_target, target_value_span
 from trt_tui.tui.keys import find_current_key
@@ -44,153 +52,34 @@ from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_e
 from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
 
-_FP8_MAX_ZEROED_SCALES = 2.0**-10
-"""The magnitude below which FP8 rounds to 0, in multiples of the scale. This is half of E4M3's smallest magnitude above
-0 (2^-9, subnormal)."""
-
-MIN_MENTIONED_SHARE = 0.002
-"""The minimum share of values for which a loss is reported."""
-
-
-def estimate_used_bits(tensor_stats: TensorStats, amax: float | None = None) -> float | None:
-    """Returns the number of the 8 bits that the values of a tensor use under a range: 8 − log2(amax / (√3·rms)).
-
-    A uniform distribution between -amax and amax has an rms of amax/√3 and uses all 8 bits. None if amax or rms is 0.
-
-    Args:
-        amax: The range; the largest magnitude of the tensor by default.
-    """
-    amax = tensor_stats.amax if amax is None else amax
-    if amax <= 0 or tensor_stats.rms <= 0:
-        return None
-    return max(0.0, min(8.0, 8.0 - math.log2(amax / (math.sqrt(3) * tensor_stats.rms))))
-
-
-def estimate_fp8_loss_shares(tensor_stats: TensorStats, amax: float) -> tuple[float, float]:
-    """Returns the approximate shares of a tensor's nonzero values that FP8 rounds to 0 and clips, with one scale of
-    amax/448."""
-    scale = amax / FP8.max_value
-    return tensor_stats.estimate_value_share_below(
-        scale *
-        _FP8_MAX_ZEROED_SCALES), 1 - tensor_stats.estimate_value_share_below(amax) if amax < tensor_stats.amax else 0.0
-
-
-def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorStats], is_fp8: bool = False,
-                     get_range: Callable[[str, TensorStats], float] = lambda tensor, tensor_stats: tensor_stats.amax
-                     ) -> tuple[str, TensorStats] | None:
-    """Returns the quantized input of a group whose range leaves the fewest bits; for FP8, the one with the most lost
-    values.
-
-    If no input is quantized, the result is the first input or output with known statistics; None if there is none.
-
-    Args:
-        get_range: Returns the range (amax) of a tensor.
-    """
-    candidates = []
-    for tensor in dict.fromkeys(site.tensor for site in group.activation_qdq_sites()):
-        if tensor in stats_by_tensor and (bits := estimate_used_bits(stats_by_tensor[tensor])) is not None:
-            amax = get_range(tensor, stats_by_tensor[tensor])
-            bits = estimate_used_bits(stats_by_tensor[tensor], amax) or 0.0
-            candidates.append(
-                (-sum(estimate_fp8_loss_shares(stats_by_tensor[tensor], amax)) if is_fp8 else bits, tensor))
-    if candidates:
-        tensor = min(candidates)[1]
-        return tensor, stats_by_tensor[tensor]
-    return next(((tensor, stats_by_tensor[tensor])
-                 for tensor in (*group.inputs, group.final_tensor)
-                 if tensor in stats_by_tensor), None)
-
-
-def range_use_sentence(tensor_stats: TensorStats, amax: float | None = None, source: str = "") -> str:
-    """Returns a sentence about the range of a tensor: the channels that determine it, and the bits that remain for
-    INT8.
-
-    Args:
-        amax: The range in use, if it differs from the largest magnitude.
-        source: The origin of ``amax``: a method, "user" or "file".
-    """
-    bits = estimate_used_bits(tensor_stats, amax)
-    if amax is not None and not math.isclose(amax, tensor_stats.amax, rel_tol=0.01):
-        bits_text = f": {bits:.1f} of 8 bits" if bits is not None else ""
-        clipped = percent_text(1 - tensor_stats.estimate_value_share_below(amax)) if amax < tensor_stats.amax else "·"
-        return (f"{f'{source} ' if source else ''}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}, "
-                f"rms {number_text(tensor_stats.rms)}{bits_text}" +
-                (f"; {clipped} of values clipped" if clipped != "·" else ""))
-    values_text = f"amax {number_text(tensor_stats.amax)}, rms {number_text(tensor_stats.rms)}"
-    range_text = f"{values_text}: {bits:.1f} of 8 bits" if bits is not None else values_text
-    top_channels = tensor_stats.dominant_channels
-    if top_channels is not None and 0 < len(top_channels.indices) <= top_channels.channel_count // 4:
-        sets = "sets" if len(top_channels.indices) == 1 else "set"
-        return (
-            f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range: {range_text}"
-        )
-    if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
-        return f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)}): {range_text}"
-    return f"range: {range_text}"
-
-
-def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
-    """Returns a sentence about the values that FP8 loses in a tensor with one scale.
-
-    FP8 has the same relative resolution at every magnitude, so only values outside its range are lost.
-    """
-    zeroed, clipped = estimate_fp8_loss_shares(tensor_stats, amax)
-    losses = [f"about {percent_text(zeroed)} of values round to 0" if zeroed >= MIN_MENTIONED_SHARE else "",
-              f"{percent_text(clipped)} are clipped" if clipped >= MIN_MENTIONED_SHARE else ""]
-    losses_text = " and ".join(filter(None, losses)) or "none clipped, hardly any round to 0"
-    return f"FP8 scale by amax {number_text(amax)}: {losses_text}"
-
-
-def fp16_range_sentence(stats_by_tensor: Mapping[str, TensorStats]) -> str:
-    """Returns a sentence about FP16 overflow or underflow in the tensors of a group; "" if there is none to report."""
-    for name, tensor_stats in stats_by_tensor.items():
-        if tensor_stats.count_over_fp16:
-            return f"overflow: max {number_text(tensor_stats.amax)} exceeds FP16's {FP16_MAX:.0f} in {name}"
-    for name, tensor_stats in stats_by_tensor.items():
-        if tensor_stats.share_below_fp16_subnormal > 0.01:
-            return (
-                f"underflow: "
-                f"{percent_text(tensor_stats.share_below_fp16_subnormal)} of {name} is below FP16's smallest value"
-            )
-    for name, tensor_stats in stats_by_tensor.items():
-        if tensor_stats.share_subnormal > 0.1:
-            return f"{percent_text(tensor_stats.share_subnormal)} of {name} is subnormal in FP16"
-    return ""
-
 
 def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
-    """Returns the reasons for the error of a fusion group, the most important reason first."""
+    """Returns the reasons for the error of a fusion group, the most important reason first.
+
+    The known causes are those of `trt_tui.core.measure.causes`.
+    """
     lines: list[str] = []
     if group.name == row_values.divergence_group and (divergence := session.find_engine_divergence(
             row_values.run)) is not None:
         lines.append(f"{divergence.divergence_description}; a fusion barrier (f) may keep it apart")
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
-    stats = session.results.statistics.get(group.name, {})
-    if errors is not None:
-        accumulated = errors.accumulated
-        if accumulated is not None and accumulated.nonfinite_count:
-            counts = [
-                f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count
-            ]
-            lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
-        if errors.warning:
-            lines.append(errors.warning)
-    fp16_text = fp16_range_sentence(stats)
+    accumulated = errors.accumulated if errors is not None else None
+    if accumulated is not None and accumulated.nonfinite_count:
+        counts = [
+            f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count
+        ]
+        lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
+    facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
+    causes = find_causes(facts)
+    lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
+    if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
+        lines.append(NO_CAUSE_TEXT)
+    if errors is not None and (note := fp16_headroom_note(errors)):
+        lines.append(note)
     requested = row_values.config.precision_of(group)
-    in_fp16 = requested.value_type in (Precision.FP16,
-                                       Precision.INT8) or (requested is Precision.FILE
-                                                           and group.file_precision is not None
-                                                           and group.file_precision.float_type is Precision.FP16)
-    if fp16_text and in_fp16 and not any("FP16" in line for line in lines):
-        lines.append(fp16_text)
-    quantized_type = _find_quantized_type(row_values, group)
-    worst_tensor = find_worst_input(group, stats, quantized_type is Precision.FP8,
-                                    _make_range_lookup(session, row_values, quantized_type))
-    if quantized_type in group.allowed_precisions and worst_tensor is not None:
-        amax = find_tensor_range(session, row_values.config, *worst_tensor, QUANTIZED_TYPES[quantized_type])
-        lines.append(
-            fp8_loss_sentence(worst_tensor[1], amax) if quantized_type is Precision.FP8 else range_use_sentence(
-                worst_tensor[1], amax, _range_source_text(session, row_values.config, worst_tensor[0])))
+    range_text = range_use_text(_facts_if_quantized(session, row_values, group))
+    if range_text and not any(cause.kind == "range" for cause in causes):
+        lines.append(range_text)
     if session.outline is not None:
         lines += known_issue_lines(session.outline.known_issues, group,
                                    group.resolve_file_precision(requested) in QUANTIZED_TYPES)
@@ -205,6 +94,16 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             lines.append(f"cannot run {precision.label}: {group.refusal_reasons[precision]}")
             break
     return lines
+
+
+def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
+    """Returns the facts of a group in its quantized type, or in the one that it would have if its precision were
+    reduced."""
+    config = row_values.config
+    if (group.resolve_file_precision(config.precision_of(group)) not in QUANTIZED_TYPES
+            and row_values.quantized_type in group.allowed_precisions):
+        config = config.with_group_precision([group], row_values.quantized_type)
+    return collect_cause_facts(session, config, group)
 
 
 def _builder_warning_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
@@ -222,51 +121,6 @@ def _builder_warning_texts(session: Session, row_values: RowValues, group: Fusio
         warnings += [(text, f"build, {results.engine_result.builder_name}")
                      for text in results.engine_result.builder_warnings.get(group.name, ())]
     return [f"{text} ({source})" for text, source in warnings]
-
-
-def _find_quantized_type(row_values: RowValues, group: FusionGroup) -> Precision | None:
-    """Returns the quantized type that a group has, or would have if its precision were reduced; None if it needs no
-    ranges."""
-    requested = group.resolve_file_precision(row_values.config.precision_of(group))
-    precision = requested if requested in QUANTIZED_TYPES else row_values.quantized_type
-    return precision if QUANTIZED_TYPES[precision].needs_ranges else None
-
-
-def find_tensor_range(session: Session, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,
-                      quantized_type: QuantizedType) -> float:
-    """Returns the range (amax) of a quantized tensor: the range in the file, else a range set in the config, else
-    calibrated."""
-    if _uses_range_of_file(session, config, tensor):
-        return session.opened_network.outline.quantized_ranges[tensor]
-    if (range_choice := config.range_moves.get(tensor)) is not None:
-        return range_choice.amax
-    calibrated = select_ranges_for_type(session.calibration.range_table,
-                                        quantized_type) if session.calibration is not None else {}
-    return calibrated.get(tensor, tensor_stats.amax)
-
-
-def _make_range_lookup(session: Session, row_values: RowValues,
-                       quantized_type: Precision | None) -> Callable[[str, TensorStats], float]:
-    """Returns a function that looks up the range of a tensor; the largest magnitude if no quantized type is given."""
-    def look_up_range(tensor: str, tensor_stats: TensorStats) -> float:
-        return find_tensor_range(session, row_values.config, tensor, tensor_stats,
-                                 QUANTIZED_TYPES[quantized_type]) if quantized_type is not None else tensor_stats.amax
-
-    return look_up_range
-
-
-def _uses_range_of_file(session: Session, config: PrecisionConfig, tensor: str) -> bool:
-    return config.quantized is Precision.FILE and session.outline is not None and (
-        tensor in session.outline.quantized_ranges)
-
-
-def _range_source_text(session: Session, config: PrecisionConfig, tensor: str) -> str:
-    """Returns the origin of a tensor's range: "the file's", "own", or the name of the range method."""
-    if _uses_range_of_file(session, config, tensor):
-        return "the file's"
-    if (range_choice := config.range_moves.get(tensor)) is not None:
-        return "own" if range_choice.method == "user" else range_choice.method
-    return session.calibration.method if session.calibration is not None else ""
 
 
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
@@ -360,16 +214,12 @@ def detail_pane_lines(session: Session, row_values: RowValues, visible_row: Visi
 def worst_input_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
                       row_count: int) -> list[Line]:
     """Returns a histogram of the group's worst input with its range; an empty list if no statistics are known."""
-    quantized_type = _find_quantized_type(row_values, group)
-    stats = session.results.statistics.get(group.name, {})
-    worst_tensor = find_worst_input(group, stats, quantized_type is Precision.FP8,
-                                    _make_range_lookup(session, row_values, quantized_type))
-    if worst_tensor is None:
-        return []
-    has_range = quantized_type is not None and worst_tensor[0] in {site.tensor for site in group.activation_qdq_sites()}
-    amax = find_tensor_range(session, row_values.config, *worst_tensor,
-                             QUANTIZED_TYPES[quantized_type]) if has_range and quantized_type is not None else None
-    return histogram_lines(*worst_tensor, width, row_count, amax)
+    facts = _facts_if_quantized(session, row_values, group)
+    if (worst_range := find_worst_range(facts)) is not None:
+        tensor, tensor_stats, amax = worst_range
+        return histogram_lines(tensor, tensor_stats, width, row_count, amax)
+    worst_tensor = find_worst_input(group, facts.tensor_stats)
+    return histogram_lines(*worst_tensor, width, row_count, None) if worst_tensor is not None else []
 
 
 def _labelled_line(label: str, text: str, width: int, style: str = "") -> Line:
@@ -442,7 +292,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
         lines.append(
             _labelled_line("why", "measuring …" if session.data_summary is not None else NOT_MEASURED, width, "dim"))
     else:
-        lines.append(_labelled_line("why", "no dominant cause", width, "dim"))
+        lines.append(_labelled_line("why", NO_CAUSE_TEXT, width, "dim"))
     remedies = _choose_best_remedy_per_kind(session, session.results.remedies.get((group.name, session.config), ()))
     if remedies:
         line: Line = [(" try   ", "dim")]
@@ -482,7 +332,8 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
         lines.append(
             clip_line([(" engine   ", "dim"), ("accumulated ", "dim"),
                        sqnr_span(errors_inside, False), (" dB", "dim")], width))
-    if errors is not None and errors.fp16_largest:
+    if errors is not None and errors.fp16_largest and find_vanishing_values(
+            collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
         room = f"headroom ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_largest_layer} reaches"
         lines += _labelled_lines("fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
     share = session.get_run_results(row_values.run).shares.get(group.name)
@@ -504,7 +355,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     for index, text in enumerate(reason_texts):
         lines += _labelled_lines("why" if index == 0 else "", text, width)
     if not reason_texts:
-        empty = "no dominant cause" if group.name in session.results.statistics else "measuring …"
+        empty = NO_CAUSE_TEXT if group.name in session.results.statistics else "measuring …"
         lines += _labelled_lines("why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):

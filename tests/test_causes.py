@@ -1,0 +1,411 @@
+"""trt_tui.core.measure.causes: the causes of a loss that are named, on networks that show them and on close ones."""
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests import networks
+from tests.measuring import measure_shares
+from tests.networks.decoder import gelu
+from tests.networks.halves import masked_half
+from tests.schemas import mismatches
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.calibration.statistics import collect_tensor_stats
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.lowering.rulebook import find_boundary_type
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
+from trt_tui.core.measure.causes import (
+    NO_CAUSE_TEXT,
+    CauseFacts,
+    are_shares_conclusive,
+    find_causes,
+    find_vanishing_values,
+    list_groups_to_explain,
+)
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+FP16, INT8, FILE = (PrecisionConfig.from_precision(one) for one in (Precision.FP16, Precision.INT8, Precision.FILE))
+Builder, floats = networks.Builder, networks.floats
+
+
+@pytest.fixture
+def facts_of(tmp_path):
+    """Measures the facts of all groups of a network in a config, by group name, the groups with losses first."""
+    def measure(model: onnx.ModelProto, data: Mapping[str, np.ndarray], config: PrecisionConfig = FP16,
+                original: onnx.ModelProto | None = None, ranges: Mapping[str, float] | None = None,
+                with_shares: bool = True) -> dict[str, CauseFacts]:
+        onnx.save(model, tmp_path / "network.onnx")
+        np.savez(tmp_path / "data.npz", **data)
+        reference = None
+        if original is not None:
+            reference = tmp_path / "original.onnx"
+            onnx.save(original, reference)
+        backend = OnnxRuntimeBackend(threads=2)
+        network = open_network(tmp_path / "network.onnx", lambda: backend, reference=reference)
+        samples = load_samples(str(tmp_path / "data.npz"), network.inputs, batch=4)
+        analysis = Analysis(network, backend, samples, select_judged_outputs(network))
+        groups = [group for group in network.groups if group.final_tensor not in network.blocking_plugins]
+        tensors = dict.fromkeys(tensor for group in groups for tensor in (
+            *(site.tensor for site in group.activation_qdq_sites()), *group.inputs, group.final_tensor))
+        finite = [tensor for tensor in tensors if network.is_float(tensor) and tensor not in network.static_tensors]
+        stats = collect_tensor_stats(network.model, finite, samples, backend) if original is None else {}
+        ranges = ranges if ranges is not None else {
+            tensor: stats[tensor].amax for tensor in network.calibrated_tensors if tensor in stats}
+        try:
+            *_, errors = measure_group_errors(analysis, {"run": config}, ranges)
+            *_, accuracy = analysis.measure_accuracy(config, ranges)
+            shares = measure_shares(analysis, config, ranges) if with_shares else {}
+        finally:
+            analysis.close()
+        results = ConfigResults(group_errors=errors.value["run"], shares=shares)
+        results.store_accuracy(accuracy.value)
+        value_ranges = collect_value_ranges(network, groups, samples, backend)
+        found = {}
+        for name in [*list_groups_to_explain(results), *(group.name for group in groups)]:
+            group = network.get_group(name)
+            precision = config.precision_of(group)
+            resolved = group.resolve_file_precision(precision)
+            norm = network.zero_cost_support.norms.get(name)
+            found.setdefault(name, CauseFacts(
+                group, resolved, find_boundary_type(group, precision, config.other),
+                precision is Precision.FILE, results.group_errors.get(name),
+                shares.get(name), accuracy.value.nonfinite_count > 0, are_shares_conclusive(shares),
+                {tensor: stats[tensor] for tensor in (*group.inputs, group.final_tensor) if tensor in stats},
+                {tensor: ranges[tensor] for tensor in group.inputs
+                 if tensor in ranges and resolved in QUANTIZED_TYPES},
+                {}, measure_group_facts(network, group, value_ranges[name], samples, backend),
+                norm if norm is not None and len(norm.layers) > 1 else None))
+        return found
+
+    return measure
+
+
+def texts(facts: Mapping[str, CauseFacts]) -> dict[str, list[str]]:
+    """The causes at each group, as they are printed; groups without causes are left out."""
+    found = {name: [cause.text for cause in find_causes(one)] for name, one in facts.items()}
+    return {name: causes for name, causes in found.items() if causes}
+
+
+def vectors(count=8, size=16, seed=0):
+    return np.random.default_rng(seed).standard_normal((count, size), dtype=np.float32)
+
+
+def product(weight: np.ndarray, *behind: tuple[str, float]) -> onnx.ModelProto:
+    """x (batch, 16) through a MatMul and operators with one constant each."""
+    b = Builder()
+    x = b.node("MatMul", ["x", b.weight("w", weight.astype(np.float32))], "/fc")
+    for number, (operator, constant) in enumerate(behind):
+        x = b.node(operator, [x, b.weight(f"c{number}", np.float32(constant))], f"/behind{number}")
+    b.node("Relu", [x], "/last", output="y")
+    return b.model([floats("x", "batch", weight.shape[0])], [floats("y", "batch", weight.shape[1])])
+
+
+@pytest.mark.parametrize("largest", [1e5, 6e4])
+def test_weights_beyond_fp16(facts_of, largest):
+    weight = np.eye(16)
+    weight[0, 1] = largest
+    x = vectors()
+    x[:, 0] = 1e-4
+    found = texts(facts_of(product(weight), {"x": x}))
+    if largest < 65504:
+        assert found == {}
+        return
+    assert found == {"/fc/MatMul": ["weights of MatMul /fc/MatMul are beyond FP16's range: 1 of 256 values of w exceed "
+                                    "65504, up to 1e5; 8 Inf arise here"]}
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-2])
+def test_weights_below_fp16(facts_of, scale):
+    weight = scale * np.random.default_rng(1).standard_normal((16, 16))
+    found = texts(facts_of(product(weight), {"x": vectors()}))
+    if scale == 1e-2:
+        assert found == {}
+        return
+    (text,) = found["/fc/MatMul"]
+    assert text.startswith("weights of MatMul /fc/MatMul are below FP16's smallest value: ")
+    assert "of w become 0 (the largest is 2." in text and "FP16 leaves " in text
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e-1])
+def test_values_that_vanish_inside_a_fused_layer(facts_of, factor):
+    b = Builder()
+    x = b.node("Mul", ["x", b.weight("a", np.float32(np.sqrt(factor)))], "/first")
+    x = b.node("Mul", [x, b.weight("b", np.float32(np.sqrt(factor)))], "/second")
+    x = b.node("Mul", [x, b.weight("c", np.float32(1e-1 / np.sqrt(factor)))], "/third")
+    x = b.node("Mul", [x, b.weight("d", np.float32(1 / np.sqrt(factor)))], "/fourth")
+    b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
+    facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": vectors()})
+    found, vanishing = texts(facts), [find_vanishing_values(one) for one in facts.values()]
+    if factor == 1e-1:
+        assert found == {} and vanishing == [None] * len(vanishing)
+        return
+    ((name, causes),) = found.items()
+    assert len(facts[name].group.layers) == 4, "one fused layer"
+    assert causes == ["values vanish in FP16 at Mul /second/Mul: 100% of them are below FP16's smallest value 6e-8 and "
+                      "become 0, the largest is 2.3e-9; FP16 leaves 0.0 dB"]
+    assert facts[name].errors.fp16_largest < 1, "its largest value has ample headroom"
+
+
+@pytest.mark.parametrize("width", [2048, 64])
+def test_coordinates(facts_of, width):
+    b = Builder(opset=16)
+    b.node("GridSample", ["x", b.node("Tanh", ["g"], "/grid")], "/sample", output="y")
+    model = b.model([floats("x", "N", 1, 4, width), floats("g", "N", 8, 8, 2)], [floats("y", "N", 1, 8, 8)])
+    rng = np.random.default_rng(0)
+    data = {"x": rng.standard_normal((8, 1, 4, width), dtype=np.float32),
+            "g": rng.standard_normal((8, 8, 8, 2), dtype=np.float32)}
+    found = texts(facts_of(model, data))
+    if width == 64:
+        assert found == {}
+        return
+    (text,) = found["/sample/GridSample"]
+    assert text.startswith("the step of FP16 is too large for the sampling points of GridSample /sample/GridSample: "
+                           "half a step at .99")
+    assert text.endswith(" moves them by up to .250 pixels (more than 1/32)")
+
+
+def quantized_weight(operator: str, weight: np.ndarray, axis: int | None, **attributes: int) -> onnx.ModelProto:
+    """x (batch, 16, 6, 6) through a Conv or ConvTranspose whose weight has Q/DQ with a scale along an axis, or one."""
+    b = Builder()
+    axes = None if axis is None else tuple(other for other in range(4) if other != axis)
+    scale = (np.abs(weight).max(axis=axes) / 127).astype(np.float32)
+
+    def add_qdq(tensor: str, scales: np.ndarray, name: str, **where: int) -> str:
+        ends = [b.weight(f"{name}.scale", scales), b.weight(f"{name}.zero", np.zeros(scales.shape, np.int8))]
+        return b.node("DequantizeLinear", [b.node("QuantizeLinear", [tensor, *ends], f"/{name}", **where), *ends],
+                      f"/{name}", **where)
+
+    x = add_qdq("x", np.float32(4 / 127), "x")
+    w = add_qdq(b.weight("w", weight.astype(np.float32)), np.asarray(scale), "w",
+                **({"axis": axis} if axis is not None else {}))
+    b.node(operator, [x, w], "/conv", output="y", kernel_shape=[3, 3], **attributes)
+    return b.model([floats("x", "batch", 16, 6, 6)], [floats("y", "batch", "c", "h", "w")])
+
+
+def images():
+    return {"x": np.random.default_rng(0).standard_normal((8, 16, 6, 6), dtype=np.float32)}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weight_scales_along_the_wrong_axis_of_a_conv_transpose(facts_of, axis):
+    weight = np.random.default_rng(1).standard_normal((16, 16, 3, 3)) * np.geomspace(1, 1e-3, 16).reshape(1, 16, 1, 1)
+    found = texts(facts_of(quantized_weight("ConvTranspose", weight, axis), images(), FILE, ranges={}))
+    if axis == 1:
+        assert found == {}
+        return
+    (text,) = found["/conv/ConvTranspose"]
+    assert text.startswith("the weight scales of ConvTranspose /conv/ConvTranspose are along the wrong axis: along "
+                           "axis 0 they leave ")
+    low, high = (float(part.split()[-1]) for part in text.replace(" in the median", "").split(" dB")[:2])
+    assert low < 25 and high > 38 and " dB in the median output channel, along axis 1 " in text
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_one_channel_of_a_depthwise_conv_with_larger_weights(facts_of, axis):
+    weight = np.random.default_rng(1).standard_normal((16, 1, 3, 3))
+    weight[5] *= 100
+    found = texts(facts_of(quantized_weight("Conv", weight, axis, group=16), images(), FILE, ranges={}))
+    if axis == 0:
+        assert found == {}
+        return
+    (text,) = found["/conv/Conv"]
+    assert text.startswith("one channel of Conv /conv/Conv has much larger weights than the others: channel 5 reaches ")
+    assert "the median of 16 channels is " in text and "the single scale leaves " in text
+
+
+@pytest.mark.parametrize("operator", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_rounding_that_accumulates_over_steps(facts_of, operator, accumulates):
+    b, size, steps = Builder(), 4, 256
+    gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[operator]
+    w, r = np.zeros((gates, size, size), np.float32), np.zeros((gates, size, size), np.float32)
+    bias = np.zeros((2 * gates, size), np.float32)
+    attributes = {"hidden_size": size}
+    if operator == "RNN":
+        attributes["activations"] = ["Relu"]
+        w[0], r[0] = np.eye(size), np.eye(size) * (1.0 if accumulates else 0.1)
+    elif operator == "LSTM":  # input, output, forget, cell
+        bias[:4] = [[8.0] * size, [8.0] * size, [12.0 if accumulates else -4.0] * size, [0.0] * size]
+        w[3] = np.eye(size)
+    else:  # update, reset, hidden
+        bias[0] = 7.5 if accumulates else -6.0
+        w[2] = 300 * np.eye(size) if accumulates else np.eye(size)
+    names = [b.weight("W", w.reshape(1, -1, size)), b.weight("R", r.reshape(1, -1, size)),
+             b.weight("B", bias.reshape(1, -1))]
+    b.nodes.append(helper.make_node(operator, ["x", *names], ["steps"], name="/rnn", **attributes))
+    b.node("MatMul", ["steps", b.kernel("head", (size, 2), size)], "/head", output="y")
+    model = b.model([floats("x", steps, 8, size)], [floats("y", steps, 1, 8, 2)])
+    x = np.abs(np.random.default_rng(0).standard_normal((1, 8, size), dtype=np.float32)) * 2e-3 + 1e-3
+    facts = facts_of(model, {"x": np.repeat(x, steps, axis=0)}, with_shares=False)
+    rounding = facts["/rnn"].group_facts.recurrent[0]
+    assert rounding.steps == steps and rounding.layer == f"{operator} /rnn" and rounding.first_step_db > 50
+    found = texts(facts)
+    if not accumulates:
+        assert rounding.last_step_db > 50 and found == {}
+        return
+    assert found == {"/rnn": [f"FP16 rounding accumulates over the steps of {operator} /rnn: with its state rounded "
+                              f"after each step, step 1 has {rounding.first_step_db:.1f} dB and step 256 "
+                              f"{rounding.last_step_db:.1f} dB"]}
+
+
+@pytest.mark.parametrize("mask", [-np.inf, -1e4])
+def test_a_mask_beyond_fp16(facts_of, mask):
+    rng = np.random.default_rng(0)
+    kept = (np.arange(6) < rng.integers(2, 6, (8, 1))).astype(np.float16)
+    original = masked_half(mask=-1e9 if np.isinf(mask) else mask)
+    for tensor in original.graph.initializer:
+        if tensor.name == "mask_value":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(-1e9 if np.isinf(mask) else mask, np.float32),
+                                                         tensor.name))
+    data = {"x": rng.standard_normal((8, 6, 8)).astype(np.float16), "kept": kept}
+    single = as_float(original)
+    found = texts(facts_of(masked_half(mask=mask), data, FILE, single, {}, with_shares=False))
+    if not np.isinf(mask):
+        assert found == {}
+        return
+    assert [text for causes in found.values() for text in causes if text.startswith(
+        "the mask mask_value is beyond FP16's range: its value is infinite, beyond FP16's 65504; ")]
+
+
+def test_a_clamped_mask_is_no_cause(facts_of):
+    rng = np.random.default_rng(0)
+    model = as_float(masked_half(mask=-1.0))
+    for tensor in model.graph.initializer:
+        if tensor.name == "mask_value":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(-3.4e38, np.float32), tensor.name))
+    data = {"x": rng.standard_normal((8, 6, 8), dtype=np.float32),
+            "kept": (np.arange(6) < rng.integers(2, 6, (8, 1))).astype(np.float32)}
+    facts = facts_of(model, data)
+    assert any(constant.is_mask for one in facts.values() for constant in one.group_facts.constants)
+    assert texts(facts) == {}
+
+
+def as_float(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same in FP32."""
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT16:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float32),
+                                                         tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_scale_behind_qk(facts_of, before):
+    b = Builder()
+    q, k, v = (b.node("MatMul", ["x", b.weight(name, np.eye(8, dtype=np.float32) * scale)], f"/{name}")
+               for name, scale in (("q", 200.0), ("k", 200.0), ("v", 1.0)))
+    if before:
+        q = b.node("Mul", [q, b.weight("scale", np.float32(1e-4))], "/scale")
+    x = b.node("MatMul", [q, b.node("Transpose", [k], "/k", perm=[0, 2, 1])], "/scores")
+    if not before:
+        x = b.node("Mul", [x, b.weight("scale", np.float32(1e-4))], "/scale")
+    b.node("MatMul", [b.node("Softmax", [x], "", axis=-1), v], "/values", output="y")
+    model = b.model([floats("x", "batch", 6, 8)], [floats("y", "batch", 6, 8)])
+    x = 2 * np.random.default_rng(0).standard_normal((8, 6, 8), dtype=np.float32)
+    found = texts(facts_of(model, {"x": x}))
+    if before:
+        assert found == {}
+        return
+    (text,) = found["/scores/MatMul"]
+    assert text.startswith("the attention is scaled behind the product of Q and K, by Mul /scale/Mul: MatMul "
+                           "/scores/MatMul reaches ")
+    assert ", beyond FP16's 65504, and the scaled product " in text and "Inf arise here" in text
+
+
+@pytest.mark.parametrize("largest", [60.0, 2e5])
+def test_an_overflow_without_effect_at_the_outputs_is_no_cause(facts_of, largest):
+    b = Builder()
+    b.node("MatMul", [gelu(b, "x", "/gelu"), b.weight("w", np.eye(16, dtype=np.float32))], "/fc", output="y")
+    x = vectors()
+    x[:, 0] = largest
+    facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
+    cubes = [values for one in facts.values() for values in one.group_facts.value_ranges if "/cube" in values.layer]
+    assert max(values.amax for values in cubes) > 9e3
+    assert (texts(facts) == {}) == (largest == 60.0)
+
+
+@pytest.mark.parametrize(("spread", "epsilon", "expected"), [
+    (400.0, 1e-5, "values exceed FP16's range: Pow /square/Pow reaches "), (1e-5, 1e-12, "the epsilon of the "
+     "decomposed LayerNormalization is 0 in FP16: it is 1e-12, FP16's smallest value is 6e-8, "), (1.0, 1e-5, "")])
+def test_a_decomposed_normalisation(facts_of, spread, epsilon, expected):
+    b = Builder()
+    x = b.node("Sub", ["x", b.node("ReduceMean", ["x"], "/mean", axes=[-1])], "/shift")
+    square = b.node("Pow", [x, b.weight("two", np.float32(2))], "/square")
+    root = b.node("Add", [b.node("ReduceMean", [square], "/variance", axes=[-1]),
+                          b.weight("epsilon", np.float32(epsilon))], "/root")
+    x = b.node("Div", [x, b.node("Sqrt", [root], "/root")], "/divide")
+    b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
+    facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": spread * vectors()})
+    found = texts(facts)
+    if not expected:
+        assert found == {}
+        return
+    ((name, (text,)),) = found.items()
+    assert text.startswith(expected) and " dB are left here" in text, "the result is finite, and wrong"
+    assert find_causes(facts[name])[0].remedy.startswith("write it as LayerNormalization, whose mean and variance ")
+
+
+def test_nan_without_an_overflow_is_told(facts_of):
+    b = Builder()
+    x = b.node("Div", ["x", b.node("Mul", ["x", b.weight("small", np.float32(1e-4))], "/small")], "/divide")
+    b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
+    for smallest, nan in ((1e-4, True), (1.0, False)):
+        x = np.sign(vectors()) + vectors()
+        x[:, 0] = smallest
+        facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
+        assert bool(texts(facts)) is nan
+
+
+def test_a_range_that_one_channel_sets(facts_of):
+    for loud, expected in ((40.0, True), (1.0, False)):
+        x = vectors(64, 64)
+        x[:, 3] *= loud
+        weight = np.eye(64) + 0.1
+        weight[3] /= loud
+        found = texts(facts_of(product(weight), {"x": x}, INT8))
+        assert bool(found) is expected
+        if expected:
+            assert found["/fc/MatMul"][0].startswith("1 of 64 input channels sets the range: amax ")
+            assert found["/fc/MatMul"][0].endswith(" of 8 bits")
+
+
+def test_commands_print_the_causes_of_the_table(run, tmp_path):
+    x = vectors(64, 64)
+    x[:, 3] *= 40
+    weight = np.eye(64) + 0.1
+    weight[3] /= 40
+    onnx.save(product(weight), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=x)
+    given = tmp_path / "net.onnx", "--data", tmp_path / "data.npz"
+    code, out, _ = run("compare", *given, "--json", tmp_path / "c.json", "--markdown", tmp_path / "c.md")
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert code == 0 and not mismatches(record, "comparison-v1")
+    (cause,) = record["runs"]["int8"]["groups"]["/fc/MatMul"]["causes"]
+    assert cause["kind"] == "range" and cause["cause"] == "1 of 64 input channels sets the range"
+    assert f"fc: {cause['cause']}: {cause['evidence']}\n  next step: {cause['remedy']}\n" in out
+    assert f"| {cause['cause']} | {cause['evidence']} | {cause['remedy']} |" in (tmp_path / "c.md").read_text()
+    code, out, _ = run("search", *given, "--tolerance", "sqnr>=40", "--no-ranges", "--no-free", "--no-hold-out",
+                       "--max-builds", "0", "-o", tmp_path / "found.json", "--markdown", tmp_path / "s.md")
+    assert code == 0 and f"fc: {cause['cause']}: " in out and f"| {cause['cause']} |" in (tmp_path / "s.md").read_text()
+    evidence = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]["causes"]
+    assert evidence["/fc/MatMul"][0]["cause"] == cause["cause"]
+
+
+def test_a_run_without_a_known_cause_says_so(run, tmp_path):
+    onnx.save(networks.mlp(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=vectors(16))
+    code, out, _ = run("compare", tmp_path / "net.onnx", "--data", tmp_path / "data.npz", "--target", "sqnr>=10")
+    assert code == 0 and f": {NO_CAUSE_TEXT}\n" in out

@@ -1,0 +1,365 @@
+"""The measurement of the facts of a fusion group from which causes of its loss are found.
+
+The facts do not depend on a config. They are measured in FP32 on the calibration samples and from the weights.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.calibration.tensor_collection import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    CalibrationContext,
+    NetworkProbe,
+    RunProgress,
+    collect_tensors,
+)
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import Executor
+from trt_tui.core.lowering.bias_scales import weight_sqnr_db
+from trt_tui.core.lowering.scales import scale_from_amax
+from trt_tui.core.measure.causes import (
+    AttentionScale,
+    ConstantFacts,
+    GroupFacts,
+    RecurrentRounding,
+    ValueRange,
+    WeightScaleFacts,
+)
+from trt_tui.core.network.constants import largest_magnitude
+from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import PRODUCTS
+from trt_tui.core.precision import FP16_MAX, FP16_MIN
+from trt_tui.core.quantized_types import INT8
+from trt_tui.core.runner import Backend
+from trt_tui.errors import TrtTuiError
+
+MAX_MEASURED_STEPS = 512
+"""Maximum number of steps of a recurrent layer that are measured."""
+
+MAX_MEASURED_ROWS = 4
+"""Maximum number of rows of a batch on which a recurrent layer is measured."""
+
+_RECURRENT_INPUTS = {"LSTM": (3, 5, 6), "GRU": (3, 5), "RNN": (3, 5)}
+"""The inputs of a recurrent layer that are its bias and its first states, by operator."""
+
+_SCALE_OPERATORS = ("Mul", "Div")
+
+
+class ValueRangeCollector:
+    """A collector of the magnitudes of a tensor that FP16 loses; NaN and infinities are left out."""
+
+    def __init__(self) -> None:
+        self._amax = self._signal = self._noise = 0.0
+        self._nonzero_count = self._zeroed_count = 0
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Implements `TensorCollector.add_values`. A value that is not finite is no error."""
+        magnitudes = np.abs(array[np.isfinite(array)])
+        nonzero = magnitudes[magnitudes > 0]
+        self._amax = max(self._amax, float(nonzero.max(initial=0.0)))
+        self._nonzero_count += nonzero.size
+        self._zeroed_count += int(np.count_nonzero(nonzero <= FP16_MIN / 2))
+        held = nonzero[nonzero <= FP16_MAX]
+        self._signal += float(np.square(held, dtype=np.float64).sum())
+        self._noise += float(np.square(held.astype(np.float64) - _round_to_fp16(held)).sum())
+
+    def merge_values(self, later_collector: "ValueRangeCollector") -> None:
+        """Implements `TensorCollector.merge_values`."""
+        self._amax = max(self._amax, later_collector._amax)
+        self._nonzero_count += later_collector._nonzero_count
+        self._zeroed_count += later_collector._zeroed_count
+        self._signal += later_collector._signal
+        self._noise += later_collector._noise
+
+    def compute_range(self, tensor: str, layer: str) -> ValueRange:
+        """Returns the magnitudes of all values added so far."""
+        count = max(self._nonzero_count, 1)
+        sqnr_db = 10 * math.log10(self._signal / self._noise) if self._noise else math.inf
+        return ValueRange(tensor, layer, self._amax, self._zeroed_count / count, sqnr_db)
+
+
+def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *,
+                         progress: RunProgress | None = None, executor: Executor[CalibrationContext] | None = None
+                         ) -> dict[str, list[ValueRange]]:
+    """Measures the tensors that the layers of groups compute, by group name, in one pass over the samples.
+
+    The arguments are those of `trt_tui.core.calibration.statistics.collect_tensor_stats`.
+    """
+    layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
+    collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}
+    collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    return {name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
+            for name, layers in layers_by_group.items()}
+
+
+def measure_group_facts(network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange], samples: Samples,
+                        backend: Backend) -> GroupFacts:
+    """Measures the facts of a group from its weights, and of recurrent layers on the first feed of the samples.
+
+    Args:
+        value_ranges: The tensors of the group from `collect_value_ranges`.
+    """
+    return GroupFacts(tuple(value_ranges), tuple(_examine_constants(network, group)),
+                      tuple(_examine_weight_scales(network, group)),
+                      tuple(_measure_recurrent_rounding(network, group, samples, backend)),
+                      _find_attention_scale(network, group, value_ranges))
+
+
+def _list_examined_tensors(network: Network, group: FusionGroup) -> dict[str, str]:
+    """Returns the float tensors that a group reads and that its layers compute, with operator and name of the layer.
+
+    Tensors into which a mask is written are left out.
+    """
+    layers = {tensor: f"its input {tensor}" for tensor in group.inputs}
+    layers |= {tensor: _layer_text(network.get_layer(name))
+               for name in group.layers for tensor in network.get_layer(name).outputs if tensor}
+    return {tensor: layer for tensor, layer in layers.items()
+            if network.is_float(tensor) and tensor not in network.masked_tensors
+            and tensor not in network.static_tensors and tensor not in network.constant_tensors
+            and tensor not in network.blocking_plugins}
+
+
+def _layer_text(layer: Layer) -> str:
+    return f"{layer.op_type} {layer.name}"
+
+
+# -- constants ------------------------------------------------------------------------------------------------------
+
+
+def _examine_constants(network: Network, group: FusionGroup) -> Iterator[ConstantFacts]:
+    for name in group.layers:
+        layer = network.get_layer(name)
+        for index, tensor in enumerate(layer.inputs):
+            if not tensor or tensor not in network.constant_tensors or not network.is_float(tensor) \
+                    or tensor in network.epsilon_constants:
+                continue
+            value = _constant_in_file(network, layer, index)
+            if value is None or not value.size:
+                continue
+            magnitudes = np.abs(value[~np.isnan(value)].astype(np.float32))
+            nonzero = magnitudes[magnitudes > 0]
+            held = nonzero[nonzero <= FP16_MAX]
+            is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
+            yield ConstantFacts(
+                tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)), value.size,
+                int(np.count_nonzero(magnitudes > FP16_MAX)),
+                float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
+                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, is_mask)
+
+
+def _constant_in_file(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
+    """Returns a constant as the file has it, or as the FP32 network has it; None if it cannot be computed."""
+    try:
+        value = (network.source_model.constant_value(layer, input_index)
+                 if network.source_model is not None else None)
+        return value if value is not None else network.constant_value(layer.inputs[input_index])
+    except TrtTuiError:
+        return None
+
+
+# -- weight scales --------------------------------------------------------------------------------------------------
+
+
+def _examine_weight_scales(network: Network, group: FusionGroup) -> Iterator[WeightScaleFacts]:
+    for site in group.weight_qdq_sites():
+        layer = network.get_layer(site.layer)
+        try:
+            weight = network.constant_value(site.tensor).astype(np.float32)
+        except TrtTuiError:
+            continue
+        if weight.ndim < 2 or not np.isfinite(weight).all():
+            continue
+        channel_axis = site.axis if site.axis is not None else weight.ndim - (2 if site.index == 0 else 1)
+        amaxes = largest_magnitude(weight, channel_axis).reshape(-1)
+        scale_axis, quantized = _read_scales_in_use(network, layer, site, weight)
+        largest = int(np.argmax(amaxes))
+        yield WeightScaleFacts(
+            site.tensor, _layer_text(layer), scale_axis, channel_axis, weight_sqnr_db(weight, quantized),
+            _median_channel_sqnr_db(weight, quantized, channel_axis),
+            _median_channel_sqnr_db(weight, _quantize_weight(weight, channel_axis), channel_axis), largest,
+            float(amaxes[largest]), float(np.median(amaxes)), amaxes.size)
+
+
+def _read_scales_in_use(network: Network, layer: Layer, site: QdqSite,
+                        weight: np.ndarray) -> tuple[int | None, np.ndarray]:
+    """Returns the axis of the scales of a weight, and the dequantized weight: as in the file, if it has scales."""
+    source = network.source_model
+    if source is None:
+        return site.axis, _quantize_weight(weight, site.axis)
+    steps = [step for step in source.input_conversion_steps(layer, site.index) if step.scale is not None]
+    step = steps[-1] if steps else source.find_dequantize_step(site.tensor)
+    value = _constant_in_file(network, layer, site.index)
+    if step is None or step.scale is None or step.block_size or value is None or value.shape != weight.shape:
+        return site.axis, weight
+    return None if step.scale.size == 1 else step.axis % weight.ndim, value.astype(np.float32)
+
+
+def _quantize_weight(weight: np.ndarray, axis: int | None) -> np.ndarray:
+    """Returns a weight after INT8 quantization with one scale for each index of an axis, or with a single scale."""
+    step = scale_from_amax(largest_magnitude(weight, axis), INT8)
+    if axis is not None:
+        step = step.reshape([-1 if position == axis else 1 for position in range(weight.ndim)])
+    quantized: np.ndarray = INT8.quantize(weight / step) * step
+    return quantized
+
+
+def _median_channel_sqnr_db(weight: np.ndarray, quantized: np.ndarray, channel_axis: int) -> float:
+    """Returns the median over output channels of the SQNR of a quantized weight. Channels of zeros do not count."""
+    axes = tuple(axis for axis in range(weight.ndim) if axis != channel_axis)
+    signal = np.square(weight, dtype=np.float64).sum(axis=axes)
+    noise = np.square(weight.astype(np.float64) - quantized).sum(axis=axes)
+    ratios = np.divide(signal, noise, out=np.full_like(signal, np.inf), where=noise > 0)[signal > 0]
+    return 10 * math.log10(float(np.median(ratios))) if ratios.size and np.isfinite(np.median(ratios)) else math.inf
+
+
+# -- attention ------------------------------------------------------------------------------------------------------
+
+
+def _find_attention_scale(network: Network, group: FusionGroup,
+                          value_ranges: Sequence[ValueRange]) -> AttentionScale | None:
+    """Returns the constant scale behind the product of Q and K; None if there is none."""
+    if group.attention_role != "QK":
+        return None
+    amax_by_tensor = {values.tensor: values.amax for values in value_ranges}
+    product = next((network.get_layer(name) for name in group.layers if network.get_layer(name).op_type == "MatMul"),
+                   None)
+    if product is None:
+        return None
+    for name in network.consumers.get(product.outputs[0], ()):
+        layer = network.get_layer(name)
+        if (name in group.layers and layer.op_type in _SCALE_OPERATORS and layer.outputs[0] in amax_by_tensor
+                and product.outputs[0] in amax_by_tensor
+                and any(tensor in network.constant_tensors for tensor in layer.inputs)):
+            return AttentionScale(_layer_text(product), _layer_text(layer), amax_by_tensor[product.outputs[0]],
+                                  amax_by_tensor[layer.outputs[0]])
+    return None
+
+
+# -- recurrent layers -----------------------------------------------------------------------------------------------
+
+
+def _measure_recurrent_rounding(network: Network, group: FusionGroup, samples: Samples,
+                                backend: Backend) -> Iterator[RecurrentRounding]:
+    """Yields the error of each recurrent layer of a group whose state is rounded to FP16 after each step.
+
+    Of a layer with two directions the forward one is measured.
+    """
+    for name in group.layers:
+        layer = network.get_layer(name)
+        if layer.op_type in _RECURRENT_INPUTS and not layer.domain and _has_measurable_inputs(network, layer):
+            try:
+                rounding = _measure_layer_steps(network, layer, samples, backend)
+            except TrtTuiError:
+                continue
+            if rounding is not None:
+                yield rounding
+
+
+def _has_measurable_inputs(network: Network, layer: Layer) -> bool:
+    """Returns True if the weights of a recurrent layer are constants, and it has neither lengths nor peepholes."""
+    weights = [tensor for tensor in layer.inputs[1:4] if tensor]
+    return (all(tensor in network.constant_tensors for tensor in weights) and not any(layer.inputs[4:5])
+            and not any(layer.inputs[7:8]))
+
+
+def _measure_layer_steps(network: Network, layer: Layer, samples: Samples,
+                         backend: Backend) -> RecurrentRounding | None:
+    node = network.node(layer.name)
+    attributes = dict(node.attributes)
+    states = [index for index in _RECURRENT_INPUTS[layer.op_type][1:] if len(layer.inputs) > index
+              and layer.inputs[index]]
+    computed = [layer.inputs[index] for index in (0, *states) if layer.inputs[index] not in network.constant_tensors]
+    arrays = _read_first_feed(network, computed, samples, backend)
+    arrays |= {layer.inputs[index]: network.constant_value(layer.inputs[index])
+               for index in range(len(layer.inputs))
+               if layer.inputs[index] and layer.inputs[index] not in arrays}
+    is_batch_first = node.attributes.get_int("layout", 0) == 1
+    source = arrays[layer.inputs[0]].astype(np.float32)
+    source = source.transpose(1, 0, 2) if is_batch_first else source
+    if node.attributes.get_string("direction", "forward") == "reverse":
+        source = source[::-1]
+    source = source[:MAX_MEASURED_STEPS, :MAX_MEASURED_ROWS]
+    if len(source) < 2:
+        return None
+    weights = {index: arrays[layer.inputs[index]][:1].astype(np.float32)
+               for index in range(1, 4) if len(layer.inputs) > index and layer.inputs[index]}
+    hidden_size = weights[2].shape[-1]
+    state_count = 2 if layer.op_type == "LSTM" else 1
+    first_states = []
+    for position in range(state_count):
+        index = 5 + position
+        state = arrays[layer.inputs[index]].astype(np.float32) if index in states else None
+        if state is not None:
+            state = (state.transpose(1, 0, 2) if is_batch_first else state)[:1, :source.shape[1]]
+        first_states.append(state if state is not None else np.zeros((1, source.shape[1], hidden_size), np.float32))
+    attributes.pop("direction", None)
+    attributes.pop("layout", None)
+    for key in ("activations", "activation_alpha", "activation_beta"):
+        if key in attributes and node.attributes.get_string("direction", "forward") == "bidirectional":
+            values: Any = attributes[key].value
+            attributes[key] = ir.Attr(key, attributes[key].type, values[:len(values) // 2])
+    model = _build_step_model(network, layer.op_type, list(attributes.values()), weights, first_states, source)
+    rounded = {index: _round_to_fp16(weight) for index, weight in weights.items()}
+    rounded_model = _build_step_model(network, layer.op_type, list(attributes.values()), rounded, first_states, source)
+    with backend.load(model) as runner:
+        exact = _run_steps(runner, source, first_states, rounds=False)
+    with backend.load(rounded_model) as runner:
+        coarse = _run_steps(runner, source, first_states, rounds=True)
+    errors = [weight_sqnr_db(reference, test) for reference, test in zip(exact, coarse, strict=True)]
+    return RecurrentRounding(_layer_text(layer), len(errors), errors[0], errors[-1])
+
+
+def _read_first_feed(network: Network, tensors: Sequence[str], samples: Samples,
+                     backend: Backend) -> dict[str, np.ndarray]:
+    """Returns float tensors of the network in the first feed of the samples."""
+    probe = NetworkProbe(network.model)
+    outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in dict.fromkeys(tensors)}
+    with probe.load_probe_runner(backend, samples) as runner:
+        arrays = runner.run(samples.read_feed(0))
+    return {tensor: arrays[output] for tensor, output in outputs.items()}
+
+
+def _build_step_model(network: Network, operator: str, attributes: Sequence[ir.Attr], weights: dict[int, np.ndarray],
+                      first_states: Sequence[np.ndarray], source: np.ndarray) -> ir.Model:
+    """Builds a model of one step of a recurrent layer: inputs ``x`` and states, outputs the new states."""
+    def make_input(name: str, shape: tuple[int, ...]) -> ir.Value:
+        return ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+
+    step = make_input("x", (1, *source.shape[1:]))
+    states = [make_input(f"state_{position}", state.shape) for position, state in enumerate(first_states)]
+    constants = {index: ir.Value(name=f"weight_{index}", type=ir.TensorType(ir.DataType.FLOAT),
+                                 shape=ir.Shape(weight.shape), const_value=ir.tensor(weight, name=f"weight_{index}"))
+                 for index, weight in weights.items()}
+    node = ir.Node("", operator, [step, constants[1], constants[2], constants.get(3), None, *states], list(attributes),
+                   num_outputs=1 + len(states), name="step")
+    for position, output in enumerate(node.outputs):
+        output.name = "result" if position == 0 else f"new_state_{position - 1}"
+        output.type = ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([step, *states], list(node.outputs[1:]), nodes=[node], initializers=list(constants.values()),
+                     name="recurrent_step", opset_imports={"": network.opset})
+    return ir.Model(graph, ir_version=network.model.ir_version)
+
+
+def _run_steps(runner: Any, source: np.ndarray, first_states: Sequence[np.ndarray], *,
+               rounds: bool) -> list[np.ndarray]:
+    """Returns the state behind each step, which is the result of the step."""
+    round_array = _round_to_fp16 if rounds else np.asarray
+    states = [round_array(state) for state in first_states]
+    results = []
+    for position in range(len(source)):
+        feed = {"x": np.ascontiguousarray(round_array(source[position:position + 1]))}
+        feed |= {f"state_{index}": state for index, state in enumerate(states)}
+        arrays = runner.run(feed)
+        states = [round_array(arrays[f"new_state_{index}"]) for index in range(len(states))]
+        results.append(states[0])
+    return results
+
+
+def _round_to_fp16(array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16).astype(np.float32)

@@ -1,0 +1,726 @@
+"""The table of known causes of an accuracy loss at a fusion group.
+
+Each cause has a condition over measured facts of the group, a sentence, the evidence with its numbers, and the next
+step. The app, the commands, Markdown and JSON all read `find_causes`, so that they use the same words.
+
+A cause is found only if its condition holds on measured values, and only if the loss of the group reaches a judged
+output. The reason is that a value inside a group may overflow without any effect: the cube inside a GELU overflows, and
+the Tanh behind it saturates at the correct value.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.zero_cost_support import Normalisation
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
+from trt_tui.core.quantized_types import FP8, QUANTIZED_TYPES
+from trt_tui.formatting import counted_noun_text, number_text, percent_text
+
+MAX_EXPLAINED_GROUPS = 5
+"""The maximum number of fusion groups per run whose causes are printed."""
+
+NO_CAUSE_TEXT = "none of the known causes was found"
+
+MIN_EXPLAINED_SHARE = 0.01
+"""The minimum error share of a group whose loss is explained."""
+
+MIN_CONCLUSIVE_SHARE_SUM = 0.5
+"""The minimum sum of the error shares of all groups, below which several groups cause the same error."""
+
+MIN_FP16_HEADROOM = 4.0
+"""The headroom in FP16 below which a warning is given: a sample that was not measured may overflow."""
+
+MIN_LOSSLESS_SQNR_DB = 40.0
+"""The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
+
+MAX_WEAK_RANGE_BITS = 5.0
+"""The number of bits that a range leaves, up to which the range is a cause. Normally distributed values whose amax is
+five standard deviations use 6.5 bits. Five bits are left if the amax is 14 standard deviations."""
+
+MIN_MENTIONED_SHARE = 0.002
+"""The minimum share of values for which a loss is reported."""
+
+MIN_CLIPPED_SHARE = 0.01
+"""The minimum share of clipped or zeroed values that is a cause."""
+
+MIN_VANISHED_SHARE = 0.01
+"""The minimum share of nonzero values that FP16 rounds to 0 and that explains NaN or Inf behind a Div or a Log."""
+
+MAX_WEAK_WEIGHT_SQNR_DB = 30.0
+"""The SQNR of quantized weights below which their scales are examined. Normally distributed weights with one scale per
+channel have 35 to 45 dB in INT8."""
+
+MAX_WEIGHT_ERROR_DISTANCE_DB = 10.0
+"""The distance in dB of a weight's SQNR above that of the group's isolated error, up to which the weight contributes
+to that error: a tenth of it."""
+
+MIN_LAYOUT_GAIN_DB = 6.0
+"""The minimum gain in SQNR by other scales or by a shorter sum of roundings that is a cause: one bit."""
+
+_SAFE_STATE = "safe"
+"""The value of `trt_tui.core.measure.fp16_range.Fp16RangeState` for a group without a value beyond FP16."""
+
+_FP8_MAX_ZEROED_SCALES = 2.0**-10
+"""The magnitude below which FP8 rounds to 0, in multiples of the scale. This is half of E4M3's smallest magnitude above
+0 (2^-9, subnormal)."""
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The magnitudes of a tensor that a fusion group reads or computes, as far as FP16 is concerned.
+
+    Attributes:
+        layer: The operator and the name of the layer that computes the tensor, ``MatMul /qk``, or ``its input x``.
+        amax: The largest finite magnitude.
+        zeroed_share: The share of the nonzero values that FP16 rounds to 0.
+        fp16_sqnr_db: SQNR of the tensor after rounding to FP16, without values beyond FP16; infinite if it is exact.
+    """
+
+    tensor: str
+    layer: str
+    amax: float
+    zeroed_share: float
+    fp16_sqnr_db: float
+
+
+@dataclass(frozen=True)
+class ConstantFacts:
+    """A constant that a fusion group reads, rounded to FP16.
+
+    Attributes:
+        layer: The operator and the name of the layer that reads the constant.
+        amax: The largest magnitude; infinite if the file has an infinity in it.
+        count: Number of values; ``over_fp16`` of them are beyond FP16.
+        zeroed_share: The share of the nonzero values that FP16 rounds to 0.
+        fp16_sqnr_db: SQNR of the constant in FP16, without values beyond FP16; infinite if it is exact.
+        is_mask: True if the constant masks values. The exported network clamps such a constant if the file has it in
+            FP32.
+    """
+
+    tensor: str
+    layer: str
+    amax: float
+    count: int
+    over_fp16: int
+    zeroed_share: float
+    fp16_sqnr_db: float
+    is_mask: bool = False
+
+
+@dataclass(frozen=True)
+class WeightScaleFacts:
+    """The INT8 scales of a weight, compared with one scale for each output channel.
+
+    Attributes:
+        layer: The operator and the name of the layer that reads the weight.
+        scale_axis: The axis along which the scales in use differ; None for a single scale.
+        channel_axis: The axis of the output channels.
+        sqnr_db: SQNR of the weight with the scales in use; infinite if the FP32 weight is unknown.
+        median_sqnr_db: The median over output channels of the SQNR with the scales in use. A single scale erases small
+            channels, which hardly changes the SQNR of the whole weight.
+        channel_median_sqnr_db: The same with one INT8 scale for each output channel.
+        largest_channel: The output channel with the largest weights.
+        largest_channel_amax: The largest magnitude in that channel.
+        median_channel_amax: The median of the largest magnitudes of all output channels.
+        channel_count: Number of output channels.
+    """
+
+    tensor: str
+    layer: str
+    scale_axis: int | None
+    channel_axis: int
+    sqnr_db: float
+    median_sqnr_db: float
+    channel_median_sqnr_db: float
+    largest_channel: int
+    largest_channel_amax: float
+    median_channel_amax: float
+    channel_count: int
+
+
+@dataclass(frozen=True)
+class RecurrentRounding:
+    """The error of a recurrent layer whose state is rounded to FP16 after each step.
+
+    Attributes:
+        layer: The operator and the name of the layer.
+        steps: Number of steps that were measured.
+        first_step_db: SQNR of the result of the first step against FP32.
+        last_step_db: SQNR of the result of the last step against FP32.
+    """
+
+    layer: str
+    steps: int
+    first_step_db: float
+    last_step_db: float
+
+
+@dataclass(frozen=True)
+class AttentionScale:
+    """A constant scale behind the product of Q and K.
+
+    Attributes:
+        product_layer: The operator and the name of the product.
+        scale_layer: The operator and the name of the layer that scales the product.
+        product_amax: The largest magnitude before the scale.
+        scaled_amax: The largest magnitude behind the scale.
+    """
+
+    product_layer: str
+    scale_layer: str
+    product_amax: float
+    scaled_amax: float
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """Facts of a fusion group that do not depend on a config; the background process measures them.
+
+    Attributes:
+        value_ranges: The tensors that the group reads and that its layers compute, in network order. Tensors into which
+            a mask is written are left out.
+        constants: The float constants that the layers read.
+        weight_scales: The quantized weights of the group, in the file's scales if the group has a file precision.
+        recurrent: One entry for each LSTM, GRU or RNN of the group.
+        attention_scale: The scale behind the product of an attention; None if there is none.
+    """
+
+    value_ranges: tuple[ValueRange, ...] = ()
+    constants: tuple[ConstantFacts, ...] = ()
+    weight_scales: tuple[WeightScaleFacts, ...] = ()
+    recurrent: tuple[RecurrentRounding, ...] = ()
+    attention_scale: AttentionScale | None = None
+
+
+@dataclass(frozen=True)
+class CauseFacts:
+    """All facts of a fusion group in one config from which causes are found.
+
+    Attributes:
+        precision: The precision of the group in the config, or for a file precision the nearest precision.
+        boundary_type: The float type of the group's inputs and outputs.
+        is_in_file_precision: True if the group has the precision and the constants of the file.
+        errors: The errors of the group in the config; None if they were not measured.
+        share: The error share of the group; None if it was not measured.
+        has_nonfinite_outputs: True if a judged output of the config contains NaN or Inf.
+        has_conclusive_shares: True if the error shares of the config explain most of its error.
+        tensor_stats: Statistics of the group's inputs and result, by tensor.
+        amax_by_tensor: The ranges in use, by quantized tensor. ``range_sources`` are their origins.
+        normalisation: The decomposed normalisation of the group; None if there is none, or the config replaces it.
+    """
+
+    group: FusionGroup
+    precision: Precision
+    boundary_type: Precision
+    is_in_file_precision: bool = False
+    errors: GroupErrors | None = None
+    share: ErrorShare | None = None
+    has_nonfinite_outputs: bool = False
+    has_conclusive_shares: bool = True
+    tensor_stats: Mapping[str, TensorStats] = field(default_factory=dict)
+    amax_by_tensor: Mapping[str, float] = field(default_factory=dict)
+    range_sources: Mapping[str, str] = field(default_factory=dict)
+    group_facts: GroupFacts = field(default_factory=GroupFacts)
+    normalisation: Normalisation | None = None
+
+    @property
+    def reaches_output(self) -> bool:
+        """True if the measured loss of the group reaches a judged output."""
+        return has_loss_at_outputs(self.errors, self.share, self.has_nonfinite_outputs, self.has_conclusive_shares)
+
+    @property
+    def has_nonfinite_result(self) -> bool:
+        """True if NaN or Inf arise in the group, and a judged output has NaN or Inf, or the group a relevant share."""
+        isolated = self.errors.isolated if self.errors is not None else None
+        return isolated is not None and isolated.nonfinite_count > 0 and self.reaches_output
+
+    @property
+    def is_lossy_in_fp16(self) -> bool:
+        """True if FP16 alone costs the group more than roundings explain, and the loss reaches a judged output."""
+        isolated = self.errors.isolated if self.errors is not None else None
+        if isolated is None or self.boundary_type is not Precision.FP16 or not self.reaches_output:
+            return False
+        if isolated.nonfinite_count:
+            return True
+        return (self.precision not in QUANTIZED_TYPES and not isolated.exact
+                and (isolated.sqnr_db is None or isolated.sqnr_db < MIN_LOSSLESS_SQNR_DB))
+
+    @property
+    def raise_text(self) -> str:
+        """The next step for values that do not fit in FP16."""
+        return ("run the layer in BF16, which has the range of FP32, or in FP32"
+                if Precision.BF16 in self.group.allowed_precisions else "run the layer in FP32")
+
+
+def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, has_nonfinite_outputs: bool,
+                        has_conclusive_shares: bool = True) -> bool:
+    """Returns True if the measured loss of a group reaches a judged output.
+
+    The error share decides if it is known. If a judged output has NaN or Inf, groups in which they arise count too,
+    because raising one of several such groups does not help. Two groups that round the same values have no shares for
+    the same reason; if the shares are not conclusive, groups with a large isolated error count too. Without a share,
+    the isolated error decides; NaN and Inf that arise in the group count only if a judged output has some.
+    """
+    isolated = errors.isolated if errors is not None else None
+    if isolated is not None and isolated.nonfinite_count:
+        return has_nonfinite_outputs or share is not None and share.fraction >= MIN_EXPLAINED_SHARE
+    if share is not None and share.fraction >= MIN_EXPLAINED_SHARE:
+        return True
+    if isolated is None or isolated.exact:
+        return False
+    is_large = isolated.sqnr_db is None or isolated.sqnr_db < MIN_LOSSLESS_SQNR_DB
+    return share is None or math.isnan(share.fraction) or not has_conclusive_shares and is_large
+
+
+def are_shares_conclusive(shares: Mapping[str, ErrorShare]) -> bool:
+    """Returns True if the error shares add up to at least half of the error."""
+    return sum(max(share.fraction, 0.0) for share in shares.values()
+               if math.isfinite(share.fraction)) >= MIN_CONCLUSIVE_SHARE_SUM
+
+
+def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | None = None) -> list[str]:
+    """Returns the groups whose causes are printed: those with the largest losses, the worst first.
+
+    Groups in which NaN or Inf arise come first if a judged output has NaN or Inf. Then follow the largest error shares
+    or, without shares, the largest isolated errors.
+
+    Args:
+        groups: The groups to choose from; None for all.
+    """
+    has_nonfinite_outputs = results.accuracy is not None and results.accuracy.nonfinite_count > 0
+    is_conclusive = are_shares_conclusive(results.shares)
+
+    def sort_key(name: str) -> tuple[bool, float, float]:
+        errors, share = results.group_errors.get(name), results.shares.get(name)
+        isolated = errors.isolated if errors is not None else None
+        arises = isolated is not None and isolated.nonfinite_count > 0 and has_nonfinite_outputs
+        fraction = share.fraction if share is not None and math.isfinite(share.fraction) else 0.0
+        sqnr_db = isolated.sqnr_db if isolated is not None and isolated.sqnr_db is not None else math.inf
+        return not arises, -fraction, sqnr_db
+
+    names = [name for name in dict.fromkeys((*results.shares, *results.group_errors))
+             if (groups is None or name in groups) and (not results.shares or name in results.shares)
+             and has_loss_at_outputs(results.group_errors.get(name), results.shares.get(name), has_nonfinite_outputs,
+                                     is_conclusive)]
+    return sorted(names, key=sort_key)[:MAX_EXPLAINED_GROUPS]
+
+
+def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
+    """Returns the known causes of the loss of a group, in the order of the table; () if no condition holds.
+
+    A general cause is left out if a more specific one explains the same effect.
+    """
+    causes: list[Cause] = []
+    explained: set[str] = set()
+    for effect, find_cause in CAUSES:
+        if effect not in explained and (cause := find_cause(facts)) is not None:
+            causes.append(cause)
+            explained.add(effect)
+    return tuple(causes)
+
+
+def cause_lines(causes_by_title: Mapping[str, Sequence[Cause]]) -> list[str]:
+    """Returns causes as lines of a report, with the next step below each. Groups without a known cause come last.
+
+    Args:
+        causes_by_title: The causes by the name of the group for users.
+    """
+    lines = [line for title, causes in causes_by_title.items() for cause in causes
+             for line in (f"{title}: {cause.text}", f"  next step: {cause.remedy}")]
+    unexplained = [title for title, causes in causes_by_title.items() if not causes]
+    return lines + ([f"{', '.join(unexplained)}: {NO_CAUSE_TEXT}"] if unexplained else [])
+
+
+def fp16_headroom_note(errors: GroupErrors) -> str:
+    """Returns a note about a group whose values fit in FP16 on the samples, but hardly; "" for any other group.
+
+    It is no cause, because nothing is lost on the samples.
+    """
+    largest = errors.fp16_largest or 0.0
+    return errors.warning if FP16_MAX / MIN_FP16_HEADROOM < largest <= FP16_MAX and not errors.fp16_over else ""
+
+
+# -- ranges of quantized tensors ------------------------------------------------------------------------------------
+
+
+def estimate_used_bits(tensor_stats: TensorStats, amax: float | None = None) -> float | None:
+    """Returns the number of the 8 bits that the values of a tensor use under a range: 8 − log2(amax / (√3·rms)).
+
+    A uniform distribution between -amax and amax has an rms of amax/√3 and uses all 8 bits. None if amax or rms is 0.
+
+    Args:
+        amax: The range; the largest magnitude of the tensor by default.
+    """
+    amax = tensor_stats.amax if amax is None else amax
+    if amax <= 0 or tensor_stats.rms <= 0:
+        return None
+    return max(0.0, min(8.0, 8.0 - math.log2(amax / (math.sqrt(3) * tensor_stats.rms))))
+
+
+def estimate_fp8_loss_shares(tensor_stats: TensorStats, amax: float) -> tuple[float, float]:
+    """Returns the approximate shares of a tensor's nonzero values that FP8 rounds to 0 and clips, with one scale of
+    amax/448."""
+    scale = amax / FP8.max_value
+    return tensor_stats.estimate_value_share_below(
+        scale *
+        _FP8_MAX_ZEROED_SCALES), 1 - tensor_stats.estimate_value_share_below(amax) if amax < tensor_stats.amax else 0.0
+
+
+def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorStats], is_fp8: bool = False,
+                     get_range: Callable[[str, TensorStats], float] = lambda tensor, tensor_stats: tensor_stats.amax
+                     ) -> tuple[str, TensorStats] | None:
+    """Returns the quantized input of a group whose range leaves the fewest bits; for FP8, the one with the most lost
+    values.
+
+    If no input is quantized, the result is the first input or output with known statistics; None if there is none.
+
+    Args:
+        get_range: Returns the range (amax) of a tensor.
+    """
+    candidates = []
+    for tensor in dict.fromkeys(site.tensor for site in group.activation_qdq_sites()):
+        if tensor in stats_by_tensor and (bits := estimate_used_bits(stats_by_tensor[tensor])) is not None:
+            amax = get_range(tensor, stats_by_tensor[tensor])
+            bits = estimate_used_bits(stats_by_tensor[tensor], amax) or 0.0
+            candidates.append(
+                (-sum(estimate_fp8_loss_shares(stats_by_tensor[tensor], amax)) if is_fp8 else bits, tensor))
+    if candidates:
+        tensor = min(candidates)[1]
+        return tensor, stats_by_tensor[tensor]
+    return next(((tensor, stats_by_tensor[tensor])
+                 for tensor in (*group.inputs, group.final_tensor)
+                 if tensor in stats_by_tensor), None)
+
+
+@dataclass(frozen=True)
+class RangeUse:
+    """The use of a range in words: the sentence, the evidence with the bits that remain for INT8, and the next step."""
+
+    sentence: str
+    evidence: str
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.sentence}: {self.evidence}"
+
+
+def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, source: str = "") -> RangeUse:
+    """Describes the range of a tensor: the channels that determine it, and the bits that remain for INT8.
+
+    Args:
+        amax: The range in use, if it differs from the largest magnitude.
+        source: The origin of ``amax``: a method, "user" or "file".
+    """
+    bits = estimate_used_bits(tensor_stats, amax)
+    raised_text = "raise the layer to FP16 or FP32"
+    if amax is not None and not math.isclose(amax, tensor_stats.amax, rel_tol=0.01):
+        bits_text = f": {bits:.1f} of 8 bits" if bits is not None else ""
+        clipped = percent_text(1 - tensor_stats.estimate_value_share_below(amax)) if amax < tensor_stats.amax else "·"
+        clipped_text = f"; {clipped} of values clipped" if clipped != "·" else ""
+        return RangeUse(
+            f"{f'{source} ' if source else ''}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
+            f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}", f"try another range, or {raised_text}")
+    values_text = f"amax {number_text(tensor_stats.amax)}, rms {number_text(tensor_stats.rms)}"
+    range_text = f"{values_text}: {bits:.1f} of 8 bits" if bits is not None else values_text
+    top_channels = tensor_stats.dominant_channels
+    if top_channels is not None and 0 < len(top_channels.indices) <= top_channels.channel_count // 4:
+        sets = "sets" if len(top_channels.indices) == 1 else "set"
+        return RangeUse(
+            f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range", range_text,
+            f"try SmoothQuant or another range, or {raised_text}")
+    if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
+        return RangeUse(f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})", range_text,
+                        f"try another range, such as a percentile, or {raised_text}")
+    return RangeUse("range", range_text, f"try another range, or {raised_text}")
+
+
+def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
+    """Returns a sentence about the values that FP8 loses in a tensor with one scale.
+
+    FP8 has the same relative resolution at every magnitude, so only values outside its range are lost.
+    """
+    zeroed, clipped = estimate_fp8_loss_shares(tensor_stats, amax)
+    losses = [f"about {percent_text(zeroed)} of values round to 0" if zeroed >= MIN_MENTIONED_SHARE else "",
+              f"{percent_text(clipped)} are clipped" if clipped >= MIN_MENTIONED_SHARE else ""]
+    losses_text = " and ".join(filter(None, losses)) or "none clipped, hardly any round to 0"
+    return f"FP8 scale by amax {number_text(amax)}: {losses_text}"
+
+
+def find_worst_range(facts: CauseFacts) -> tuple[str, TensorStats, float] | None:
+    """Returns the quantized input with the worst range: its name, its statistics and the range in use."""
+    def look_up_range(tensor: str, tensor_stats: TensorStats) -> float:
+        return facts.amax_by_tensor.get(tensor, tensor_stats.amax)
+
+    if facts.precision not in QUANTIZED_TYPES or not QUANTIZED_TYPES[facts.precision].needs_ranges:
+        return None
+    worst = find_worst_input(facts.group, facts.tensor_stats, facts.precision is Precision.FP8, look_up_range)
+    if worst is None or worst[0] not in {site.tensor for site in facts.group.activation_qdq_sites()}:
+        return None
+    return (*worst, look_up_range(*worst))
+
+
+def range_use_text(facts: CauseFacts) -> str:
+    """Returns a sentence about the worst range of a quantized group, whether it is a cause or not; "" if it has none.
+    """
+    worst = find_worst_range(facts)
+    if worst is None:
+        return ""
+    tensor, tensor_stats, amax = worst
+    return (fp8_loss_sentence(tensor_stats, amax) if facts.precision is Precision.FP8 else
+            describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, "")).text)
+
+
+def _find_range_cause(facts: CauseFacts) -> Cause | None:
+    worst = find_worst_range(facts)
+    if worst is None or facts.precision is Precision.FP8 or not facts.reaches_output:
+        return None
+    tensor, tensor_stats, amax = worst
+    bits = estimate_used_bits(tensor_stats, amax)
+    clipped_share = 1 - tensor_stats.estimate_value_share_below(amax) if amax < 0.99 * tensor_stats.amax else 0.0
+    if (bits is None or bits > MAX_WEAK_RANGE_BITS) and clipped_share < MIN_CLIPPED_SHARE:
+        return None
+    use = describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, ""))
+    sentence = "a few large values set the range" if use.sentence == "range" else use.sentence
+    return Cause("range", sentence, use.evidence, use.remedy)
+
+
+def _find_fp8_range_cause(facts: CauseFacts) -> Cause | None:
+    worst = find_worst_range(facts)
+    if worst is None or facts.precision is not Precision.FP8 or not facts.reaches_output:
+        return None
+    _, tensor_stats, amax = worst
+    if sum(estimate_fp8_loss_shares(tensor_stats, amax)) < MIN_CLIPPED_SHARE:
+        return None
+    sentence, _, evidence = fp8_loss_sentence(tensor_stats, amax).partition(": ")
+    return Cause("range", sentence, evidence, "try another range, or raise the layer to FP16 or FP32")
+
+
+# -- weights and constants ------------------------------------------------------------------------------------------
+
+
+def _find_weight_axis_cause(facts: CauseFacts) -> Cause | None:
+    for weight in _weak_weight_scales(facts):
+        if weight.scale_axis is not None and weight.scale_axis != weight.channel_axis:
+            return Cause(
+                "weight axis", f"the weight scales of {weight.layer} are along the wrong axis",
+                f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
+                f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
+                f"quantize the weight with axis {weight.channel_axis}, or raise the layer to FP16 or FP32")
+    return None
+
+
+def _find_weight_channel_cause(facts: CauseFacts) -> Cause | None:
+    for weight in _weak_weight_scales(facts):
+        if weight.scale_axis is None:
+            return Cause(
+                "weight channel", f"one channel of {weight.layer} has much larger weights than the others",
+                f"channel {weight.largest_channel} reaches {number_text(weight.largest_channel_amax)}, the median of "
+                f"{counted_noun_text(weight.channel_count, 'channel')} is {number_text(weight.median_channel_amax)}; "
+                f"the single scale leaves {_sqnr_text(weight.median_sqnr_db)} in the median channel, one scale per "
+                f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
+                "use one weight scale per output channel, or raise the layer to FP16 or FP32")
+    return None
+
+
+def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
+    """Yields the INT8 weights whose scales contribute to the loss and that one scale per output channel improves.
+
+    The weights contribute if their error is at least a tenth of the isolated error of the group.
+    """
+    isolated = facts.errors.isolated if facts.errors is not None else None
+    if facts.precision is not Precision.INT8 or isolated is None or not facts.reaches_output:
+        return
+    for weight in facts.group_facts.weight_scales:
+        if (weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
+                and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
+                and (isolated.sqnr_db is None or weight.sqnr_db <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB)):
+            yield weight
+
+
+def _find_mask_cause(facts: CauseFacts) -> Cause | None:
+    """Finds a mask of the file beyond FP16. A mask of an FP32 network is clamped where the program writes FP16."""
+    mask = next((constant for constant in facts.group_facts.constants
+                 if constant.is_mask and constant.amax >= FP16_OVERFLOW), None)
+    if mask is None or not facts.is_in_file_precision or not facts.is_lossy_in_fp16:
+        return None
+    return Cause(
+        "mask", f"the mask {mask.tensor} is beyond FP16's range",
+        f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond "
+        f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
+        f"write a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
+
+
+def _find_weight_overflow_cause(facts: CauseFacts) -> Cause | None:
+    constant = next((constant for constant in facts.group_facts.constants
+                     if constant.over_fp16 and not constant.is_mask), None)
+    if constant is None or not facts.is_lossy_in_fp16:
+        return None
+    return Cause("weight overflow", f"weights of {constant.layer} are beyond FP16's range",
+                 f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} exceed "
+                 f"{FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}", facts.raise_text)
+
+
+def _find_weight_underflow_cause(facts: CauseFacts) -> Cause | None:
+    worst = min((constant for constant in facts.group_facts.constants if not constant.is_mask),
+                key=lambda constant: constant.fp16_sqnr_db, default=None)
+    if worst is None or worst.fp16_sqnr_db >= MIN_LOSSLESS_SQNR_DB or not facts.is_lossy_in_fp16:
+        return None
+    zeroed_text = (f"{percent_text(worst.zeroed_share)} of {worst.tensor} become 0"
+                   if worst.zeroed_share >= MIN_MENTIONED_SHARE else f"{worst.tensor} is subnormal")
+    return Cause("weight underflow", f"weights of {worst.layer} are below FP16's smallest value",
+                 f"{zeroed_text} (the largest is {number_text(worst.amax, 2)}, the smallest FP16 value "
+                 f"{number_text(FP16_MIN, 2)}); FP16 leaves {_sqnr_text(worst.fp16_sqnr_db)} of them",
+                 f"scale the weights up and the result down, or {facts.raise_text}")
+
+
+# -- values in FP16 -------------------------------------------------------------------------------------------------
+
+
+def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
+    """Finds a scale behind QK, without which the product overflows.
+
+    Source: NVIDIA, TensorRT documentation, "Fused Attention"
+    (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html): Q or K
+    has to be multiplied with the attention scale, or both with its square root, before the first product, for numeric
+    stability and performance.
+    """
+    scale = facts.group_facts.attention_scale
+    if (scale is None or not facts.is_lossy_in_fp16
+            or not scale.product_amax >= FP16_OVERFLOW > scale.scaled_amax):
+        return None
+    return Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scale.scale_layer}",
+                 f"{scale.product_layer} reaches {number_text(scale.product_amax, 2)}, beyond FP16's {FP16_MAX:.0f}, "
+                 f"and the scaled product {number_text(scale.scaled_amax, 2)}; {_loss_text(facts)}",
+                 "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in "
+                 "FP32")
+
+
+def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
+    errors = facts.errors
+    if errors is None or not facts.is_lossy_in_fp16 or errors.fp16_state in ("", _SAFE_STATE):
+        return None
+    candidates = [(values.amax, values.layer) for values in facts.group_facts.value_ranges]
+    candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result")]
+    first = next(((amax, place) for amax, place in candidates if FP16_OVERFLOW <= amax < math.inf), None)
+    if first is None:
+        return None
+    amax, place = first
+    norm = facts.normalisation
+    remedy = _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text
+    return Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, beyond "
+                 f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}", remedy)
+
+
+def _find_nonfinite_cause(facts: CauseFacts) -> Cause | None:
+    if not facts.has_nonfinite_result:
+        return None
+    return Cause("not finite", "NaN or Inf arise from inputs without any", _loss_text(facts),
+                 "run the layer in FP32")
+
+
+def _find_epsilon_cause(facts: CauseFacts) -> Cause | None:
+    norm = facts.normalisation
+    if norm is None or not 0 < norm.epsilon <= FP16_MIN / 2 or not facts.is_lossy_in_fp16:
+        return None
+    return Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
+                 f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as small "
+                 f"become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
+
+
+def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
+    if norm.no_rewrite_reason:
+        return f"{raise_text}; it cannot be written as {norm.operator}: {norm.no_rewrite_reason}"
+    return f"write it as {norm.operator}, whose mean and variance TensorRT computes in FP32, or {raise_text}"
+
+
+def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
+    values = find_vanishing_values(facts)
+    if values is None:
+        return None
+    left_text = f"FP16 leaves {_sqnr_text(values.fp16_sqnr_db)}" if values.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB \
+        else _loss_text(facts)
+    if values.zeroed_share >= MIN_VANISHED_SHARE:
+        sentence = f"values vanish in FP16 at {values.layer}"
+        evidence = (f"{percent_text(values.zeroed_share)} of them are below FP16's smallest value "
+                    f"{number_text(FP16_MIN)} and become 0, the largest is {number_text(values.amax, 2)}")
+    else:
+        sentence = f"values are subnormal in FP16 at {values.layer}"
+        evidence = (f"the largest is {number_text(values.amax, 2)}, FP16 has 11 bits from "
+                    f"{number_text(FP16_MIN_NORMAL)} on")
+    return Cause("underflow", sentence, f"{evidence}; {left_text}", f"scale the values up, or {facts.raise_text}")
+
+
+def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
+    """Returns the tensor of a group that loses most to underflow in FP16; None if underflow is no cause.
+
+    A tensor of which FP16 leaves little counts. If NaN or Inf arise without an overflow, a tensor of which some values
+    become 0 counts too, because a Div or a Log may read it.
+    """
+    if facts.errors is None or not facts.is_lossy_in_fp16:
+        return None
+    ranges = facts.group_facts.value_ranges
+    worst = min(ranges, key=lambda values: values.fp16_sqnr_db, default=None)
+    if worst is not None and worst.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB:
+        return worst
+    zeroed = max(ranges, key=lambda values: values.zeroed_share, default=None)
+    return zeroed if (zeroed is not None and zeroed.zeroed_share >= MIN_VANISHED_SHARE and facts.has_nonfinite_result
+                      and facts.errors.fp16_state == _SAFE_STATE) else None
+
+
+def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:
+    shift = facts.errors.coordinate_shift if facts.errors is not None else None
+    if shift is None or not facts.reaches_output:
+        return None
+    return Cause("coordinates", f"the step of {shift.precision.label} is too large for the {shift.points_text}",
+                 f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
+                 "run the layer in FP32")
+
+
+def _find_recurrent_cause(facts: CauseFacts) -> Cause | None:
+    if facts.boundary_type is not Precision.FP16 or not facts.reaches_output:
+        return None
+    for rounding in facts.group_facts.recurrent:
+        if (rounding.last_step_db < MIN_LOSSLESS_SQNR_DB
+                and rounding.first_step_db - rounding.last_step_db >= MIN_LAYOUT_GAIN_DB):
+            return Cause("recurrent rounding", f"FP16 rounding accumulates over the steps of {rounding.layer}",
+                         f"with its state rounded after each step, step 1 has {_sqnr_text(rounding.first_step_db)} and "
+                         f"step {rounding.steps} {_sqnr_text(rounding.last_step_db)}", "run the layer in FP32")
+    return None
+
+
+def _loss_text(facts: CauseFacts) -> str:
+    """Returns the isolated error of a group as a clause: the NaN and Inf that arise, or the SQNR that is left."""
+    isolated = facts.errors.isolated if facts.errors is not None else None
+    if isolated is None:
+        return ""
+    counts = [f"{count:,} {word}" for count, word in ((isolated.nan, "NaN"), (isolated.inf, "Inf")) if count]
+    return f"{' and '.join(counts)} arise here" if counts else f"{_sqnr_text(isolated.sqnr_db or 0.0)} are left here"
+
+
+def _sqnr_text(sqnr_db: float) -> str:
+    return "no error" if math.isinf(sqnr_db) and sqnr_db > 0 else f"{sqnr_db:.1f} dB"
+
+
+CAUSES: tuple[tuple[str, Callable[[CauseFacts], Cause | None]], ...] = (
+    ("overflow", _find_mask_cause),
+    ("overflow", _find_weight_overflow_cause),
+    ("overflow", _find_attention_scale_cause),
+    ("overflow", _find_overflow_cause),
+    ("overflow", _find_nonfinite_cause),
+    ("underflow", _find_weight_underflow_cause),
+    ("underflow", _find_epsilon_cause),
+    ("underflow", _find_underflow_cause),
+    ("coordinates", _find_coordinate_cause),
+    ("recurrent rounding", _find_recurrent_cause),
+    ("weight scales", _find_weight_axis_cause),
+    ("weight scales", _find_weight_channel_cause),
+    ("range", _find_range_cause),
+    ("range", _find_fp8_range_cause),
+)
+"""The known causes: the effect that each explains, and the function that checks its condition and builds its texts.
+Of several causes that explain the same effect the first one is named."""

@@ -1,0 +1,110 @@
+"""The causes of the loss at the fusion groups of a session, found from its measured results."""
+
+from trt_tui.core.calibration.calibration import select_ranges_for_type
+from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
+from trt_tui.core.lowering.rulebook import find_boundary_type
+from trt_tui.core.measure.causes import (
+    CauseFacts,
+    GroupFacts,
+    are_shares_conclusive,
+    find_causes,
+    list_groups_to_explain,
+)
+from trt_tui.core.measure.results import Cause
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
+from trt_tui.session.state import SessionState
+
+
+def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> CauseFacts:
+    """Returns all known facts of a group in a config from which causes are found."""
+    results = session.results.get_results_or_empty(config)
+    requested = config.precision_of(group)
+    precision = group.resolve_file_precision(requested)
+    stats = session.results.statistics.get(group.name, {})
+    amax_by_tensor: dict[str, float] = {}
+    if precision in QUANTIZED_TYPES:
+        amax_by_tensor = {
+            site.tensor: find_tensor_range(session, config, site.tensor, stats[site.tensor], QUANTIZED_TYPES[precision])
+            for site in group.activation_qdq_sites()
+            if site.tensor in stats}
+    outline = session.outline
+    norm = outline.zero_cost_support.norms.get(group.name) if outline is not None else None
+    return CauseFacts(
+        group, precision, find_boundary_type(group, requested, config.other), requested is Precision.FILE,
+        results.group_errors.get(group.name),
+        results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0,
+        are_shares_conclusive(results.shares), stats, amax_by_tensor,
+        {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
+        session.results.group_facts.get(group.name, GroupFacts()),
+        norm if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
+        else None)
+
+
+def find_group_causes(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> tuple[Cause, ...]:
+    """Returns the causes of the loss at a group in a config; () if none of the known causes is found."""
+    return find_causes(collect_cause_facts(session, config, group))
+
+
+def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> dict[str, tuple[Cause, ...]]:
+    """Returns the causes of the groups with the largest losses in a config, by group name, the worst first.
+
+    Groups whose statistics were not measured are left out.
+    """
+    outline = session.opened_network.outline
+    return {name: find_group_causes(session, config, outline.get_group(name))
+            for name in list_groups_to_explain(session.results.get_results_or_empty(config))
+            if name in session.results.statistics}
+
+
+def config_without_raises(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config whose raised groups have their default precision again; its other moves stay.
+
+    The losses in this config are the reason why a search raised the groups.
+    """
+    outline = session.opened_network.outline
+    for name in config.find_raised_groups(outline):
+        group = outline.get_group(name)
+        config = config.with_group_precision([group], config.default_precision_of(group))
+    return config
+
+
+def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[str, tuple[Cause, ...]]:
+    """Returns the causes of the losses for which the groups of a config are raised, by group name.
+
+    Groups whose loss was not measured with the default precision are left out.
+    """
+    outline, lowered = session.opened_network.outline, config_without_raises(session, config)
+    errors = session.results.get_results_or_empty(lowered).group_errors
+    return {name: find_group_causes(session, lowered, outline.get_group(name))
+            for name in config.find_raised_groups(outline) if name in errors and name in session.results.group_facts}
+
+
+def find_tensor_range(session: SessionState, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,
+                      quantized_type: QuantizedType) -> float:
+    """Returns the range (amax) of a quantized tensor: the range in the file, else a range set in the config, else
+    calibrated."""
+    if _uses_range_of_file(session, config, tensor):
+        return session.opened_network.outline.quantized_ranges[tensor]
+    if (range_choice := config.range_moves.get(tensor)) is not None:
+        return range_choice.amax
+    calibrated = select_ranges_for_type(session.calibration.range_table,
+                                        quantized_type) if session.calibration is not None else {}
+    return calibrated.get(tensor, tensor_stats.amax)
+
+
+def range_source_text(session: SessionState, config: PrecisionConfig, tensor: str) -> str:
+    """Returns the origin of a tensor's range: "the file's", "own", or the name of the range method."""
+    if _uses_range_of_file(session, config, tensor):
+        return "the file's"
+    if (range_choice := config.range_moves.get(tensor)) is not None:
+        return "own" if range_choice.method == "user" else range_choice.method
+    return session.calibration.method if session.calibration is not None else ""
+
+
+def _uses_range_of_file(session: SessionState, config: PrecisionConfig, tensor: str) -> bool:
+    return config.quantized is Precision.FILE and session.outline is not None and (
+        tensor in session.outline.quantized_ranges)
