@@ -43,6 +43,10 @@ _DEQUANTIZE_8_6 = ("https://docs.nvidia.com/deeplearning/tensorrt/archives/tenso
                    "Dequantize.html")
 _FUSED_ATTENTION = ("https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/"
                     "transformers-fused-attention.html")
+_RESIDUAL_EXAMPLE = ("https://docs.nvidia.com/deeplearning/tensorrt/tensorflow-quantization-toolkit/docs/docs/"
+                     "add_custom_qdq_cases.html")
+"""NVIDIA's example of a residual block, with Q/DQ nodes in places that fuse and in places that do not."""
+
 _RESIDUAL_ISSUE = "https://github.com/NVIDIA/TensorRT/issues/1992"
 _BIAS_ISSUE = "https://github.com/onnx/onnx-tensorrt/issues/850"
 _PARSER = "https://github.com/onnx/onnx-tensorrt/blob/main/onnxOpImporters.cpp"
@@ -462,16 +466,16 @@ QDQ_RULES: tuple[QdqRule, ...] = (
     QdqRule(
         "pair-inside-fused-layer", "Q/DQ pair between a layer and its batch norm, residual Add or activation",
         ("accuracy", "speed"),
-        "The values are rounded to the quantized type once more. NVIDIA's page shows that such a pair separates the "
-        "Conv from the Add. TensorRT-RTX 1.7 fuses the pair and builds no further kernel.",
+        "The values are rounded to the quantized type once more. By NVIDIA's documents such a pair separates the Conv "
+        "from the Add. TensorRT-RTX 1.7 fuses the pair and builds no further kernel.",
         "Remove the pair. Quantize only the inputs of the Conv, Gemm or MatMul and the other input of the Add.",
-        (_EXPLICIT_QUANTIZATION, _RTX), _find_pairs_inside_groups),
+        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RTX), _find_pairs_inside_groups),
     QdqRule(
         "float-skip", "skip connection in floats beside a quantized branch", ("speed",),
-        "By NVIDIA's page the fused Conv then writes floats, and the next QuantizeLinear is not fused with it. "
+        "By NVIDIA's documents the fused Conv then writes floats, and the next QuantizeLinear is not fused with it. "
         "TensorRT-RTX 1.7 fuses that node, and its Add reads floats instead of INT8.",
         "Quantize the input of the Add that is the skip connection, and not the result of the Conv.",
-        (_EXPLICIT_QUANTIZATION, _RESIDUAL_ISSUE, _RTX), _find_float_skips),
+        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RESIDUAL_ISSUE, _RTX), _find_float_skips),
     QdqRule(
         "one-sided-product", "product of a quantized and a float operand", ("accuracy", "speed"),
         "TensorRT-RTX 1.7 dequantizes the operand and multiplies floats: the rounding stays, and no INT8 kernel runs.",
