@@ -43,6 +43,10 @@ _DEQUANTIZE_8_6 = ("https://docs.nvidia.com/deeplearning/tensorrt/archives/tenso
                    "Dequantize.html")
 _FUSED_ATTENTION = ("https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/"
                     "transformers-fused-attention.html")
+_RESIDUAL_EXAMPLE = ("https://docs.nvidia.com/deeplearning/tensorrt/tensorflow-quantization-toolkit/docs/docs/"
+                     "add_custom_qdq_cases.html")
+"""NVIDIA's example of a residual block, with Q/DQ nodes in places that fuse and in places that do not."""
+
 _RESIDUAL_ISSUE = "https://github.com/NVIDIA/TensorRT/issues/1992"
 _BIAS_ISSUE = "https://github.com/onnx/onnx-tensorrt/issues/850"
 _PARSER = "https://github.com/onnx/onnx-tensorrt/blob/main/onnxOpImporters.cpp"
@@ -69,6 +73,10 @@ class QuantizedOperand:
         """The name of the quantized type; "" if the layer reads floats."""
         dtype = self.step.quantized_dtype
         return TYPE_NAMES.get(dtype, dtype.name) if dtype is not None and self.blocking_node is None else ""
+
+    def find_stored_axis(self, axis: int | None) -> int | None:
+        """Returns the axis of the dequantized tensor for an axis of the operand; None if it is unknown."""
+        return _pick_axis(self.axis_order, axis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +110,7 @@ class QuantizedFile:
             if not (moves_values or is_cast(node)):
                 if not is_constant:
                     return None
-                axis = self._channel_axes.get((layer.name, input_index))
-                stored_axis = order[axis] if order is not None and axis is not None else None
+                stored_axis = _pick_axis(order, self._channel_axes.get((layer.name, input_index)))
                 if blocking_node is None and not _scales_only_axis(node, stored_axis, len(order or ())):
                     blocking_node = node
             if node.op_type == "Transpose" and order is not None and "perm" in node.attributes:
@@ -149,6 +156,10 @@ class QuantizedFile:
         readers = (self.graph.by_name[name] for name in self.graph.readers.get(tensor, ()))
         return any(name == tensor and self.find_pair(layer, index) is not None
                    for layer in readers for index, name in enumerate(layer.inputs))
+
+
+def _pick_axis(order: tuple[int, ...] | None, axis: int | None) -> int | None:
+    return order[axis] if order is not None and axis is not None and axis < len(order) else None
 
 
 def _scales_only_axis(node: ir.Node, axis: int | None, rank: int) -> bool:
@@ -314,10 +325,10 @@ def _find_wrong_axes(file: QuantizedFile) -> Findings:
                                  f"{scale.size} scales along axis {axis} of the activation "
                                  f"{file.tensor_name(site.tensor)}",
                                  _find_repair_precision(file, group, product))
-            elif site.axis is not None and axis != operand.axis_order[site.axis]:
+            elif (channel_axis := operand.find_stored_axis(site.axis)) is not None and axis != channel_axis:
                 yield QdqFinding("scale-axis", operand.step.node_name, group.name,
                                  f"scales along axis {axis} of the weight of {product.name}, whose output channels are "
-                                 f"axis {operand.axis_order[site.axis]}", _find_repair_precision(file, group, product))
+                                 f"axis {channel_axis}", _find_repair_precision(file, group, product))
 
 
 def _find_mixed_scale_types(file: QuantizedFile) -> Findings:
@@ -381,13 +392,13 @@ def _measure_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) ->
     """Returns the loss of a weight with one INT8 scale; None for other weights. Channels of zeros do not count."""
     operand = file.find_operand(product, site.index)
     if (operand is None or operand.type_name != "INT8" or operand.step.block_size or operand.step.scale is None
-            or operand.step.zero_point is None or operand.step.scale.size != 1 or operand.axis_order is None
-            or site.axis is None):
+            or operand.step.zero_point is None or operand.step.scale.size != 1
+            or (channel_axis := operand.find_stored_axis(site.axis)) is None):
         return None
     stored = _find_stored_weight(file, operand.step)
-    if stored is None or len(stored.shape) != len(operand.axis_order):
+    if stored is None or len(stored.shape) != len(operand.axis_order or ()):
         return None
-    values, channel_axis = stored.numpy(), operand.axis_order[site.axis]
+    values = stored.numpy()
     other_axes = tuple(axis for axis in range(values.ndim) if axis != channel_axis)
     low, high = values.min(axis=other_axes).astype(np.float64), values.max(axis=other_axes).astype(np.float64)
     zero_point = 0.0 if stored.dtype.is_floating_point() else float(operand.step.zero_point.item())
@@ -462,16 +473,16 @@ QDQ_RULES: tuple[QdqRule, ...] = (
     QdqRule(
         "pair-inside-fused-layer", "Q/DQ pair between a layer and its batch norm, residual Add or activation",
         ("accuracy", "speed"),
-        "The values are rounded to the quantized type once more. NVIDIA's page shows that such a pair separates the "
-        "Conv from the Add. TensorRT-RTX 1.7 fuses the pair and builds no further kernel.",
+        "The values are rounded to the quantized type once more. By NVIDIA's documents such a pair separates the Conv "
+        "from the Add. TensorRT-RTX 1.7 fuses the pair and builds no further kernel.",
         "Remove the pair. Quantize only the inputs of the Conv, Gemm or MatMul and the other input of the Add.",
-        (_EXPLICIT_QUANTIZATION, _RTX), _find_pairs_inside_groups),
+        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RTX), _find_pairs_inside_groups),
     QdqRule(
         "float-skip", "skip connection in floats beside a quantized branch", ("speed",),
-        "By NVIDIA's page the fused Conv then writes floats, and the next QuantizeLinear is not fused with it. "
+        "By NVIDIA's documents the fused Conv then writes floats, and the next QuantizeLinear is not fused with it. "
         "TensorRT-RTX 1.7 fuses that node, and its Add reads floats instead of INT8.",
         "Quantize the input of the Add that is the skip connection, and not the result of the Conv.",
-        (_EXPLICIT_QUANTIZATION, _RESIDUAL_ISSUE, _RTX), _find_float_skips),
+        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RESIDUAL_ISSUE, _RTX), _find_float_skips),
     QdqRule(
         "one-sided-product", "product of a quantized and a float operand", ("accuracy", "speed"),
         "TensorRT-RTX 1.7 dequantizes the operand and multiplies floats: the rounding stays, and no INT8 kernel runs.",
