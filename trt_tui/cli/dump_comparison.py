@@ -219,6 +219,8 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
         print_messages(*written.info_lines, *(f"Wrote {path}" for path in written.paths))
     write_text_outputs([(comparison_options.output_path, lambda writer: writer.precision_json_text(comparison.sha256))],
                        writer)
+    if comparison_options.config_path is None and not writer.outline.has_file_precision:
+        print_messages("All other layers are in FP16. If the second dump is of another config, name it with --config.")
     next_steps = _next_step_lines(comparison_options, writer.outline, bool(missing_ranges))
     print_messages(*(f"Next: {line}" for line in next_steps))
 
