@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
+from trt_tui.core.data.dumps import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
 from trt_tui.core.measure.runs import Run, RunKind
@@ -118,7 +118,7 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
     if outputs_file is not None:
         if find_run_kind_of_file(outputs_file, "--outputs") is not RunKind.DUMP:
             raise InputError(f"--outputs {Path(outputs_file).name} is not a dump of tensors", "",
-                             "Give Polygraphy's RunResults (.json) or an .npz; an engine is named with --engine.")
+                             f"Give {DUMP_FORMATS}; an engine is named with --engine.")
         runs.append(Run(PRODUCTION_STAGE, RunKind.DUMP, file_path=outputs_file))
     names = [run.name for run in runs]
     if twice := [name for name in names if names.count(name) > 1]:
