@@ -15,11 +15,11 @@ from polygraphy.tools._main import main as polygraphy
 
 from tests.driven import save_resnet
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.exporters import svg_charts
+from trt_tui.core.exporters import bundle, svg_charts
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 
 ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
-          "reference.json", "ranges.cache"}
+          "reference.json", "ranges.cache", "SHA256SUMS"}
 
 
 @pytest.fixture
@@ -131,17 +131,51 @@ def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     assert run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle",
                "--for", "11", "-o", folder)[0] == 0
-    spoil(folder / "network.onnx", np.float16(1.02))
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
-    assert judged(folder, argv, monkeypatch) == 1
     code, calls = called(folder / "verify.sh", "--trtexec")
     assert code == 0 and len(calls) == 3  # a run for each feed of the one output
+    spoil(folder / "network.onnx", np.float16(1.02))
+    assert judged(folder, argv, monkeypatch) == 1
     for at, (tool, *argv) in enumerate(calls):
         given = dict(word.partition("=")[::2] for word in argv)
         assert tool == "trtexec" and given["--accuracyAlgorithm"] == "l1" and float(given["--accuracyThreshold"]) > 0
         for option, shape in (("--loadInputs", (4, 16)), ("--loadRefOutputs", (4, 4))):
             name, _, file = given[option].partition(":")
             assert name in "xy" and (folder / file).stat().st_size == 4 * np.prod(shape), at
+
+
+def test_a_file_that_was_changed_is_found_before_anything_is_executed(run, mlp, called, tmp_path):
+    """Also where the change is too small for the tolerance, or in a file that the check itself does not read."""
+    folder = tmp_path / "out"
+    code, _, err = run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format",
+                       "bundle", "--for", "11", "-o", folder)
+    assert code == 0, err
+    listed = [line.split("  ", 1)[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {*listed} == files - {"SHA256SUMS"} and len(listed) == len(files) - 1
+    (folder / "timing.cache").write_bytes(b"tactics")  # as each build does
+    assert called(folder / "verify.sh", "--onnxrt")[0] == 0
+    for name in sorted({*listed} - {"verify.sh"}):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content + b" ")
+        for mode in ("--onnxrt", "--engine", "--trtexec"):
+            assert called(folder / "verify.sh", mode) == (1, []), (name, mode)
+        done = subprocess.run(["sh", folder / "verify.sh"], capture_output=True, text=True, timeout=60, check=False)
+        assert f"{name}: FAILED" in done.stderr and "remove SHA256SUMS" in done.stderr
+        (folder / name).write_bytes(content)
+    (folder / "network.onnx").write_bytes((folder / "network.onnx").read_bytes() + b" ")
+    (folder / "SHA256SUMS").unlink()
+    code, calls = called(folder / "verify.sh", "--onnxrt")
+    assert code == 0 and len(calls) == 1
+
+
+def test_checksums_are_those_of_sha256sum_for_any_name(tmp_path):
+    for name in ("a b", "a\\b", "a\nb", "plain.so"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "SHA256SUMS").write_text(bundle.checksum_text(tmp_path))
+    assert subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=False).returncode == 0
+    (tmp_path / "a\nb").write_text("other")
+    assert subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=False).returncode == 1
 
 
 def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path, monkeypatch):

@@ -13,15 +13,17 @@ import onnx
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from polygraphy.tools._main import main as polygraphy
 
 from tests import networks
+from tests.test_workflow import verify
 from trt_tui import demo
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.guards import few_samples, registry
-from trt_tui.core.measure import bootstrap, sample_dependence, target, target_outcome
+from trt_tui.core.measure import bootstrap, sample_dependence, stages, target, target_outcome
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.known_gaps import GAP_PATTERNS
 from trt_tui.core.moves.keep_rules import KEEP_RULES
@@ -33,8 +35,9 @@ from trt_tui.tui.state import columns
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text()
-         for path in (ROOT / "README.md", *sorted((ROOT / "trt_tui").rglob("README.md")),
+         for path in (ROOT / "README.md", *sorted((ROOT / "trt_tui").rglob("*.md")),
                       *sorted((ROOT / "tests").rglob("README.md")))}
+WORKFLOW = "trt_tui/core/exporters/WORKFLOW.md"
 NUMPY = re.search(r"```python\n(.*?)```", TEXT, re.S)[1]
 PRINTED = re.search(r"```\n\$ (trt-tui compare .*?)\n(.*?)```", TEXT, re.S)
 ROWS = re.findall(r"^\| ([^|`]+) \| `trt-tui (.*?)` \|$", TEXT, re.M)
@@ -45,8 +48,8 @@ def f1(outputs, labels):
 """
 
 OPTIONS_OF_OTHER_TOOLS = {
-    "--calib", "--exportLayerInfo", "--exportProfile", "--fp16", "--int8", "--layerPrecisions",  # trtexec
-    "--profilingVerbosity",
+    "--calib", "--exportLayerInfo", "--exportOutput", "--exportProfile", "--fp16", "--int8",  # trtexec
+    "--layerPrecisions", "--profilingVerbosity",
     "--load-outputs", "--onnx-outputs",  # polygraphy
     "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
     "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders
@@ -98,6 +101,47 @@ def test_compare_prints_what_is_shown(run, monkeypatch):
         one, other = (re.sub(r"Runtime [\d.]+ \w+", "Runtime", line) for line in (one, other))
         assert re.sub(r"~?[\d.#±]+", "", one).split() == re.sub(r"~?[\d.#±]+", "", other).split()
         assert figures(other) == pytest.approx(figures(one), rel=0.1, abs=1)
+
+
+def hold_shown_lines(shown: list[str], printed: str) -> None:
+    """Checks that a command printed each shown line: the same words, and about the same values."""
+    def words(line: str) -> list[str]:
+        return re.sub(r"runner-\S+", "runner", re.sub(r"~?[\d.#±]+(?:e\d+)?", "", re.sub(r"Runtime [\d.]+", "", line))
+                      ).split()
+
+    for line in shown:
+        alike = [other for other in printed.splitlines() if words(other) == words(line)]
+        assert any(figures(other) == pytest.approx(figures(line), rel=0.1, abs=1)
+                   for other in alike) or "runner" in line and alike, (line, alike, printed)
+
+
+def test_the_steps_of_the_workflow_print_what_is_shown(run, tmp_path, monkeypatch):
+    """The whole page in its order, with Polygraphy itself; only what needs a GPU has no prompt and is not executed."""
+    for file in (demo.network_path(), demo.samples_path(), demo.calibration_path()):
+        shutil.copy(file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", PAGES[WORKFLOW], re.S)[1], {})
+    commands = re.findall(r"^\$ (.*)\n((?:(?!\$ |```).*\n)*)", PAGES[WORKFLOW], re.M)
+    codes = []
+    for command, shown in commands:
+        program, *arguments = shlex.split(command)
+        if program == "trt-tui":
+            code, out, err = run(*arguments)
+            printed = out + err
+        elif program == "polygraphy":
+            code, printed = int(run_polygraphy(arguments, monkeypatch)), ""
+        else:
+            code, printed = verify(Path("bundle"))
+        hold_shown_lines(shown.splitlines(), printed)
+        codes.append((program, code))
+    assert codes == [("polygraphy", 0), ("trt-tui", 0), ("polygraphy", 0), ("trt-tui", 1), ("trt-tui", 1),
+                     ("trt-tui", 0), ("trt-tui", 0), ("sh", 0), ("polygraphy", 0), ("trt-tui", 0)]
+    assert Path("image.bin").stat().st_size == 8 * 96 * 96 * 4
+
+
+def run_polygraphy(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr("sys.argv", ["polygraphy", *arguments])
+    return bool(polygraphy())
 
 
 def read_project() -> dict:
@@ -172,7 +216,7 @@ def test_each_command_line_is_parsed(folder, page, command):
     arguments = [word.replace("COMMAND", "compare") for word in shlex.split(command, comments=True)[1:]]
     if len(arguments) == 1 and arguments[0] in main.commands:
         return  # a command by its name alone
-    for name in ("scenes.onnx", "first.json", "second.json"):
+    for name in ("scenes.onnx", "first.json", "second.json", "framework.json", "engine.json"):
         Path(name).touch()
     try:
         with main.make_context("trt-tui", list(arguments)) as context:
@@ -268,6 +312,9 @@ def test_the_build_attempts_have_the_titles_of_reports():
 
 @pytest.mark.parametrize(("page", "sentence", "value"), [
     ("README.md", "needs at least {} samples", bootstrap.MIN_SAMPLES),
+    (WORKFLOW, "at most {} dB larger than that of the config", stages.MAX_PRODUCTION_GAP_DB),
+    (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
+    (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
     ("README.md", "because fewer than {} samples calibrate", few_samples.MIN_CALIBRATION_SAMPLES),
     ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
     ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),

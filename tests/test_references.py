@@ -75,6 +75,53 @@ def test_folders_inputs_and_npz_are_dumps_too(tmp_path):
         np.testing.assert_array_equal(np.concatenate([one["y"].load() for one in dump.iterations])[::2, 0], range(12))
 
 
+def trtexec_outputs(path, **arrays):
+    """Writes arrays as `exportJSONOutput` of trtexec does: an ostream has six digits, and its own NaN and infinity."""
+    text, separator = "[\n", "  "
+    for name, array in arrays.items():
+        values = ", ".join(f"{value:.6g}" for value in np.asarray(array).reshape(-1).tolist())
+        text += (f'{separator}{{ "name" : "{name}"\n  , "dimensions" : "{"x".join(map(str, np.shape(array)))}"\n'
+                 f'  , "values" : [ {values} ]\n  }}\n')
+        separator = ", "
+    path.write_text(text + "]\n")
+    return path
+
+
+@pytest.mark.parametrize("block", [1 << 20, 64, 257])
+def test_what_trtexec_exports_is_a_dump(block, tmp_path, monkeypatch):
+    monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", block)
+    values = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32) * np.float32(1e-3)
+    written = {"y": values, "odd": np.float32([[np.nan, np.inf, -np.inf, -np.nan, 1e20]]), "none": np.zeros((0, 4)),
+               "classes": np.int64([[7], [50_000]]), "one": np.float32(2.5), "flags": np.bool_([True, False])}
+    path = trtexec_outputs(tmp_path / "engine.json", **written)
+    dump = open_dump(str(path))
+    iteration, = dump.iterations
+    assert list(iteration) == list(written) and dump.runner == ""
+    for name, member in iteration.items():
+        np.testing.assert_allclose(member.load(), written[name], rtol=1e-5)
+        assert member.shape == np.shape(written[name])
+    assert iteration["y"].dtype == np.float32 and iteration["classes"].dtype.kind == "i"
+
+
+@pytest.mark.parametrize("batch", [16, 4])
+def test_the_outputs_of_trtexec_are_those_of_production(batch, answered, tmp_path, run):
+    options, x, y = answered
+    for number, one in enumerate(rows(y, batch)):
+        (tmp_path / "engine").mkdir(exist_ok=True)
+        path = trtexec_outputs(tmp_path / "engine" / f"{number}.json", **one)
+    outputs = tmp_path / "engine" if batch < 16 else path
+    record = tmp_path / "record.json"
+    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK, "--outputs", outputs,
+                          "--json", record)
+    assert code == 1 and "production differs from the tested config" in text, err  # these are FP32 and it is INT8
+    stage, = json.loads(record.read_text())["stages"]
+    judged = [row for row in range(len(y)) if row >= 4]  # the first batch calibrates
+    y = y[judged]
+    noise = np.sum((np.float32([[f"{value:.6g}" for value in row] for row in y]) - y.astype(np.float64)) ** 2)
+    expected = 10 * np.log10(np.sum(y.astype(np.float64) ** 2) / noise)
+    assert stage["outputs"]["y"]["sqnr_db"] == pytest.approx(expected, abs=0.1) and expected > 100
+
+
 def _npz(**arrays):
     stream = io.BytesIO()
     np.savez(stream, **arrays)
@@ -117,7 +164,22 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("torch.json", _text(b"any" * 4000, "Tensor", "tensor"), "pickled torch tensor"),
     ("garbage.json", _text("%" * 9000), "not an array"),
     ("garbage.json", _text("abc"), "not an array"),
-    ("list.json", "[1, 2]", "not a dump of tensors"),
+    ("list.json", "[1, 2]", "a list of numbers"),
+    ("list.json", '{"y": [1, 2]}', "y is not a dump of tensors"),
+    ("list.json", '{"y": [1, 2]}', "a list of numbers"),
+    ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, ', "cut off"),
+    ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5', "cut off"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, "3"]}]', "contains something else"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, null]}]', "contains something else"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 1_0, 2]}]', "contains something else"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2,]}]', "contains something else"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * 70 + "]}]", "contains something else"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * (3 << 20), "contains something else"),
+    ("short.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2]}]', "3 values, 2 are present"),
+    ("short.json", '[{"name": "y", "dimensions": "1x3", "values": []}]', "3 values, 0 are present"),
+    ("twice.json", json.dumps([{"name": "y", "dimensions": "2", "values": [1, 2]}] * 2), "the name occurs twice"),
+    ("text.json", '[{"name": "y", "dimensions": "1x-3", "values": [1]}]', "dimensions such as 1x10"),
+    ("text.json", '[{"name": "y", "dimensions": "1", "values": "1"}]', "dimensions such as 1x10"),
     ("deep.json", "[" * 200 + "]" * 200, "without end"),
     ("word.json", "hello", "neither a string nor a number"),
     ("other.json", json.dumps({"lst": [], "polygraphy_class": "AccuracyResult"}), "AccuracyResult"),

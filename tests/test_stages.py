@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -82,6 +84,9 @@ def test_where_it_first_diverges(stages, target, said):
 @pytest.mark.parametrize(("here", "there", "between", "tested"), [
     (10.6, 10.5, 18, True), (14.2, 14.4, 38, True), (62, 65.7, 61, True), (16.5, 12.6, 11.1, False),
     (9.0, 20.0, 9.5, False), (20, 20.5, 17.2, False), (None, None, None, True),
+    # measured in INT8: the same config, whose quantized values one ulp changes; FP32; FP16; ranges of another method
+    (31.5, 31.5, 33.0, True), (31.5, 31.5, 32.3, True), (27.0, 27.5, 29.4, True), (None, 31.5, 31.5, False),
+    (130.2, 33.8, 33.9, False), (33.1, 31.5, 29.6, False), (26.7, 27.5, 25.7, False),
 ])
 def test_whether_production_is_what_was_tested(here, there, between, tested):
     one = stage(PRODUCTION_STAGE, "", other_accuracies=(("the engine", verdict(between)),))
@@ -90,6 +95,14 @@ def test_whether_production_is_what_was_tested(here, there, between, tested):
     told = compare_production_with_tested_run(stage(PRODUCTION_STAGE, "", input_differences=(given, )), verdict(here),
                                               verdict(there), "the engine")
     assert told[0] is False and "255 times" in told[1]
+
+
+@pytest.mark.parametrize(("variation", "tested"), [(None, True), (-3.0, True), (-43.0, False), (-math.inf, False)])
+def test_production_does_not_agree_by_the_part_of_an_output_that_is_the_same_for_all_samples(variation, tested):
+    """The outputs of other samples are as near as that; here they are those of FP32 and 48 dB from the config."""
+    one = stage(PRODUCTION_STAGE, "", other_accuracies=(("the engine", verdict(48)),))
+    here = Accuracy({name: replace(output, variation_db=variation) for name, output in verdict(None).outputs.items()})
+    assert compare_production_with_tested_run(one, here, verdict(48), "the engine")[0] is tested
 
 
 @pytest.mark.parametrize(("there", "said"), [

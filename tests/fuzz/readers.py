@@ -30,6 +30,8 @@ import onnx
 from tests import networks
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.dumps import DumpTensor, open_dump
+from trt_tui.core.data.polygraphy_json import RunResultsWriter
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
 from trt_tui.core.engines.group_times import read_group_times
@@ -119,6 +121,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
     return (
         Reader("npz", "data.npz", (_npz(zipfile.ZIP_STORED), _npz(zipfile.ZIP_DEFLATED)), _read_samples),
         Reader("inputs JSON", "data.json", (_inputs_json(), ), _read_samples, True),
+        Reader("dump", "dump.json", (_run_results(), _trtexec_outputs()), _read_dump, True),
         Reader("config", "precision.json", (config_text(
             network,
             config,
@@ -157,6 +160,13 @@ class _Ranges:
         self.ranges_by_type: dict[str, dict[str, float]] = {}
 
 
+def _read_dump(path: Path) -> None:
+    dump = open_dump(str(path))
+    for name in dump.tensor_names:
+        for index in range(len(dump.iterations)):
+            DumpTensor(dump, name).read_iteration(index)
+
+
 def _read_samples(path: Path) -> None:
     samples = load_samples(path, INPUTS, limit=64)
     for index in range(min(len(samples), 8)):
@@ -186,6 +196,20 @@ def _inputs_json() -> bytes:
     feed = {name: {"array": base64.b64encode(_npy(array)).decode(), "polygraphy_class": "ndarray"}
             for name, array in _arrays().items()}
     return json.dumps([feed, {**feed, "y": [0]}]).encode()
+
+
+def _run_results() -> bytes:
+    stream = io.BytesIO()
+    with RunResultsWriter(stream) as writer:
+        writer.begin_runner("trt")
+        for _ in range(2):
+            writer.add_iteration(_arrays())
+    return stream.getvalue()
+
+
+def _trtexec_outputs() -> bytes:
+    return json.dumps([{"name": name, "dimensions": "x".join(map(str, array.shape)),
+                        "values": array.reshape(-1).tolist()} for name, array in _arrays().items()]).encode()
 
 
 def _cache(ranges: dict[str, float]) -> bytes:

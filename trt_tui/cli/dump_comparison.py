@@ -194,9 +194,11 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
 
     groups = find_groups_to_raise_to_fp32(comparison.tensors)
     if not groups:
-        any_over = any(tensor.exceeds_threshold for tensor in comparison.tensors)
-        reason = "No layer with a selectable precision computes a tensor over the threshold" if any_over \
-            else "No tensor is over the threshold, so no fix is needed"
+        reason = "No layer with a selectable precision computes a tensor over the threshold"
+        if not any(tensor.exceeds_threshold for tensor in comparison.tensors):
+            reason = "No tensor is over the threshold, so no fix is needed"
+        elif any(tensor.is_origin_unknown for tensor in comparison.tensors):
+            reason = "The dumps have no tensor before the error, and do not show in which layer it begins"
         print_messages(f"{reason}: no fix was written.")
         return
     if not writer.raise_groups_to_fp32(groups):
@@ -217,6 +219,8 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
         print_messages(*written.info_lines, *(f"Wrote {path}" for path in written.paths))
     write_text_outputs([(comparison_options.output_path, lambda writer: writer.precision_json_text(comparison.sha256))],
                        writer)
+    if comparison_options.config_path is None and not writer.outline.has_file_precision:
+        print_messages("All other layers are in FP16. If the second dump is of another config, name it with --config.")
     next_steps = _next_step_lines(comparison_options, writer.outline, bool(missing_ranges))
     print_messages(*(f"Next: {line}" for line in next_steps))
 

@@ -163,8 +163,8 @@ SEED_OPTIONS = (_data_option("--seed", default=0, show_default=True, type=click.
 REFERENCE_OPTIONS = (file_path_option(
     "Judging", "--reference", metavar="FILE", help="The reference of all errors, in place of FP32 of "
     "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
-    "FILE.json:RUNNER; an .npz by tensor name), or another network, .onnx. If MODEL is quantized and this "
-    "is the FP32 network that it was made from, layers raised to FP32 have its weights."), )
+    "FILE.json:RUNNER; trtexec's --exportOutput; an .npz by tensor name), or another network, .onnx. If MODEL is "
+    "quantized and this is the FP32 network that it was made from, layers raised to FP32 have its weights."), )
 """The option of the reference that errors are computed against."""
 
 CONFIG_OPTIONS = (
@@ -299,7 +299,7 @@ STAGE_OPTIONS = (
                      help="An engine built elsewhere: measure it, and list the precision of each layer in it."),
     file_path_option(
         "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
-        "(RunResults, .npz): compared with FP32, the config as simulated, and its engine."),
+        "(RunResults, trtexec's --exportOutput, .npz): compared with FP32, the config as simulated, and its engine."),
     file_path_option(
         "Stages", "--inputs", metavar="FILE", help="The inputs of production, with --outputs: compared with "
         "--data first. Without: tensors in --outputs with the names of inputs."),

@@ -1,7 +1,8 @@
 """A JSON reader for files of any size that leaves long strings in the file and keeps only their positions.
 
 Streaming parsers such as ijson return whole strings, and a tensor in JSON is one string of base64. With such a parser,
-a gigabyte of values needs several gigabytes of memory. This reader needs a few numbers for each such string.
+a gigabyte of values needs several gigabytes of memory. This reader needs a few numbers for each such string. A list of
+numbers, the other form of a tensor in JSON, becomes one array.
 """
 
 import json
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import open_regular_file
@@ -19,13 +22,16 @@ MAX_KEPT_STRING_BYTES = 4096
 """The maximum length of a string that is kept in memory. Longer strings stay in the file."""
 
 MAX_VALUES = 4_000_000
-"""The maximum number of values (strings, numbers, lists, objects) in a file."""
+"""The maximum number of values (strings, numbers, lists, objects) in a file. A list of numbers counts as one."""
 
 _MAX_DEPTH = 64
 _BLOCK_BYTES = 1 << 20
 _SCALAR_PATTERN = re.compile(rb"[-+0-9.eEA-Za-z]*")
 _MAX_SCALAR_BYTES = 64
 _SPACE_PATTERN = re.compile(rb"[ \t\r\n]*")
+_NUMBER_BEGINNINGS = b"-+.0123456789nNiI"
+_NUMBER_LIST_PATTERN = re.compile(rb"[-+.0-9eEaAfFiInNtyY, \t\r\n]*")
+"""The characters of a list of numbers. C++ programs write ``nan`` and ``inf``, which are not JSON."""
 _CONSTANTS: dict[bytes, object] = {b"true": True, b"false": False, b"null": None, b"NaN": float("nan"),
                                    b"Infinity": float("inf"), b"-Infinity": float("-inf")}
 
@@ -134,6 +140,39 @@ class _JsonText:
         except ValueError:
             raise self.invalid_json_error("neither a string nor a number is found") from None
 
+    def read_number_list(self) -> np.ndarray:
+        """Reads a list of numbers after its opening bracket, with the closing bracket, as a float64 array.
+
+        Raises:
+            InputError: The list contains anything other than numbers, or does not end.
+        """
+        pieces: list[np.ndarray] = []
+        beginning = b""
+        while True:
+            end = self._block.find(b"]", self.offset)
+            text = beginning + self._block[self.offset:end if end >= 0 else len(self._block)]
+            complete, comma, beginning = (text, b"", b"") if end >= 0 else text.rpartition(b",")
+            if comma or end >= 0:
+                numbers = complete.split(b",")
+                if _NUMBER_LIST_PATTERN.fullmatch(complete) is None or max(map(len, numbers)) > _MAX_SCALAR_BYTES:
+                    raise self._mixed_list_error()
+                try:
+                    pieces.append(np.fromiter(map(float, numbers), np.float64, len(numbers)))
+                except ValueError:
+                    raise self._mixed_list_error() from None
+            if end >= 0:
+                self.offset = end + 1
+                return np.concatenate(pieces)
+            if len(beginning) > _MAX_SCALAR_BYTES:
+                raise self._mixed_list_error()
+            if not self.read_next_block():
+                raise self.invalid_json_error("a list of numbers does not end, so the file may have been cut off,")
+
+    def _mixed_list_error(self) -> InputError:
+        return InputError(f"{self._name} cannot be read",
+                          f"a list of numbers contains something else after byte {self.file_position:,}",
+                          "Write the file again; it may be another format.")
+
     def read_string(self, path: Path) -> str | FileSpan:
         """Reads a string after its opening quote. Returns a `FileSpan` for a string of over `MAX_KEPT_STRING_BYTES`
         bytes."""
@@ -176,13 +215,14 @@ def _refuse_long_number() -> object:
 def read_lazy_json(path: Path, file_name: str) -> Any:
     """Reads a JSON file and returns its value, with each string of over `MAX_KEPT_STRING_BYTES` bytes as a `FileSpan`.
 
-    Objects become dictionaries; of two equal keys the last counts.
+    Objects become dictionaries; of two equal keys the last counts. A list of numbers becomes a float64 array.
 
     Args:
         file_name: The name of the file in messages.
 
     Raises:
-        InputError: The file is not JSON, is cut off, has over 64 nested levels, or has over `MAX_VALUES` values.
+        InputError: The file is not JSON, is cut off, has over 64 nested levels, has over `MAX_VALUES` values outside
+            lists of numbers, or has a list of numbers with other values.
     """
     with limit_file_reading(path), open_regular_file(path) as file:
         text = _JsonText(file, file_name)
@@ -213,12 +253,15 @@ def _read_json_value(json_text: _JsonText, path: Path, depth: int, value_count: 
     return json_text.read_scalar()
 
 
-def _read_json_list(json_text: _JsonText, path: Path, depth: int, value_count: list[int]) -> list[Any]:
+def _read_json_list(json_text: _JsonText, path: Path, depth: int, value_count: list[int]) -> list[Any] | np.ndarray:
     json_text.take_nonblank_byte(b"[")
     values: list[Any] = []
-    if json_text.peek_nonblank_byte() == b"]":
+    first_byte = json_text.peek_nonblank_byte()
+    if first_byte == b"]":
         json_text.offset += 1
         return values
+    if first_byte in _NUMBER_BEGINNINGS:
+        return json_text.read_number_list()
     while True:
         values.append(_read_json_value(json_text, path, depth + 1, value_count))
         if json_text.take_nonblank_byte(b",]") == b"]":

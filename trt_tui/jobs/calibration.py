@@ -84,7 +84,11 @@ def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: 
             reporter.job, f"{request.config_name or 'The session'} has ranges for {count - len(missing)} of {count} "
             f"tensors. The others are measured ({measured_calibration.method}) on "
             f"{workspace.calibration_samples.source}: {name_list_text(missing, 3)}.", "note"))
-    ranges = {tensor: calibration.ranges.get(tensor, amax) for tensor, amax in measured_calibration.ranges.items()}
+    return _fill_missing_ranges(calibration, measured_calibration), measured_calibration.method
+
+
+def _fill_missing_ranges(calibration: Calibration, measured_calibration: Calibration) -> Calibration:
+    """Returns a calibration with measured ranges for the tensors that it lacks."""
     other_ranges = {
         precision: {tensor: amax
                     for tensor, amax in type_ranges.items()
@@ -92,10 +96,10 @@ def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: 
         for precision, type_ranges in measured_calibration.ranges_by_type.items()
     }
     return replace(
-        calibration, ranges={**ranges, **calibration.ranges}, ranges_by_type={
+        calibration, ranges={**measured_calibration.ranges, **calibration.ranges}, ranges_by_type={
             precision: {**other_ranges.get(precision, {}), **calibration.ranges_by_type.get(precision, {})}
             for precision in (*other_ranges, *calibration.ranges_by_type)
-        }), measured_calibration.method
+        })
 
 
 def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -208,10 +212,11 @@ def collect_calibration_to_write(workspace: Workspace, store: ResultStore, repor
                          f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
     measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
-    if options.calib_cache is not None:
-        return replace(measured_calibration.with_ranges(calibration.ranges), method=calibration.method), ""
-    _send_calibration_range_facts(workspace, reporter, measured_calibration)
-    return measured_calibration, ""
+    if options.calib_cache is None:
+        _send_calibration_range_facts(workspace, reporter, measured_calibration)
+    if not calibration.ranges:
+        return measured_calibration, ""
+    return _fill_missing_ranges(calibration, measured_calibration), ""
 
 
 def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> None:

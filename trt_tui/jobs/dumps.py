@@ -17,7 +17,7 @@ from trt_tui.core.measure.dump_comparison import (
     sort_in_network_order,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.reference import DumpIterations, no_common_tensors_error
+from trt_tui.core.measure.reference import DumpIterations, check_dump_shape, no_common_tensors_error
 from trt_tui.files.writing import open_atomic_writer
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -47,6 +47,9 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
     if network is not None and not any(network.has_tensor(name) for name in common_names):
         raise no_common_tensors_error(first.source, common_names, network.name,
                                       [layer_output for layer in network.layers for layer_output in layer.outputs])
+    for name in common_names:
+        if network is not None and network.has_tensor(name):
+            check_dump_shape(first, network, name)
     mask, start_time, tensor_errors = find_min_mask_magnitude(network), time.monotonic(), list[TensorDifference]()
     for index, name in enumerate(common_names):
         reference, source = (DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first),

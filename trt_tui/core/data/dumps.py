@@ -1,11 +1,13 @@
 """Dumps: files of tensors that another program computed, by name and iteration.
 
 The formats are Polygraphy's RunResults (``polygraphy run --save-outputs``; a file, or a folder with one file per
-iteration), Polygraphy's inputs JSON, and ``.npz``. Types and shapes are read when a dump is opened. Values stay in
-their file until they are needed.
+iteration), Polygraphy's inputs JSON, the outputs of ``trtexec --exportOutput``, and ``.npz``. Types and shapes are read
+when a dump is opened. Values stay in their file until they are needed, except those of trtexec, which are text.
 """
 
 import difflib
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors, open_npz
-from trt_tui.core.data.polygraphy_json import open_base64_array, polygraphy_object_kind
+from trt_tui.core.data.polygraphy_json import InMemoryArray, open_base64_array, polygraphy_object_kind
 from trt_tui.errors import InputError
 from trt_tui.files.lazy_json import FileSpan, read_lazy_json
 from trt_tui.files.reading import check_regular_file
 from trt_tui.formatting import counted_noun_text, name_list_text
 
-DUMP_FORMATS = "Polygraphy's RunResults (polygraphy run --save-outputs OUT.json) or an .npz of arrays by tensor name"
+DUMP_FORMATS = ("Polygraphy's RunResults (polygraphy run --save-outputs OUT.json), outputs of trtexec (trtexec "
+                "--exportOutput=OUT.json), or an .npz of arrays by tensor name")
 DUMP_SUFFIXES = (".json", ".npz")
 MAX_DUMP_FILES = 1 << 16
 """Maximum number of files in a folder."""
@@ -143,12 +146,14 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
         if not iterations_by_runner:
             raise InputError(f"{source_title} holds no runs", "", f"Give {DUMP_FORMATS}.")
         return iterations_by_runner
+    if _is_trtexec_output_list(value):
+        return {"": [_parse_trtexec_outputs(value, source_title)]}
     inputs_list = value if isinstance(value, list) else [value]
     if not inputs_list or not all(isinstance(item, dict)
                                   for item in inputs_list) or polygraphy_object_kind(inputs_list[0]) is not None:
         object_kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
-        raise _not_a_dump_error(source_title,
-                                f"it holds {'Polygraphy’s ' + object_kind if object_kind else type(value).__name__}")
+        raise _not_a_dump_error(
+            source_title, f"it holds {'Polygraphy’s ' + object_kind if object_kind else _json_kind_text(value)}")
     return {
         "": [_parse_iteration(item, f"{source_title}, iteration {number}") for number, item in enumerate(inputs_list)]
     }
@@ -156,6 +161,49 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
 
 def _not_a_dump_error(source_title: str, reason: str) -> InputError:
     return InputError(f"{source_title} is not a dump of tensors", reason, f"Give {DUMP_FORMATS}.")
+
+
+def _json_kind_text(value: object) -> str:
+    return "a list of numbers" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _is_trtexec_output_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(
+        isinstance(item, dict) and item.keys() == {"name", "dimensions", "values"}
+        and isinstance(item["name"], str) and isinstance(item["dimensions"], str) for item in value)
+
+
+def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: str) -> dict[str, StoredArray]:
+    """Parses the outputs of one execution: name, dimensions such as ``1x10``, and values with six significant digits.
+
+    The source of the format is ``exportJSONOutput`` in TensorRT's ``sampleReporting.cpp``. No type is written. Whole
+    numbers get the smallest signed integer type, which is castable to float types too. All other tensors are FP32.
+    """
+    arrays: dict[str, StoredArray] = {}
+    for output in outputs:
+        name, dimensions, values = output["name"], output["dimensions"], output["values"]
+        title = f"{source_title}: {name}"
+        if isinstance(values, list) and not values:
+            values = np.zeros(0)
+        if not isinstance(values, np.ndarray) or re.fullmatch(r"(\d{1,12}(x\d{1,12}){0,31})?", dimensions) is None:
+            raise _not_a_dump_error(title, "an output of trtexec has dimensions such as 1x10, and a list of numbers")
+        shape = tuple(map(int, dimensions.split("x"))) if dimensions else ()
+        if math.prod(shape) != values.size or name in arrays:
+            cause = (f"{dimensions or 'a single value'} are {math.prod(shape):,} values, {values.size:,} are present"
+                     if name not in arrays else "the name occurs twice")
+            raise InputError(f"{title} is damaged", cause, "Let trtexec write the file again.")
+        with np.errstate(over="ignore"):
+            arrays[name] = InMemoryArray(values.astype(_find_smallest_type(values)).reshape(shape))
+    return arrays
+
+
+def _find_smallest_type(values: np.ndarray) -> np.dtype:
+    """Returns the smallest signed integer type that holds all values, or FP32 if a value is not a whole number."""
+    with np.errstate(invalid="ignore"):
+        for integer_type in (np.int8, np.int16, np.int32, np.int64):
+            if np.array_equal(values.astype(integer_type), values):
+                return np.dtype(integer_type)
+    return np.dtype(np.float32)
 
 
 def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
@@ -176,7 +224,7 @@ def _parse_array(value: Any, source_title: str) -> StoredArray:
                          "they are refused, because loading them can execute arbitrary code",
                          "Save numpy arrays: tensor.cpu().numpy().")
     if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
-        raise _not_a_dump_error(source_title, f"it is {kind or type(value).__name__}, not a numpy array")
+        raise _not_a_dump_error(source_title, f"it is {kind or _json_kind_text(value)}, not an array of Polygraphy")
     member = open_base64_array(value["array"], source_title)
     if member.dtype.kind not in "biufUS":
         raise InputError(f"{source_title} holds {member.dtype}", "only numbers can be compared",

@@ -4,6 +4,9 @@
 which Polygraphy (``--check-error-stat mean``) and trtexec 11.1 and later (``--accuracyAlgorithm=l1``) both compute. The
 tolerance is twice the error of the simulated config on the same samples, plus a margin for FP32 itself. FP16 engines
 had up to 1.4 dB lower SQNR than their simulation, a factor of 1.2.
+
+A small change of a file, such as one weight, stays within this tolerance. The script therefore first compares the
+checksums of all files that the export wrote.
 """
 
 import shlex
@@ -46,7 +49,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
-from trt_tui.files.reading import check_regular_file
+from trt_tui.files.reading import check_regular_file, file_sha256
 from trt_tui.files.writing import open_atomic_writer, write_file_atomically
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text
 
@@ -101,6 +104,8 @@ with open(sys.argv[2], "w", encoding="utf-8") as stream:
 NETWORK_FILE, ENGINE_FILE, TIMING_CACHE_FILE, PRECISION_SCRIPT_FILE = ("network.onnx", "model.engine", "timing.cache",
                                                                        "precisions.py")
 INPUTS_FILE, REFERENCE_FILE = "inputs.json", "reference.json"
+CHECKSUM_FILE = "SHA256SUMS"
+"""Checksums of the other files in the form of sha256sum, without `TIMING_CACHE_FILE`, which each build extends."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +254,19 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
         onnxruntime_loading_note(typed_network.model)
     ]
     write_file_atomically(folder / "report.md", _report_text(folder, bundle, tolerances, unjudged_outputs, notes))
+    if tolerances:
+        write_file_atomically(folder / CHECKSUM_FILE, checksum_text(folder))
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def checksum_text(folder: Path) -> str:
+    """Returns the text of `CHECKSUM_FILE`. A line with an escaped character in its name begins with a backslash."""
+    lines = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_CACHE_FILE):
+        name = path.relative_to(folder).as_posix()
+        escaped_name = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        lines.append(f"{'' if escaped_name == name else chr(92)}{file_sha256(path)}  {escaped_name}\n")
+    return "".join(lines)
 
 
 def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuantizationConstraints | None]:
@@ -370,7 +387,7 @@ def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun]
 #                            (its release 1.23 truncates what it quantizes from FP16 and may fail them)
 {more}#
 # Exit code 0: each output is within its tolerance, in mean absolute error against FP32, on every sample.
-# 1: it is not, or nothing could be run. 2: there is nothing to verify with."""
+# 1: it is not, nothing could be run, or a file is not as exported. 2: there is nothing to verify with."""
     trtexec_usage = (
         "#   sh verify.sh --trtexec   with trtexec alone, 11.1 or later; done where there is no polygraphy, too\n")
     is_release_11 = bundle.release == "11"
@@ -384,6 +401,12 @@ if [ ! -e {INPUTS_FILE} ] || [ ! -e {REFERENCE_FILE} ]; then
 {_missing_samples_text(bundle, tolerances)}
 END
     exit 2
+fi
+if ! command -v sha256sum >/dev/null; then
+    echo "sha256sum is missing: the files are not compared with the export" >&2
+elif [ -e {CHECKSUM_FILE} ] && ! sha256sum --check --quiet {CHECKSUM_FILE} >&2; then
+    echo "A file is not as exported. Export the bundle again, or remove {CHECKSUM_FILE} if the change is intended." >&2
+    exit 1
 fi
 check() {{
     polygraphy run "$@" --load-inputs {INPUTS_FILE} --load-outputs {REFERENCE_FILE} \\
@@ -497,7 +520,8 @@ _FILE_DESCRIPTIONS = {
     PRECISION_SCRIPT_FILE: "layer constraints for TensorRT 8.6", TF32_SCRIPT_FILE: "clears TF32",
     "build.sh": "builds model.engine", "build.cpp": "the same in C++, for your own code",
     INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "their outputs in FP32",
-    "verify.sh": "checks the engine", "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"
+    "verify.sh": "checks the engine", CHECKSUM_FILE: "checksums of the files, which verify.sh compares",
+    "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"
 }
 
 
@@ -512,7 +536,7 @@ def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, 
     lines = [comparison_markdown(bundle.comparison, bundle.network, bundle.config).rstrip(), ""]
     for name, (title, _) in charts.items():
         lines += [f"## {text_cell(title)}", "", f"![{text_cell(title)}](figures/{name})", ""]
-    file_names = {path.name for path in folder.iterdir()} | {"report.md"}
+    file_names = {path.name for path in folder.iterdir()} | {"report.md", *([CHECKSUM_FILE] if tolerances else [])}
     rows = [(f"`{name}`", description) for name, description in _FILE_DESCRIPTIONS.items() if name in file_names]
     lines += [f"## This folder, for {RELEASE_TITLES[bundle.release]}", "",
               f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if tolerances else 'there is no check'}.",

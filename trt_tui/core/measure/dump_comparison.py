@@ -63,6 +63,9 @@ class TensorDifference:
             nothing.
         is_missing_in_network: True if the network lacks the tensor, because an export has added it, like a Cast or a
             quantized weight.
+        unmeasured_groups: If the error begins here, the groups between this tensor and the compared tensors from which
+            it is computed. None of their tensors is compared, so the error may begin in any of them.
+        is_origin_unknown: True if there are unmeasured groups, and no compared tensor before them.
     """
 
     tensor: str
@@ -80,6 +83,8 @@ class TensorDifference:
     is_missing_in_network: bool = False
     masked_count: int = 0
     is_scaled: bool = False
+    unmeasured_groups: tuple[str, ...] = ()
+    is_origin_unknown: bool = False
 
     @property
     def nonfinite_count(self) -> int:
@@ -256,19 +261,18 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
         for difference in own
         if not difference.is_scaled or difference.exceeds_threshold
     }
+    compared_groups = {_find_producer_group(network, difference.tensor) for difference in own}
     result = []
     for difference in own:
-        group = network.find_group(
-            network.producer[difference.tensor]) if difference.tensor in network.producer else None
-        before = [
-            relative_errors[name]
-            for name in _find_nearest_measured_tensors(network, difference.tensor, relative_errors)
-        ]
+        before, passed_groups = _find_nearest_measured_tensors(network, difference.tensor, relative_errors)
+        begins_error = _is_error_origin(difference, [relative_errors[name] for name in before])
+        unmeasured = passed_groups - compared_groups if begins_error else set()
         result.append(
-            replace(difference, begins_error=_is_error_origin(difference, before),
-                    group_name=group.name if group is not None else "",
-                    reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else
-                    ()))
+            replace(difference, begins_error=begins_error,
+                    group_name=_find_producer_group(network, difference.tensor),
+                    reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else (),
+                    unmeasured_groups=tuple(group.name for group in network.groups if group.name in unmeasured),
+                    is_origin_unknown=bool(unmeasured) and not before))
     return [
         *result, *(replace(difference, is_missing_in_network=True)
                    for difference in differences
@@ -302,21 +306,31 @@ def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]
         input_errors, default=0.0) and not any(map(math.isinf, input_errors))
 
 
-def _find_nearest_measured_tensors(network: Network, tensor: str, measured_tensors: Mapping[str, float]) -> set[str]:
-    """Returns the measured tensors from which a tensor is computed: on each path back, the first that was measured."""
+def _find_producer_group(network: Network, tensor: str) -> str:
+    """Returns the name of the group that computes a tensor; "" if there is none."""
+    group = network.find_group(network.producer[tensor]) if tensor in network.producer else None
+    return group.name if group is not None else ""
+
+
+def _find_nearest_measured_tensors(network: Network, tensor: str,
+                                   measured_tensors: Mapping[str, float]) -> tuple[set[str], set[str]]:
+    """Returns the measured tensors from which a tensor is computed, on each path back the first, and the groups on the
+    paths."""
     nearest_tensors: set[str] = set()
+    passed_groups: set[str] = set()
     stack, visited = [tensor], {tensor}
     while stack:
         name = stack.pop()
         if name not in network.producer:
             continue
+        passed_groups.add(_find_producer_group(network, name))
         for read in network.input_tensors(network.producer[name]):
             if read in measured_tensors:
                 nearest_tensors.add(read)
             elif read not in visited:
                 visited.add(read)
                 stack.append(read)
-    return nearest_tensors
+    return nearest_tensors, passed_groups - {""}
 
 
 def comparison_advice_lines(differences: Sequence[TensorDifference], first_source: str, second_source: str,
@@ -382,13 +396,19 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
             f"{name_list_text([nonfinite_source.tensor for nonfinite_source in begins], 4)}; the others over the "
             f"threshold are "
             "computed from these.")
+    if unmeasured := list(dict.fromkeys(group for difference in begins for group in difference.unmeasured_groups)):
+        lines.append(f"{counted_noun_text(len(unmeasured), 'fused layer')} before "
+                     f"{name_list_text([item.tensor for item in begins if item.unmeasured_groups], 4)} "
+                     f"{'has' if len(unmeasured) == 1 else 'have'} no tensor in both dumps: the error may begin in any "
+                     "of them. Save all tensors (polygraphy run --onnx-outputs '*'), or rank the layers: trt-tui "
+                     "compare MODEL --data D.")
     if not begins:
         lines.append("The error grows gradually and never doubles at one tensor: no single layer causes it. Begin "
                      "with the precision of the whole network.")
     elif groups := find_groups_to_raise_to_fp32(differences):
         lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: --script and -o write that.")
     elif has_network:
-        lines.append("No fused layer computes it, so no precision can repair it.")
+        lines += [] if unmeasured else ["No fused layer computes it, so no precision can repair it."]
     else:
         lines.append(f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the "
                      "layers, and --script and -o then write that.")
@@ -404,9 +424,12 @@ def _tensor_error_text(difference: TensorDifference) -> str:
 def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tuple[str, ...]:
     """Returns the groups to keep in FP32: those at which errors begin, or else all whose tensors exceed the threshold.
 
-    If only one of the dumps is finite at a tensor, the groups that read the tensor are included.
+    Unmeasured groups before an error are included. If no compared tensor precedes an error, its groups are left out,
+    because that could be the whole network. If only one of the dumps is finite at a tensor, the groups that read the
+    tensor are included.
     """
     over = [difference for difference in differences if difference.exceeds_threshold and difference.group_name]
     return tuple(
         dict.fromkeys(group for difference in [difference for difference in over if difference.begins_error] or over
-                      for group in (difference.group_name, *difference.reader_groups)))
+                      if not difference.is_origin_unknown
+                      for group in (*difference.unmeasured_groups, difference.group_name, *difference.reader_groups)))

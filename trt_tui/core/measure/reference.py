@@ -101,18 +101,11 @@ class DumpRun(DumpIterations):
     def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
         """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
         samples."""
-        member, shape = dump.iterations[0][tensor], network.shape(tensor)
+        member = dump.iterations[0][tensor]
         if not is_castable(member.dtype, self._tensor_types[tensor]):
             raise InputError(f"{tensor} is {member.dtype} in {dump.source}", f"in {network.name} it is "
                              f"{self._tensor_types[tensor]}", "Save the framework's values of that tensor.")
-        if shape is not None and (len(shape) != len(member.shape) or any(
-                isinstance(declared_size, int) and axis and size != declared_size
-                for axis, (declared_size, size) in enumerate(zip(shape, member.shape, strict=False)))):
-            raise InputError(
-                f"{tensor} has another shape in {dump.source} than in {network.name}",
-                f"{'x'.join(map(str, member.shape)) or 'a single value'} in {dump.source}, "
-                f"{'x'.join(map(str, shape)) or 'a single value'} in {network.name}",
-                "Save the outputs in the layout that the ONNX network has, first axis samples.")
+        check_dump_shape(dump, network, tensor)
         rows, rows_per_sample = count_tensor_rows(dump.iterations, tensor), _find_rows_per_sample(network, tensor)
         for total in (samples.total_sample_count, samples.count):
             if rows and (rows == rows_per_sample * total if rows_per_sample is not None else rows % total == 0):
@@ -140,6 +133,24 @@ class DumpRun(DumpIterations):
             with np.errstate(over="ignore"):
                 arrays[name] = np.asarray(array, self._tensor_types[name])
         return arrays
+
+
+def check_dump_shape(dump: Dump, network: Network, tensor: str) -> None:
+    """Checks the shape of a dumped tensor against its shape in the network, except for the first axis.
+
+    Raises:
+        InputError: the shapes differ.
+    """
+    dumped_shape, shape = dump.iterations[0][tensor].shape, network.shape(tensor)
+    if shape is not None and (len(shape) != len(dumped_shape) or any(
+            isinstance(declared_size, int) and axis and size != declared_size
+            for axis, (declared_size, size) in enumerate(zip(shape, dumped_shape, strict=False)))):
+        raise InputError(
+            f"{tensor} has another shape in {dump.source} than in {network.name}",
+            f"{'x'.join(map(str, dumped_shape)) or 'a single value'} in {dump.source}, "
+            f"{'x'.join(map(str, shape)) or 'a single value'} in {network.name}",
+            "Name the network that the tensor is from, or save the tensor in the layout of the network, first axis "
+            "samples.")
 
 
 class NoCommonTensorsError(InputError):

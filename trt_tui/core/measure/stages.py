@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
+from trt_tui.core.data.dumps import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
 from trt_tui.core.measure.runs import Run, RunKind
@@ -21,8 +21,15 @@ MIN_AGREEMENT_DB = 40.0
 """The SQNR from which on two outputs agree: an error of 1 % of the outputs."""
 
 MAX_PRODUCTION_GAP_DB = 3.0
-"""The gap in dB beyond which production differs from the tested run. Production differs if its error against FP32 is
-larger by more than this gap. It also differs if the two are not nearer to each other than to FP32 by this gap."""
+"""The gap in dB beyond which production differs from the tested run: its error against FP32 is larger by more."""
+
+MIN_COMMON_ERROR_GAP_DB = 0.5
+"""The gap in dB by which production must be nearer to the tested run than the worse of the two is to FP32.
+
+Measured in INT8 on five networks, as gaps between the simulation and an execution of the exported network. The same
+config had 0.8 to 20 dB, because a difference of one ulp changes some quantized values. FP32 and FP16 had at most 0.05
+dB. Other ranges had less than 0 dB, except on one network where the weights cause most of the error.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
     if outputs_file is not None:
         if find_run_kind_of_file(outputs_file, "--outputs") is not RunKind.DUMP:
             raise InputError(f"--outputs {Path(outputs_file).name} is not a dump of tensors", "",
-                             "Give Polygraphy's RunResults (.json) or an .npz; an engine is named with --engine.")
+                             f"Give {DUMP_FORMATS}; an engine is named with --engine.")
         runs.append(Run(PRODUCTION_STAGE, RunKind.DUMP, file_path=outputs_file))
     names = [run.name for run in runs]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -179,7 +186,8 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
     """Returns True if production computes the same as the tested run, together with a sentence; None if it is unknown.
 
     Two runs with the same precisions have mostly the same errors, so they are nearer to each other than to FP32. With
-    other ranges or other layers they are not.
+    other ranges or other layers they are not. Without such errors both must agree to `MIN_AGREEMENT_DB` in the part of
+    each output that varies between samples.
 
     Args:
         accuracy: The accuracy of production against the reference.
@@ -189,16 +197,20 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
     if wrong := [entry for entry in stage_result.input_differences if not entry.is_equal_except_rounding]:
         return False, f"production gets other inputs: {wrong[0].description}. Compare the data preparation first."
     production_db, tested_db = worst_output_sqnr_db(accuracy), worst_output_sqnr_db(tested_accuracy)
-    between = next((db for name, entry in stage_result.other_accuracies
-                    if name == tested_name and (db := worst_output_sqnr_db(entry)) is not None), None)
-    if production_db is None or tested_db is None or between is None:
+    accuracy_between = next((entry for name, entry in stage_result.other_accuracies
+                             if name == tested_name and worst_output_sqnr_db(entry) is not None), None)
+    between = worst_output_sqnr_db(accuracy_between)
+    if accuracy is None or accuracy_between is None or production_db is None or tested_db is None or between is None:
         return None
+    variations_db = [output.variation_db for name in accuracy_between.outputs
+                     if (output := accuracy.outputs.get(name)) is not None and output.variation_db is not None]
     text = (
         f"{_sqnr_db_text(production_db)} against FP32, "
         f"{tested_name} {_sqnr_db_text(tested_db)}; {_sqnr_db_text(between)} between them"
     )
-    if between >= MIN_AGREEMENT_DB or production_db >= tested_db - MAX_PRODUCTION_GAP_DB and between >= min(
-            production_db, tested_db) + MAX_PRODUCTION_GAP_DB:
+    if between == math.inf or between + min(variations_db, default=0.0) >= MIN_AGREEMENT_DB or (
+            production_db >= tested_db - MAX_PRODUCTION_GAP_DB
+            and between >= min(production_db, tested_db) + MIN_COMMON_ERROR_GAP_DB):
         return True, f"production agrees with the tested config: {text}."
     return False, (f"production differs from the tested config: {text}. Look for another engine, config or ranges, "
                    "other preprocessing (--inputs compares the inputs of production), and the steps after the "
