@@ -138,6 +138,8 @@ class StrategyContext:
         reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
         fixed_groups: The groups that such a strategy could not reduce; None before it has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
+        postponed_groups: Groups that are tried after all others, because a reported defect of the target release
+            concerns the change.
     """
 
     candidates: tuple[str, ...]
@@ -149,11 +151,18 @@ class StrategyContext:
     group_costs: Mapping[str, float] = field(default_factory=dict)
     fixed_groups: frozenset[str] | None = None
     zero_cost_sets: tuple[str, ...] = ()
+    postponed_groups: frozenset[str] = frozenset()
 
     def order_candidates_by_suspicion(self, excluded_groups: Iterable[str] = ()) -> list[str]:
-        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error."""
+        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
+
+        Postponed groups come last.
+        """
         left_out = frozenset(excluded_groups)
-        return [name for name in self.ranking.candidate_order if name not in left_out]
+        return self.move_postponed_groups_last(name for name in self.ranking.candidate_order if name not in left_out)
+
+    def move_postponed_groups_last(self, group_names: Iterable[str]) -> list[str]:
+        return sorted(group_names, key=lambda name: name in self.postponed_groups)
 
     def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
         """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the
