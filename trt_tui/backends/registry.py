@@ -87,6 +87,11 @@ def get_engine_builder(backend_name: str = "auto", on_unused_backend: Callable[[
         return None
 
 
+def find_tensorrt_version() -> str:
+    """Returns the version of the installed TensorRT package, which is not imported; "" if it is not installed."""
+    return _find_installed_version("tensorrt")
+
+
 def _find_installed_version(*distributions: str) -> str:
     for name in distributions:
         try:

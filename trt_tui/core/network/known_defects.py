@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -517,11 +517,11 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
                        or defect.occurs_in(network, network.get_group(name), precision_of))
         if is_affected is False or site.groups and not groups:
             continue
-        earlier = matches.get(site.key)
-        matches[site.key] = DefectMatch(
-            site.key, tuple(dict.fromkeys((*(earlier.layers if earlier is not None else ()), *site.layers))),
-            tuple(dict.fromkeys((*(earlier.groups if earlier is not None else ()), *groups))), is_affected is True,
-            target)
+        layers = [name for name in site.layers
+                  if (group := network.find_group(name)) is None or group.name in groups]
+        earlier = matches.get(site.key, DefectMatch(site.key, (), (), is_affected is True, target))
+        matches[site.key] = replace(earlier, layers=tuple(dict.fromkeys((*earlier.layers, *layers))),
+                                    groups=tuple(dict.fromkeys((*earlier.groups, *groups))))
     return sorted(matches.values(), key=lambda match: not match.is_certain)
 
 
@@ -529,6 +529,50 @@ def known_defect_lines(network: NetworkOutline, target: BuildTarget, precision_o
                        group: FusionGroup) -> list[str]:
     """Returns the known defects of a fusion group in a config as texts for users."""
     return [match.text for match in match_known_defects(network, target, precision_of) if group.name in match.groups]
+
+
+def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) -> dict[str, Any]:
+    """Returns the record of the known defects of a network, as ``schemas/known-defects-v1.json`` describes it."""
+    record: dict[str, Any] = {"defects": [match.make_record() for match in matches]}
+    if target.release is not None:
+        record["release"] = target.release.title
+    if target.compute_capability is not None:
+        record["compute_capability"] = ".".join(map(str, target.compute_capability))
+    return record
+
+
+def known_defects_table(network: NetworkOutline, target: BuildTarget, matches: Sequence[DefectMatch],
+                        subject: str) -> list[str]:
+    """Returns the known defects of a network as lines of text; none if it has none and the release is unknown.
+
+    Args:
+        subject: The subject of the matches: "this network" for defects of any precision, or "this config".
+    """
+    release = target.release
+    if release is not None and not matches:
+        return [f"no known defect of {release.title} concerns {subject}"]
+    titles = ("", f"known defects of some releases that concern {subject} (--for RELEASE names those of one release)"
+              ) if release is None else (f"known defects of {release.title} that concern {subject}",
+                                         f"known defects of other releases or GPUs that may concern {subject}")
+    lines: list[str] = []
+    for is_certain, title in zip((True, False), titles, strict=True):
+        texts = [f"  {match.warning_text(network)}" for match in matches if match.is_certain is is_certain]
+        lines += [f"{title}:", *texts] if texts else []
+    return lines
+
+
+def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
+                          precision_of: PrecisionLookup) -> tuple[list[str], str]:
+    """Returns warnings about the files that are written for a config: one for each defect that the release has.
+
+    The second value is a note on the defects of other releases, or "". Defects that the files do not have are left out.
+    """
+    matches = [match for match in match_known_defects(network, target, precision_of) if match.defect.is_in_exports]
+    others = [f"{match.defect.symptom} {match.defect.releases_text} ({match.defect.source_label})"
+              for match in matches if not match.is_certain]
+    note = (f"Known defects of some releases concern this config: {'; '.join(others)}. trt-tui inspect --for RELEASE "
+            "names those of one release.") if others else ""
+    return [match.warning_text(network) for match in matches if match.is_certain], note
 
 
 def find_forbidden_precisions(network: NetworkOutline, target: BuildTarget) -> dict[str, dict[Precision, str]]:
@@ -546,21 +590,25 @@ def find_forbidden_precisions(network: NetworkOutline, target: BuildTarget) -> d
     return forbidden
 
 
-def find_suspect_precisions(network: NetworkOutline, target: BuildTarget,
-                            precision_of: PrecisionLookup, precision: Precision) -> frozenset[str]:
-    """Returns the fusion groups with a reported defect of a target release if they alone change to a precision."""
-    suspects: set[str] = set()
-    names = dict.fromkeys(name for site in network.defect_sites for name in site.groups)
-    for name in names:
-        changed_group = network.get_group(name)
+def find_suspect_groups(network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup,
+                        precision: Precision) -> frozenset[str]:
+    """Returns the names of the fusion groups that get a known defect of a target release if they change to a precision.
 
-        def changed_precision_of(group: FusionGroup, changed_group: FusionGroup = changed_group) -> Precision:
-            return precision if group.name == changed_group.name else precision_of(group)
+    Each group is considered alone; all others have the precisions of the config.
+    """
+    suspects = set()
+    for name in dict.fromkeys(name for site in network.defect_sites for name in site.groups):
+        def changed_precision_of(group: FusionGroup, changed_name: str = name) -> Precision:
+            return precision if group.name == changed_name else precision_of(group)
 
-        before = {match.key for match in match_known_defects(network, target, precision_of)
-                  if match.is_certain and name in match.groups}
-        after = {match.key for match in match_known_defects(network, target, changed_precision_of)
-                 if match.is_certain and name in match.groups}
-        if after - before:
+        if _find_certain_defects(network, target, changed_precision_of, name) - _find_certain_defects(
+                network, target, precision_of, name):
             suspects.add(name)
     return frozenset(suspects)
+
+
+def _find_certain_defects(network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup,
+                          group_name: str) -> set[str]:
+    """Returns the keys of the defects that a fusion group has in a config in a target release."""
+    return {match.key for match in match_known_defects(network, target, precision_of)
+            if match.is_certain and group_name in match.groups}

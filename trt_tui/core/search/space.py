@@ -74,9 +74,10 @@ class SearchSpace:
     def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
         """Returns the precisions of a fusion group between that of the start config and the highest, lowest first."""
         group = self.network.get_group(group_name)
+        forbidden = self.forbidden_precisions.get(group_name, ())
         return tuple(precision for precision in self.intermediate
-                     if precision in group.allowed_precisions
-                     and precision not in self.forbidden_precisions.get(group_name, ()) and precision_rank(self.start_config.precision_of(group))
+                     if precision in group.allowed_precisions and precision not in forbidden
+                     and precision_rank(self.start_config.precision_of(group))
                      < precision_rank(precision) < precision_rank(self.higher_precision))
 
     def build_config(self, raised_groups: Iterable[str], range_moves: Mapping[str, RangeMove] | None = None,
