@@ -147,7 +147,8 @@ class SessionState:
     def build_target(self) -> BuildTarget:
         """The release and the GPU that engines are built for: of ``--for``, or else of the builder."""
         builder = self.builder
-        return self.options.make_build_target(*(("", "") if builder is None else (builder.name, builder.version)))
+        return self.options.make_build_target() if builder is None else self.options.make_build_target(
+            builder.name, builder.version, builder.compute_capability)
 
     @property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:

@@ -18,7 +18,7 @@ from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import DefectSite, FusionGroup, Layer, NetworkOutline
 from trt_tui.core.network.operators import COPIES
-from trt_tui.core.network.opset_conversion import GRID_MODE_OPSET
+from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP, GRID_MODE_OPSET
 from trt_tui.core.network.target_release import (
     TENSORRT,
     TENSORRT_RTX,
@@ -139,11 +139,15 @@ class DefectMatch:
         return KNOWN_DEFECTS[self.key]
 
     @property
+    def is_in_other_releases(self) -> bool:
+        """True if the target release is known, and the source states nothing about it."""
+        return self.target.release is not None and self.defect.affects_release(self.target.release) is None
+
+    @property
     def text(self) -> str:
         """The symptom with the releases, status and source, and the way round."""
         defect, release = self.defect, self.target.release
-        is_release_unknown = release is not None and defect.affects_release(release) is None
-        remark = f"; unknown for {release.title}" if release is not None and is_release_unknown else ""
+        remark = f"; unknown for {release.title}" if release is not None and self.is_in_other_releases else ""
         return (f"{defect.symptom} {defect.releases_text} ({defect.status.value}, {defect.source_label}{remark}). "
                 f"{defect.workaround}")
 
@@ -391,11 +395,14 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 to 19.",
         _find_no_places, is_in_exports=False),
     "grid-sample-cubic": KnownDefect(
+        "parser", "the parser reads mode cubic of opset 20 and later as nearest", DefectStatus.REPORTED,
+        (AffectedReleases(TENSORRT, ("11.1", "11.1")),),
+        ("https://github.com/onnx/onnx-tensorrt/pull/1060", f"{_ISSUES}4646"), CUBIC_GRID_NEXT_STEP,
+        _find_cubic_grid_samples),
+    "grid-sample-cubic-rtx": KnownDefect(
         "parser", "the parser reads mode cubic of opset 20 and later as nearest", DefectStatus.REPRODUCED,
-        (AffectedReleases(TENSORRT, ("10.13.3", "11.1")),
-         AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7")),
-        (f"{_ISSUES}4646", "https://github.com/onnx/onnx-tensorrt/pull/1060"),
-        "Export the network with an opset from 16 to 19, which names the mode bicubic.", _find_cubic_grid_samples),
+        (AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7"),),
+        ("https://github.com/onnx/onnx-tensorrt/pull/1060",), CUBIC_GRID_NEXT_STEP, _find_cubic_grid_samples),
     "grid-sample-fp32-in-fp16": KnownDefect(
         "builder", "an FP32 GridSample between layers in FP16 has wrong results", DefectStatus.REPORTED,
         (AffectedReleases(TENSORRT, ("10.14.1.48", "10.14.1.48"), introduced="10.14.1.48"),),
@@ -414,7 +421,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "Replace them by MatMuls with a triangular matrix of ones.", _find_cumulative_sums_of_several_directions),
     "group-norm-of-one-group": KnownDefect(
         "parser", "a GroupNormalization of one group is computed for each channel alone", DefectStatus.REPORTED,
-        (AffectedReleases(TENSORRT, ("10.16.1.11", "10.16.1.11")),),
+        (AffectedReleases(TENSORRT, ("10.16.1.11", "10.16.1.11")), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))),
         (f"{_ISSUES}4756", "https://github.com/onnx/onnx-tensorrt/pull/1052"),
         "Reshape its input to one channel, use InstanceNormalization there, and reshape back.",
         _find_group_normalisations_of_one_group),
@@ -473,9 +480,12 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
 
 Restrictions of the sources:
 
-- grid-sample-cubic was observed here with the parser of TensorRT-RTX 1.4; the release 1.7.1 reads the mode. The other
-  releases are those of the threads.
+- grid-sample-linear: issue 4646 was observed in 10.13.3, pull request 1060 in 11.1 and RTX 1.5. RTX 1.7.1 reads both
+  modes.
+- grid-sample-cubic-rtx: observed here with the parser of TensorRT-RTX 1.4. The pull request names 1.5.
 - grid-sample-fp32-in-fp16: one report, which an engineer of NVIDIA could not reproduce.
+- group-norm-of-one-group: the parser of TensorRT-RTX 1.7.1 creates the layer that the thread names as the cause, a
+  normalisation without the channel axis. No engine of it was executed here.
 - conv-transpose-1d-int8-bias: NVIDIA announced the correction for 8.4.
 - attention-fp16-mha-v2: the thread quotes the release notes of 10.0.0 EA.
 - attention-equal-rows: the libraries 10.6.0.23 and 10.16.0.72 on an L20. A comment found equal results in 11.0.0.114.
@@ -527,8 +537,12 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
 
 def known_defect_lines(network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup,
                        group: FusionGroup) -> list[str]:
-    """Returns the known defects of a fusion group in a config as texts for users."""
-    return [match.text for match in match_known_defects(network, target, precision_of) if group.name in match.groups]
+    """Returns the known defects of a fusion group in a config as texts for users.
+
+    If the target release is known, defects of other releases are left out.
+    """
+    return [match.text for match in match_known_defects(network, target, precision_of)
+            if group.name in match.groups and not match.is_in_other_releases]
 
 
 def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) -> dict[str, Any]:
@@ -565,13 +579,15 @@ def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
                           precision_of: PrecisionLookup) -> tuple[list[str], str]:
     """Returns warnings about the files that are written for a config: one for each defect that the release has.
 
-    The second value is a note on the defects of other releases, or "". Defects that the files do not have are left out.
+    The second value is a note on the defects that the target may have, because its release or its GPU is unknown, or
+    "". Defects that the files do not have, and those of other releases than a known one, are left out.
     """
-    matches = [match for match in match_known_defects(network, target, precision_of) if match.defect.is_in_exports]
+    matches = [match for match in match_known_defects(network, target, precision_of)
+               if match.defect.is_in_exports and not match.is_in_other_releases]
     others = [f"{match.defect.symptom} {match.defect.releases_text} ({match.defect.source_label})"
               for match in matches if not match.is_certain]
-    note = (f"Known defects of some releases concern this config: {'; '.join(others)}. trt-tui inspect --for RELEASE "
-            "names those of one release.") if others else ""
+    note = (f"Known defects of some releases or GPUs concern this config: {'; '.join(others)}. --for RELEASE names "
+            "those of one release.") if others else ""
     return [match.warning_text(network) for match in matches if match.is_certain], note
 
 
