@@ -1,4 +1,4 @@
-"""Known defects of TensorRT releases: rows of `trt_tui.core.network.known_defects`, and each surface that reads them."""
+"""Known defects of TensorRT releases: the rows of `known_defects`, and each surface that reads them."""
 
 import json
 import re
@@ -264,7 +264,7 @@ def test_the_release_of_an_installed_builder():
 def test_the_typing_and_the_gpu_decide_too(opened):
     network, release = opened(attention()), parse_release("10.16.1")
     assert "attention-sm120" not in keys_of(network, BuildTarget(release, (9, 0)))
-    match = next(match for match in match_known_defects(network, BuildTarget(release)) if match.key == "attention-sm120")
+    match, = (match for match in match_known_defects(network, BuildTarget(release)) if match.key == "attention-sm120")
     assert not match.is_certain and "compute capability 12.0" in match.text and "unknown for" not in match.text
     assert next(match for match in match_known_defects(network, BuildTarget(release, (12, 0)))).is_certain
     grid = opened(grid_sample(None))
@@ -359,9 +359,9 @@ def test_a_search_raises_what_the_release_computes_wrongly(run, tmp_path):
     assert code == 0, err
     code, out, err = run(*words, tmp_path / "bound.json", "--for", "10.0.0")
     assert code == 0 and "/scores/MatMul was raised: the kernel _gemm_mha_v2" in out, err
-    free, bound = (json.loads((tmp_path / name).read_text())["layers"] for name in ("free.json", "bound.json"))
-    raised = {name for name, entry in bound.items() if entry != free.get(name)}
-    assert {"/scores/MatMul", "/attention/Softmax", "/values/MatMul"} <= raised
+    free, bound = ({layer for move in json.loads((tmp_path / f"{name}.json").read_text())["moves"]
+                    if move.get("precision") == "fp32" for layer in move["layers"]} for name in ("free", "bound"))
+    assert {"/scores/MatMul", "/attention/Softmax", "/values/MatMul"} <= bound - free
 
 
 # -- inspect ----------------------------------------------------------------------------------------------------------
@@ -451,8 +451,8 @@ def test_files_of_trt_tui_do_not_have_the_defect_of_linear_grids(run, tmp_path):
 # -- the app ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_detail_pane_names_the_defects_of_the_row(tmp_path):
-    session = local.measured(tmp_path, "attention_block", metric=False, random=True)
+def test_the_detail_pane_names_the_defects_of_the_row(tmp_path, measured_before):
+    session = local.measured(tmp_path)
     group = next(group for group in session.outline.groups if group.attention_role == "QK")
 
     def lines(precision, release):

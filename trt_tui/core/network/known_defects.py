@@ -599,7 +599,7 @@ def find_forbidden_precisions(network: NetworkOutline, target: BuildTarget) -> d
     forbidden: dict[str, dict[Precision, str]] = {}
     for match in match_known_defects(network, target):
         defect = match.defect
-        if match.is_certain and defect.status is not DefectStatus.REPORTED:
+        if match.is_certain and defect.precisions and defect.status is not DefectStatus.REPORTED:
             for name in match.groups:
                 forbidden.setdefault(name, {}).update(
                     {precision: match.text for precision in Precision if precision.value_type in defect.precisions})

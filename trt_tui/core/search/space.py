@@ -123,7 +123,7 @@ def raise_forbidden_groups(network: NetworkOutline, config: PrecisionConfig, hig
             if precision is not None:
                 raised_by_precision.setdefault(precision, []).append(group)
     for precision, groups in raised_by_precision.items():
-        config = config.with_group_precision(groups, precision, "known defect")
+        config = config.with_group_precision(groups, precision, "search:known defect")
     return config, tuple(group.name for groups in raised_by_precision.values() for group in groups)
 
 
