@@ -290,6 +290,15 @@ def test_layers_that_left_the_precision_are_not_named(opened):
     assert match.layers == match.groups == ("/attention/Softmax", "/values/MatMul")
 
 
+def test_an_attention_with_int8_products_is_not_one_in_fp16(opened):
+    network, target = opened(attention()), BuildTarget(parse_release("10.0.0"))
+    config = PrecisionConfig.from_precision(INT8, FP16)
+    assert config.precision_of(network.get_group("/attention/Softmax")) is FP16
+    assert match_known_defects(network, target, config.precision_of) == []
+    assert find_forbidden_precisions(network, target, config.precision_of) == {} != find_forbidden_precisions(
+        network, target)
+
+
 def test_the_text_names_status_source_and_release(opened):
     network = opened(grid_sample("linear"))
     text, other = (match_known_defects(network, target)[0].warning_text(network)
@@ -358,7 +367,7 @@ def test_a_search_raises_what_the_release_computes_wrongly(run, tmp_path):
     code, _, err = run(*words, tmp_path / "free.json")
     assert code == 0, err
     code, out, err = run(*words, tmp_path / "bound.json", "--for", "10.0.0")
-    assert code == 0 and "/scores/MatMul was raised: the kernel _gemm_mha_v2" in out, err
+    assert code == 0 and "raised before the search: /scores/MatMul, /attention/Softmax, /values/MatMul: the" in out, err
     free, bound = ({layer for move in json.loads((tmp_path / f"{name}.json").read_text())["moves"]
                     if move.get("precision") == "fp32" for layer in move["layers"]} for name in ("free", "bound"))
     assert {"/scores/MatMul", "/attention/Softmax", "/values/MatMul"} <= bound - free

@@ -80,7 +80,7 @@ def _report_known_defects(workspace: Workspace, reporter: JobReporter, config: P
         InputError: The release is known to compute a precision of the config wrongly.
     """
     network = workspace.network
-    for name, reasons in find_forbidden_precisions(network, target).items():
+    for name, reasons in find_forbidden_precisions(network, target, config.precision_of).items():
         group = network.get_group(name)
         precision = group.resolve_file_precision(config.precision_of(group))
         if (reason := reasons.get(precision)) is not None and target.release is not None:

@@ -128,8 +128,9 @@ class SearchJob:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self._target = target = target or BuildTarget()
         forbidden_precisions = find_forbidden_precisions(network, target)
+        reasons = find_forbidden_precisions(network, target, request.config.precision_of)
         start_config, forbidden_groups = raise_forbidden_groups(network, request.config, request.higher_precision,
-                                                                forbidden_precisions)
+                                                                reasons)
         request = replace(request, config=start_config)
         self.network, self.request, self.targets, self.evaluator = network, request, tuple(targets), evaluator
         self.search_space = SearchSpace(
@@ -147,9 +148,11 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._export_rounds = 0
-        self.remarks = [
-            f"{name} was raised: {next(iter(forbidden_precisions[name].values()))}" for name in forbidden_groups
-        ]
+        groups_by_reason: dict[str, list[str]] = {}
+        for name in forbidden_groups:
+            groups_by_reason.setdefault(next(iter(reasons[name].values())), []).append(name)
+        self.remarks = [f"raised before the search: {name_list_text(names)}: {reason}"
+                        for reason, names in groups_by_reason.items()]
         # An impossible search is refused before any measurement.
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:

@@ -27,6 +27,7 @@ from trt_tui.core.network.target_release import (
     TensorRTRelease,
 )
 from trt_tui.core.precision import FP16_MAX, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import name_list_text
 
 _MAX_KEY_DISTANCE = 16
@@ -63,6 +64,8 @@ class KnownDefect:
         compute_capabilities: The GPUs on which it was observed; empty if the source restricts it to none.
         needs_strong_typing: True if only strongly typed networks have the defect.
         needs_other_fp16_groups: True if the group has the defect only in a network with other groups in FP16.
+        needs_float_place: True if no group of a place may be quantized: a fused attention with INT8 products has other
+            kernels than one in FP16.
         is_in_exports: False if the files that trt-tui writes do not have the defect.
     """
 
@@ -77,6 +80,7 @@ class KnownDefect:
     compute_capabilities: tuple[tuple[int, int], ...] = ()
     needs_strong_typing: bool = False
     needs_other_fp16_groups: bool = False
+    needs_float_place: bool = False
     is_in_exports: bool = True
 
     def affects(self, target: BuildTarget) -> bool | None:
@@ -94,8 +98,15 @@ class KnownDefect:
         answers = [None if release is None else releases.affects(release) for releases in self.releases]
         return True if True in answers else None if None in answers else False
 
-    def occurs_in(self, network: NetworkOutline, group: FusionGroup, precision_of: PrecisionLookup) -> bool:
-        """Returns True if a fusion group has the defect in its precision of a config."""
+    def find_groups(self, network: NetworkOutline, site: DefectSite, precision_of: PrecisionLookup) -> tuple[str, ...]:
+        """Returns the names of the fusion groups of a place that have the defect in their precision of a config."""
+        groups = [network.get_group(name) for name in site.groups]
+        if self.needs_float_place and any(
+                group.resolve_file_precision(precision_of(group)) in QUANTIZED_TYPES for group in groups):
+            return ()
+        return tuple(group.name for group in groups if self._occurs_in(network, group, precision_of))
+
+    def _occurs_in(self, network: NetworkOutline, group: FusionGroup, precision_of: PrecisionLookup) -> bool:
         precision = group.resolve_file_precision(precision_of(group)).value_type
         if self.precisions and precision not in self.precisions:
             return False
@@ -438,21 +449,23 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
     "attention-fp16-mha-v2": KnownDefect(
         "builder", "the kernel _gemm_mha_v2 of a fused attention in FP16 has wrong results", DefectStatus.CONFIRMED,
         (AffectedReleases(TENSORRT, ("10.0.0", "10.0.0"), introduced="10.0.0", fixed="10.0.1"),), (f"{_ISSUES}3777",),
-        "Build with 10.0.1 or later, or keep the attention in FP32.", _find_all_attentions, _FP16),
+        "Build with 10.0.1 or later, or keep the attention in FP32.", _find_all_attentions, _FP16,
+        needs_float_place=True),
     "attention-many-keys": KnownDefect(
         "builder", "the sum of the Softmax overflows to NaN in a fused FP16 attention of more than 65,504 keys",
         DefectStatus.REPORTED, (AffectedReleases(TENSORRT),), ("https://github.com/tier4/autoware-ml/pull/95",),
         "Run the attention in BF16, which sums in FP32, or subtract the maximum before the Softmax.",
-        _find_attentions_of_many_keys, _FP16),
+        _find_attentions_of_many_keys, _FP16, needs_float_place=True),
     "attention-sm120": KnownDefect(
         "builder", "a fused attention in FP16 or BF16 has wrong results", DefectStatus.REPORTED,
         (AffectedReleases(TENSORRT, ("10.16.1", "10.16.1")),), (f"{_ISSUES}4837",),
         "Keep the attention in FP32, or prevent its fusion.", _find_all_attentions, _FP16_OR_BF16,
-        compute_capabilities=((12, 0),)),
+        compute_capabilities=((12, 0),), needs_float_place=True),
     "attention-transposed-input": KnownDefect(
         "builder", "a fused FP16 or BF16 attention reads a transposed network input with wrong strides",
         DefectStatus.REPORTED, (AffectedReleases(TENSORRT, ("11.2", "11.2")),), (f"{_ISSUES}4826",),
-        "Keep the attention in FP32, which is not fused.", _find_attentions_with_transposed_inputs, _FP16_OR_BF16),
+        "Keep the attention in FP32, which is not fused.", _find_attentions_with_transposed_inputs, _FP16_OR_BF16,
+        needs_float_place=True),
     "attention-two-scalings": KnownDefect(
         "builder", "an attention with scaled queries and scaled keys has wrong results, even in FP32",
         DefectStatus.CONFIRMED, (AffectedReleases(TENSORRT, ("10.7.0.23", "10.7.0.23")),),
@@ -462,7 +475,8 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "builder", "equal samples of one batch have different results behind an FP16 attention", DefectStatus.REPORTED,
         (AffectedReleases(TENSORRT, ("10.6.0.23", "10.16.0.72")),), (f"{_ISSUES}4796",),
         "Build with batch size 1, or compare the engine on a batch of equal samples.",
-        _find_attentions_of_several_rows, _FP16, compute_capabilities=((8, 9),), needs_strong_typing=True),
+        _find_attentions_of_several_rows, _FP16, compute_capabilities=((8, 9),), needs_strong_typing=True,
+        needs_float_place=True),
     "attention-reduced-keys": KnownDefect(
         "builder", "a SegFormer attention, whose keys a Conv reduces, has wrong results with more than one sample",
         DefectStatus.REPORTED, (AffectedReleases(TENSORRT, ("10.11", "11.1")),), (f"{_ISSUES}4853",),
@@ -523,8 +537,7 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
     for site in network.defect_sites:
         defect = KNOWN_DEFECTS[site.key]
         is_affected = defect.affects(target)
-        groups = tuple(name for name in site.groups if precision_of is None
-                       or defect.occurs_in(network, network.get_group(name), precision_of))
+        groups = site.groups if precision_of is None else defect.find_groups(network, site, precision_of)
         if is_affected is False or site.groups and not groups:
             continue
         layers = [name for name in site.layers
@@ -591,13 +604,18 @@ def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
     return [match.warning_text(network) for match in matches if match.is_certain], note
 
 
-def find_forbidden_precisions(network: NetworkOutline, target: BuildTarget) -> dict[str, dict[Precision, str]]:
+def find_forbidden_precisions(network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup | None = None
+                              ) -> dict[str, dict[Precision, str]]:
     """Returns the precisions in which a target release computes a fusion group wrongly, with the reason, by group name.
 
     Only confirmed and reproduced defects of single precisions forbid, and only in releases that are known to have them.
+
+    Args:
+        precision_of: The precisions of a config, of which only the forbidden ones are returned; None for all
+            precisions.
     """
     forbidden: dict[str, dict[Precision, str]] = {}
-    for match in match_known_defects(network, target):
+    for match in match_known_defects(network, target, precision_of):
         defect = match.defect
         if match.is_certain and defect.precisions and defect.status is not DefectStatus.REPORTED:
             for name in match.groups:
