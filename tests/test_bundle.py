@@ -207,7 +207,8 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
                        ((*command[6:10], "--for", "8.6", "--hardware-compatibility", "same"),
                         "TensorRT 8.6 has no hardware compatibility same"),
                        ((*command[6:10], "--for", "10", "--strip-plan"), "has its weights"),
-                       (("--precision", "fp16", "--format", "onnx", "--for", "10"), "has no effect")):
+                       ((*command[6:10], "--for", "9.1"), "9.1 is another one"),
+                       ((*command[6:10], "--for", "ten"), "is not a TensorRT release")):
         code, _, err = run("export", mlp.model, *more, "-o", tmp_path / "none")
         assert code == 2 and said in err and not (tmp_path / "none").exists(), err
     assert not list(tmp_path.glob(".*.tmp"))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.network.target_release import BuildTarget, installed_release, parse_release
 from trt_tui.core.precision import Precision
 
 
@@ -60,10 +61,25 @@ class Options:
     scheduler: str | None = None
     threads: int | None = None
     verbose: bool = False
+    tensorrt_release: str | None = None
 
     @property
     def has_data(self) -> bool:
         return self.data is not None or self.calib_data is not None
+
+    def make_build_target(self, builder_name: str = "", builder_version: str = "",
+                          compute_capability: tuple[int, int] | None = None) -> BuildTarget:
+        """Returns the release of ``--for``, or else that of a builder, with the GPU that engines are built for.
+
+        Args:
+            builder_name: "tensorrt" or "tensorrt-rtx".
+            builder_version: The installed version; "" if no builder is installed.
+            compute_capability: The compute capability of the GPU of this machine; None if it is unknown.
+        """
+        if self.tensorrt_release is not None:
+            return BuildTarget(parse_release(self.tensorrt_release), self.compute_capability, self.weak)
+        release = installed_release(builder_name, builder_version) if builder_version else None
+        return BuildTarget(release, self.compute_capability or compute_capability, self.weak)
 
     @property
     def engine_only_options(self) -> tuple[str, ...]:

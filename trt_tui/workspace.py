@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import find_first_device
-from trt_tui.backends.registry import get_simulation_backend
+from trt_tui.backends.registry import find_tensorrt_version, get_simulation_backend
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.dumps import list_dump_files
@@ -46,6 +46,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, ExecutionMode, FixedShape
 from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256
@@ -372,6 +373,15 @@ class Workspace:
     def execution_mode(self) -> ExecutionMode | None:
         """The execution mode of the simulation on its device; None if nothing has been executed yet."""
         return self.analysis.execution_mode if "analysis" in self.__dict__ else None
+
+    @property
+    def build_target(self) -> BuildTarget:
+        """The release and the GPU that engines are built for: of ``--for``, or else of the TensorRT installed here."""
+        builder = self.builder
+        if builder is None:
+            return self.options.make_build_target("tensorrt", find_tensorrt_version())
+        return self.options.make_build_target(builder.name, builder.version,
+                                              builder.capabilities.gpu_compute_capability)
 
     @cached_property
     def plan(self) -> BuildPlan:

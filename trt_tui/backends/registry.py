@@ -121,6 +121,11 @@ def find_gpu_text() -> str:
     return f"the GPU here is {device.name} (compute capability {'.'.join(map(str, device.compute_capability))})"
 
 
+def find_tensorrt_version() -> str:
+    """Returns the version of the installed TensorRT package, which is not imported; "" if it is not installed."""
+    return _find_installed_version("tensorrt")
+
+
 def _find_installed_version(*distributions: str) -> str:
     for name in distributions:
         try:

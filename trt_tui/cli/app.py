@@ -25,6 +25,7 @@ from trt_tui.cli.options import (
     add_model_and_options,
     collect_options,
     option_under_heading,
+    release_option,
 )
 from trt_tui.cli.output_files import check_input_files
 from trt_tui.cli.usage import refuse_ineffective_options
@@ -52,7 +53,7 @@ _UNSUPPORTED_TERMINALS = ("dumb", "unknown")
 
 
 @click.command("open", cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS, *STAGE_OPTIONS)
+@add_model_and_options(*SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS, *STAGE_OPTIONS)
 @_whatif_samples_option
 @_new_option
 @_session_option

@@ -16,6 +16,7 @@ from trt_tui.cli.options import (
     add_model_and_options,
     collect_options,
     file_path_option,
+    make_release_option,
     option_under_heading,
     precision_option,
     require_config_or_precision,
@@ -38,10 +39,11 @@ from trt_tui.errors import InputError
     "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
                                                                    "polygraphy write their networks and cache beside "
                                                                    "it. For bundle and subgraph: a new folder.")
-@option_under_heading(
-    "Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
-    "builds it. The folder contains the typed network, config, ranges, timing cache, build script, C++, samples with "
-    "their FP32 outputs, verify.sh and a report with results.")
+@make_release_option(
+    "The TensorRT release that builds it, like 10.14, 10.14.1.48, rtx or rtx1.5: its known defects are named. Without: "
+    "the release that is installed here. bundle: 8.6, 10, 11 or rtx, or a release of these. The folder contains the "
+    "typed network, config, ranges, timing cache, build script, C++, samples with their FP32 outputs, verify.sh and a "
+    "report with results.")
 @option_under_heading(
     "Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "
     "in FP32 and in the precisions of the config, its inputs, its outputs in FP32, and the Polygraphy commands that "
@@ -49,10 +51,11 @@ from trt_tui.errors import InputError
 @option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it computes.")
 @option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
-           release: str | None, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
+           no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
     """Write a config as precision.json or in the format of another tool."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
+    from trt_tui.core.network.target_release import parse_release
 
     refuse_ineffective_options()
     require_config_or_precision("export", config_path, precision)
@@ -60,8 +63,12 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         raise InputError("an export goes to a file", "stdout lists the files that were written", "Name a file with -o.")
     options = collect_options(model, 0, arguments)
     if kind == "bundle":
-        if release is None:
-            raise InputError("a bundle needs one release", "none is named", "Add --for 8.6, 10, 11 or rtx.")
+        release_text = arguments["tensorrt_release"]
+        release = parse_release(release_text).family if release_text is not None else ""
+        if not release:
+            raise InputError("a bundle needs one release",
+                             "none is named" if release_text is None else f"{release_text} is another one",
+                             "Add --for 8.6, 10, 11 or rtx.")
         check_output_folder(output)
         written = export_bundle(options, config_path, precision, force, output, release, with_samples=not no_samples)
         for path in written.paths[1:]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trt_tui.backends.registry import find_tensorrt_version
 from trt_tui.cli.interrupts import defer_interrupts
 from trt_tui.cli.progress import ProgressLine
 from trt_tui.core.calibration.calibration import Calibration
@@ -23,6 +24,8 @@ from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.network.known_defects import DefectMatch, match_known_defects
+from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowest_precision_config, reduce_remaining_groups
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
@@ -514,6 +517,16 @@ class ConfigWriter:
     def build_engine(self, path: str, quick: bool) -> ev.EngineWritten:
         """Builds the engine of the config and writes it to a file. The builder's warnings are printed on stderr."""
         return self._send_request(rq.WriteEngine(self.config, path, quick, self._config_calibration), ev.EngineWritten)
+
+    def match_known_defects(self, *, in_any_precision: bool) -> tuple[BuildTarget, list[DefectMatch]]:
+        """Returns the target of builds, and the known defects of the network that it may have.
+
+        Args:
+            in_any_precision: True for defects of any precision, False for those of the config.
+        """
+        target = self._session.options.make_build_target("tensorrt", find_tensorrt_version())
+        return target, match_known_defects(self.outline, target,
+                                           None if in_any_precision else self.config.precision_of)
 
     def read_engine(self, path: str) -> EngineReport:
         """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""

@@ -20,6 +20,7 @@ from trt_tui.cli.options import (
     file_path_option,
     option_under_heading,
     precision_option,
+    release_option,
 )
 from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
 from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
 @option_under_heading(
     "Output", "--lint", is_flag=True, help="Check the Q/DQ nodes of the file, with consequence and repair; exit code 1 "
                                            "if the check finds anything.")
+@release_option
 @file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                  help="Write preview and scheme, or the findings of --lint, as JSON; to stdout if no file is named.")
+                  help="Write preview, scheme and known defects, or the findings of --lint, as JSON; to stdout if no "
+                       "file is named.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",
                   help="Write preview and scheme as Markdown; to stdout if no file is named.")
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, lint: bool,
@@ -62,13 +65,15 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
             markdown_path: str | None, **arguments: Any) -> None:
     """Print the layer tree and the precisions that each layer can run in.
 
-    Each row has the operator, the shape, and the possible precisions or the reason why there are none.
+    Each row has the operator, the shape, and the possible precisions or the reason why there are none. Below stand the
+    known accuracy defects of the TensorRT release that concern the network, or the config if one is named.
 
     With --preview: how the builder would run each layer of a config. With --lint: forms of Q/DQ nodes that cost
     accuracy or speed in TensorRT, or that TensorRT refuses.
     """
     from trt_tui.cli.headless_session import ConfigWriter
     from trt_tui.core.network.hierarchy import build_scope_tree
+    from trt_tui.core.network.known_defects import known_defects_record, known_defects_table
     from trt_tui.core.network.tree_text import render_tree
 
     refuse_ineffective_options()
@@ -85,6 +90,14 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
         if lint:
             sys.exit(int(_print_qdq_check(writer, json_path)))
         network = writer.outline
+        has_config = config_path is not None or precision is not None
+        target, defect_matches = writer.match_known_defects(in_any_precision=not has_config)
+        defect_lines = known_defects_table(network, target, defect_matches,
+                                           "this config" if has_config else "this network")
+        write_text_outputs(
+            [(json_path, lambda _: json_text({"known_defects": known_defects_record(target, defect_matches)}))], writer)
+        if json_path == "-":
+            return
         engine_report = writer.read_engine(engine) if engine is not None else None
     click.echo(
         f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
@@ -97,6 +110,8 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
         click.echo(engine_table(network, engine_report))
         return
     click.echo(render_tree(build_scope_tree(network.layers, network.groups), network.shape, show_nodes=nodes))
+    for line in defect_lines:
+        click.echo(escape_hidden_characters(line))
 
 
 def _print_qdq_check(writer: ConfigWriter, json_path: str | None) -> ExitCode:
@@ -122,6 +137,7 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
         quantization_scheme_record,
     )
     from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+    from trt_tui.core.network.known_defects import known_defects_record, known_defects_table
     from trt_tui.formatting import table_lines
 
     network, config = writer.outline, writer.config
@@ -131,9 +147,12 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
             raise BackendUnavailableError(refusal.title, refusal.cause, refusal.next_step)
         raise InputError(refusal.title, refusal.cause, refusal.next_step)
     requested_scheme = quantization_scheme_record(network, config, engine_preview) if shows_scheme else None
+    target, defect_matches = writer.match_known_defects(in_any_precision=False)
+    defect_lines = known_defects_table(network, target, defect_matches, "this config")
     titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
     record = {**(preview_record(network, config, engine_preview) if engine_preview is not None else {}),
-              **({"scheme": requested_scheme} if requested_scheme is not None else {})}
+              **({"scheme": requested_scheme} if requested_scheme is not None else {}),
+              **({"known_defects": known_defects_record(target, defect_matches)} if defect_lines else {})}
     write_text_outputs([
         (json_path, lambda _: json_text(record)),
         (markdown_path, lambda _: preview_markdown(network, config, engine_preview, titles_by_group, requested_scheme))
@@ -147,6 +166,7 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
             ]
         if requested_scheme is not None:
             lines += [*([""] if engine_preview is not None else []), *quantization_scheme_lines(requested_scheme)]
+        lines += ["", *defect_lines] if defect_lines else []
         click.echo("\n".join(map(escape_hidden_characters, lines)))
     if engine_preview is not None and engine_preview.find_groups_in_unrequested_precision(network, config):
         return ExitCode.TOLERANCE_NOT_MET

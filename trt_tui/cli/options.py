@@ -86,6 +86,13 @@ def validate_target_text(text: str) -> None:
     parse_target(text)
 
 
+def _validate_release_text(text: str) -> None:
+    """Raises an `InputError` if a text is not a valid TensorRT release."""
+    from trt_tui.core.network.target_release import parse_release
+
+    parse_release(text)
+
+
 def _require_model_file(path: str) -> None:
     """Raises an `InputError` if the file of a network, or of a dump instead of a network, does not exist."""
     from trt_tui.core.data.dumps import split_dump_spec
@@ -237,6 +244,17 @@ BUILDER_OPTIONS = (
                      callback=make_option_check_callback(lambda text: _parse_compute_capability(text))),
 )
 """The options that choose the backend that builds engines, and the kind of build."""
+
+def make_release_option(help_text: str) -> Decorator:
+    """Returns the decorator of ``--for``, which names the TensorRT release that engines are built with."""
+    return _tensorrt_option("--for", "tensorrt_release", metavar="RELEASE", help=help_text,
+                            callback=make_option_check_callback(_validate_release_text))
+
+
+release_option = make_release_option(
+    "The TensorRT release that engines are built with, like 10.14, 10.14.1.48, rtx or rtx1.5: its known defects are "
+    "named. Without: the release that is installed here.")
+"""The option of the release, for commands that name its known defects."""
 
 PREVIEW_OPTIONS = (_tensorrt_option(
     "--no-preview", is_flag=True, help="Turn previews off. (For a preview TensorRT-RTX builds the config "

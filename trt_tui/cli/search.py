@@ -21,6 +21,7 @@ from trt_tui.cli.options import (
     file_path_option,
     make_option_check_callback,
     option_under_heading,
+    release_option,
     validate_target_text,
 )
 from trt_tui.cli.output_files import check_output_folder, check_output_paths, write_text_outputs
@@ -90,7 +91,7 @@ def _validate_pattern(text: str) -> None:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS)
+@add_model_and_options(*SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS)
 @option_under_heading(
     "Config", "--precision", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
     help="Start with everything in this precision, in place of a config. Without: int8; for a network with "

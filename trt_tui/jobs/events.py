@@ -81,12 +81,14 @@ class BuilderSummary:
     Attributes:
         device: The name of the GPU; "" without a GPU.
         can_run: True if engines can be executed on this machine.
+        compute_capability: The compute capability of the GPU; None if it is unknown.
     """
 
     name: str
     version: str
     device: str
     can_run: bool
+    compute_capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

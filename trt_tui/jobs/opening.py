@@ -94,7 +94,8 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
                                                                 plugins=options.production.plugins)
     if builder is not None:
         reporter.send(ev.BuilderReady(reporter.job, BuilderSummary(
-            builder.name, builder.version, builder.device, can_run_engines(builder, workspace.plan.settings))))
+            builder.name, builder.version, builder.device, can_run_engines(builder, workspace.plan.settings),
+            builder.capabilities.gpu_compute_capability)))
     yield from hash_workspace(workspace, store, reporter)
     if slot.worker_pool is not None:
         slot.worker_pool.open_workspace_on_workers(workspace)

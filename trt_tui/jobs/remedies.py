@@ -1,11 +1,14 @@
 """The job that measures the remedies for a group: zero-cost moves first, then the next precision, FP32, and other
 ranges."""
 
+from typing import TypeAlias
+
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.moves.zero_cost_checks import find_qdq_repair, replace_file_precision
+from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -28,7 +31,8 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     repairs = _list_qdq_repairs(workspace, group, config)
     ensure_ranges(workspace, store, reporter, [
         config, replace_file_precision(config, workspace.network.groups), *(repaired for _, _, repaired in repairs)])
-    remedies = [*repairs, *_list_remedies(workspace, reporter, group, config)]
+    remedies = _order_by_known_defects(workspace, group, config, [
+        *repairs, *_list_remedies(workspace, reporter, group, config)])
     options: list[ev.Remedy] = []
     for key, label, remedy_config in remedies:
         for accuracy in measure_accuracy(workspace, store, reporter, remedy_config, f"trying {label}"):
@@ -40,10 +44,12 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
 
 
-def _list_qdq_repairs(workspace: Workspace, group: FusionGroup,
-                      config: PrecisionConfig) -> list[tuple[str, str, PrecisionConfig]]:
-    """Returns the config with new Q/DQ nodes for a group, in the form of `_list_remedies`; [] if they repair nothing.
-    """
+_Remedies: TypeAlias = list[tuple[str, str, PrecisionConfig]]
+"""The remedies for a group: the key that selects each, its label, and the resulting config."""
+
+
+def _list_qdq_repairs(workspace: Workspace, group: FusionGroup, config: PrecisionConfig) -> _Remedies:
+    """Returns the config with new Q/DQ nodes for a group; [] if they repair nothing."""
     precision = find_qdq_repair(workspace.network, config, group)
     if precision is None:
         return []
@@ -51,10 +57,24 @@ def _list_qdq_repairs(workspace: Workspace, group: FusionGroup,
              config.with_group_precision([group], precision))]
 
 
+def _order_by_known_defects(workspace: Workspace, group: FusionGroup, config: PrecisionConfig,
+                            remedies: _Remedies) -> _Remedies:
+    """Returns the remedies without precisions that the target release is known to compute wrongly.
+
+    Remedies that meet a reported defect of the release come last.
+    """
+    network, target = workspace.network, workspace.build_target
+    forbidden = find_forbidden_precisions(network, target).get(group.name, {})
+    remedies = [remedy for remedy in remedies
+                if (precision := remedy[2].precision_of(group)) is config.precision_of(group)
+                or precision not in forbidden]
+    return sorted(remedies, key=lambda remedy: group.name in find_suspect_groups(
+        network, target, config.precision_of, remedy[2].precision_of(group)))
+
+
 def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGroup, config: PrecisionConfig
-                   ) -> list[tuple[str, str, PrecisionConfig]]:
-    """Returns the remedies for a group: the key that selects each, its label, and the resulting config."""
-    remedies: list[tuple[str, str, PrecisionConfig]] = []
+                   ) -> _Remedies:
+    remedies: _Remedies = []
     current = config.precision_of(group)
     remedies += [(ev.ZERO_COST_KEY, proposal.label, proposal.config) for proposal in
                  zero_cost_moves.propose_zero_cost_moves(workspace, reporter, [group], config, may_leave_file=True)]

@@ -94,7 +94,7 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     evaluator = WorkspaceEvaluator(workspace, store, reporter, request)
     if request.sample not in ("", "worst"):
         evaluator.feed_index = find_feed_of_sample(workspace, int(request.sample))
-    search_job = SearchJob(network, request, targets, evaluator, prediction)
+    search_job = SearchJob(network, request, targets, evaluator, prediction, shown_workspace.build_target)
     if any(target.kind == "metric" for target in targets):
         reference_values = yield from send_reference_metric(workspace, store, reporter)
         search_job.targets = tuple(target.with_base_values(reference_values) for target in targets)

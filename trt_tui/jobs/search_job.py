@@ -23,12 +23,14 @@ from trt_tui.core.measure.target_outcome import (
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups, match_known_defects
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
 from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
-from trt_tui.core.search.space import find_added_moves
+from trt_tui.core.search.space import find_added_moves, raise_forbidden_groups
 from trt_tui.core.search.zero_cost_passes import MIN_ERROR_SHARE
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
@@ -127,18 +129,29 @@ class SearchJob:
     Args:
         targets: The tolerances, with their baselines.
         prediction: The prediction of latencies from profiles; None without ``cost_paths`` of the request.
+        target: The release and the GPU that engines are built for; None if they are unknown. Precisions that the
+            release is known to compute wrongly are not used.
 
     Raises:
         InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
     """
 
     def __init__(self, network: Network, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
-                 evaluator: SearchEvaluator, prediction: LatencyPrediction | None = None) -> None:
+                 evaluator: SearchEvaluator, prediction: LatencyPrediction | None = None,
+                 target: BuildTarget | None = None) -> None:
         if not targets and not evaluator.has_check:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
+        self._target = target = target or BuildTarget()
+        forbidden_precisions = find_forbidden_precisions(network, target)
+        reasons = find_forbidden_precisions(network, target, request.config.precision_of)
+        start_config, forbidden_groups = raise_forbidden_groups(network, request.config, request.higher_precision,
+                                                                reasons)
+        request = replace(request, config=start_config)
         self.network, self.request, self.targets, self.evaluator = network, request, tuple(targets), evaluator
-        self.search_space = SearchSpace(network, request.config, request.higher_precision,
-                                        request.intermediate_precisions, fixed_groups=frozenset(request.fixed_groups))
+        self.search_space = SearchSpace(
+            network, start_config, request.higher_precision, request.intermediate_precisions,
+            fixed_groups=frozenset(request.fixed_groups), forbidden_precisions=forbidden_precisions,
+            postponed_groups=self._find_postponed_groups(target))
         self.sensitivities: Mapping[str, GroupSensitivity] = {}
         self.prediction = prediction
         self.costs: Mapping[str, float] = (prediction.predict_raise_costs(self.search_space) if prediction else
@@ -153,7 +166,12 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._export_rounds = 0
-        self.remarks = prediction.basis_texts() if prediction else []
+        groups_by_reason: dict[str, list[str]] = {}
+        for name in forbidden_groups:
+            groups_by_reason.setdefault(next(iter(reasons[name].values())), []).append(name)
+        self.remarks = [*(prediction.basis_texts() if prediction else []),
+                        *(f"raised before the search: {name_list_text(names)}: {reason}"
+                          for reason, names in groups_by_reason.items())]
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
         self.qdq_removals: list[QdqRemoval] = []
         # An impossible search is refused before any measurement.
@@ -163,6 +181,14 @@ class SearchJob:
                              "Raise --max-builds, or use --max-fp32.")
         self.search = self._make_search(
             estimate_latency=(lambda config: 0.0) if has_latency_budget else self.estimate_latency)
+
+    def _find_postponed_groups(self, target: BuildTarget) -> frozenset[str]:
+        """Returns the groups whose change in this search meets a reported defect of the target release."""
+        request, network = self.request, self.network
+        if request.method not in TOP_DOWN_METHODS:
+            return find_suspect_groups(network, target, request.config.precision_of, request.higher_precision)
+        return frozenset(name for match in match_known_defects(network, target, request.config.precision_of)
+                         if match.is_certain for name in match.groups)
 
     def _make_search(self, evaluations: Sequence[Evaluation] = (),
                      estimate_latency: Callable[[PrecisionConfig], float] | None = None,
@@ -644,10 +670,17 @@ class SearchJob:
                 target_outcome = _combine_with_check(target_outcome, check_result)
         return ev.SearchEnded(job_number, result, self.search.method_text, tuple(self.search.evaluations),
                               len(self.search_space.candidates), bool(self.sensitivities), self.confirmed,
-                              (*(removal.report_text for removal in removals), *self.remarks),
+                              (*(removal.report_text for removal in removals), *self.remarks,
+                               *self._known_defect_texts(result.config)),
                               was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
                               self._pareto_configs(), target_outcome, self.exported_result,
                               qdq_removals=tuple(removals))
+
+    def _known_defect_texts(self, config: PrecisionConfig) -> list[str]:
+        """Returns the known defects of the target release that a config has."""
+        return [match.warning_text(self.network)
+                for match in match_known_defects(self.network, self._target, config.precision_of)
+                if match.is_certain and match.defect.is_in_exports]
 
     def _add_export_caveat(self, accuracy: Accuracy) -> Accuracy:
         """Returns an accuracy with a caveat if the exported file was not executed, or misses the target."""

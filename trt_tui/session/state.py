@@ -22,6 +22,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_default_keep_rules
 from trt_tui.core.moves.network_method import find_network_range_method
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import ExecutionMode
@@ -137,6 +138,13 @@ class SessionState:
     @property
     def outline(self) -> NetworkOutline | None:
         return self._opened_network.outline if self._opened_network is not None else None
+
+    @property
+    def build_target(self) -> BuildTarget:
+        """The release and the GPU that engines are built for: of ``--for``, or else of the builder."""
+        builder = self.builder
+        return self.options.make_build_target() if builder is None else self.options.make_build_target(
+            builder.name, builder.version, builder.compute_capability)
 
     @property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:

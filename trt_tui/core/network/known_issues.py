@@ -1,4 +1,7 @@
-"""Layers that are known to gain little speed or to lose much accuracy in quantized types, each with the source."""
+"""Layers that are known to gain little speed or to lose much accuracy in quantized types, each with the source.
+
+These issues are independent of the release. `trt_tui.core.network.known_defects` has the defects of single releases.
+"""
 
 from collections.abc import Iterable, Mapping
 

@@ -232,6 +232,21 @@ class QdqFinding:
     repair_precision: Precision | None = None
 
 
+@dataclass(frozen=True)
+class DefectSite:
+    """A place of a network that has a known defect in some releases of TensorRT.
+
+    Attributes:
+        key: The key of the defect in `trt_tui.core.network.known_defects.KNOWN_DEFECTS`.
+        layers: The names of the layers with the defect.
+        groups: The names of the fusion groups that contain them; empty for layers in no group.
+    """
+
+    key: str
+    layers: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class NetworkOutline:
     """The description of a network without weights, which the user interface receives; plain picklable data.
@@ -249,6 +264,7 @@ class NetworkOutline:
             `trt_tui.core.network.known_issues`.
         index_groups: Groups whose results become integers or positions; see `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
+        defect_sites: Places with a known defect of some TensorRT release; see `trt_tui.core.network.known_defects`.
     """
 
     name: str
@@ -267,6 +283,7 @@ class NetworkOutline:
     known_issues: Mapping[str, tuple[KnownIssue, ...]] = field(default_factory=dict)
     index_groups: tuple[str, ...] = ()
     qdq_findings: tuple[QdqFinding, ...] | None = None
+    defect_sites: tuple[DefectSite, ...] = ()
 
     @property
     def has_file_precision(self) -> bool:

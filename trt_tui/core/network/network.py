@@ -19,6 +19,7 @@ from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import infer_plugin_types
+from trt_tui.core.network.known_defects import find_defect_sites
 from trt_tui.core.network.known_issues import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Shape
 from trt_tui.core.network.norm_finder import find_normalisations_and_biases
@@ -103,7 +104,7 @@ class Network(NetworkOutline):
              for tensor, amax in opened_model.quantized_ranges.items()
              if graph.has_tensor(tensor)}, find_normalisations_and_biases(graph, groups),
             find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
-            qdq_findings)
+            qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples))
         self._constant_values = ConstantValues(graph, self.model, get_backend)
         self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library

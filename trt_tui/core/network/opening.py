@@ -59,6 +59,7 @@ class OpenedModel:
         source_model: The network with its Q/DQ pairs and 16-bit types, and its relation to the FP32 network. None if
             the file is an FP32 network.
         unused_weights: Initializers that nothing reads, by name; they were removed from the model.
+        linear_grid_samples: The names of the GridSamples whose mode linear was removed.
     """
 
     model: ir.Model
@@ -67,6 +68,7 @@ class OpenedModel:
     quantized_ranges: dict[str, float] = field(default_factory=dict)
     source_model: SourceModel | None = None
     unused_weights: dict[str, ir.Value] = field(default_factory=dict)
+    linear_grid_samples: list[str] = field(default_factory=list)
 
 
 def open_model(path: Path) -> OpenedModel:
@@ -101,7 +103,8 @@ def open_model(path: Path) -> OpenedModel:
     if opset < QUANTIZED_TYPES_OPSET and any(
             read_nbits_weights(node) for node in model.graph if node.op_type == "MatMulNBits"):
         opened_model.model = model = _convert_opened_model(opened_model, path, opset, QUANTIZED_TYPES_OPSET)
-    opened_model.notes += _rewrite_grid_samples_for_parser(model)
+    opened_model.linear_grid_samples = opset_conversion.drop_linear_grid_sample_modes(model)
+    opened_model.notes += _grid_sample_notes(model, opened_model.linear_grid_samples)
     model.ir_version = max(model.ir_version, find_ir_version(model.graph.opset_imports[""]))
     model.graph.sort()
     if rotary_note := expand_rotary_caches(model):
@@ -149,13 +152,13 @@ def open_model(path: Path) -> OpenedModel:
     return opened_model
 
 
-def _rewrite_grid_samples_for_parser(model: ir.Model) -> list[str]:
-    """Rewrites GridSample nodes so that TensorRT's parser and ONNX agree; returns notes for the user."""
+def _grid_sample_notes(model: ir.Model, linear_grid_samples: list[str]) -> list[str]:
+    """Returns notes for the user on GridSamples that TensorRT's parser reads with another meaning than ONNX defines."""
     notes = []
-    if node_names := opset_conversion.drop_linear_grid_sample_modes(model):
+    if linear_grid_samples:
         notes.append(
-            f"{name_list_text(node_names, max_count=2)} (GridSample): the parsers of TensorRT up to 11.1 and of "
-            f"TensorRT-RTX "
+            f"{name_list_text(linear_grid_samples, max_count=2)} (GridSample): the parsers of TensorRT up to 11.1 and "
+            "of TensorRT-RTX "
             "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
             "mode out, which is read as linear; build from these.")
     if node_names := opset_conversion.find_cubic_grid_samples(model):

@@ -95,7 +95,7 @@ def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
 
     TensorRT's parser reads "linear" as nearest, and an absent mode as linear; in ONNX both mean linear.
     """
-    if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
+    if model.graph.opset_imports.get("", 0) < GRID_MODE_OPSET:
         return []
     linear_nodes = [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
                     and node.attributes.get_string("mode", "") == "linear"]
@@ -106,7 +106,7 @@ def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
 
 def find_cubic_grid_samples(model: ir.Model) -> list[str]:
     """Returns the names of the GridSamples whose mode "cubic" TensorRT's parser may read as nearest."""
-    if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
+    if model.graph.opset_imports.get("", 0) < GRID_MODE_OPSET:
         return []
     return [node.name or "" for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
             and node.attributes.get_string("mode", "") == "cubic"]
@@ -236,7 +236,7 @@ def _get_graph(node: ir.Node) -> ir.Graph:
 
 
 _MAX_BATCH_NORM_OUTPUTS = 3
-_GRID_MODE_OPSET = 20
+GRID_MODE_OPSET = 20
 
 
 @dataclass(frozen=True)

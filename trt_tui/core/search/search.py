@@ -232,7 +232,7 @@ class Search:
     def _restart_strategy(self) -> None:
         self.outcome = SearchOutcome.SEARCHING
         self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
-                                       group_costs=self.costs)
+                                       group_costs=self.costs, postponed_groups=self.search_space.postponed_groups)
         self._trials = self._run_search_steps()
         self._advance_strategy(None)
 

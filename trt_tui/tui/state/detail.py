@@ -22,6 +22,7 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.zero_cost_checks import list_zero_cost_moves
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.known_defects import known_defect_lines
 from trt_tui.core.network.known_issues import known_issue_lines
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.tree_text import tensor_shape_text
@@ -83,6 +84,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     if session.outline is not None:
         lines += known_issue_lines(session.outline.known_issues, group,
                                    group.resolve_file_precision(requested) in QUANTIZED_TYPES)
+        lines += known_defect_lines(session.outline, session.build_target, row_values.config.precision_of, group)
     lines += _builder_warning_texts(session, row_values, group)
     if requested is Precision.FILE and group.file_precision is not None:
         lines += [
