@@ -332,8 +332,9 @@ def test_an_overflow_without_effect_at_the_outputs_is_no_cause(facts_of, largest
     x = vectors()
     x[:, 0] = largest
     facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
-    cubes = [values for one in facts.values() for values in one.group_facts.value_ranges if "/cube" in values.layer]
-    assert max(values.amax for values in cubes) > 9e3
+    cubes = [values for one in facts.values() for values in one.group_facts.value_ranges
+             if values.layer.startswith("Pow ")]
+    assert max(values.amax for values in cubes) > 65520, "the cube is infinite in FP16"
     assert (texts(facts) == {}) == (largest == 60.0)
 
 
