@@ -394,7 +394,7 @@ def test_commands_print_the_causes_of_the_table(run, tmp_path):
     code, out, _ = run("compare", *given, "--json", tmp_path / "c.json", "--markdown", tmp_path / "c.md")
     record = json.loads((tmp_path / "c.json").read_text())
     assert code == 0 and not mismatches(record, "comparison-v1")
-    (cause,) = record["runs"]["int8"]["groups"]["/fc/MatMul"]["causes"]
+    (cause,) = record["runs"]["int8"]["causes"]["/fc/MatMul"]
     assert cause["kind"] == "range" and cause["cause"] == "1 of 64 input channels sets the range"
     assert f"fc: {cause['cause']}: {cause['evidence']}\n  next step: {cause['remedy']}\n" in out
     assert f"| {cause['cause']} | {cause['evidence']} | {cause['remedy']} |" in (tmp_path / "c.md").read_text()
