@@ -332,8 +332,9 @@ def test_an_overflow_without_effect_at_the_outputs_is_no_cause(facts_of, largest
     x = vectors()
     x[:, 0] = largest
     facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
-    cubes = [values for one in facts.values() for values in one.group_facts.value_ranges if "/cube" in values.layer]
-    assert max(values.amax for values in cubes) > 9e3
+    cubes = [values for one in facts.values() for values in one.group_facts.value_ranges
+             if values.layer.startswith("Pow ")]
+    assert max(values.amax for values in cubes) > 65520, "the cube is infinite in FP16"
     assert (texts(facts) == {}) == (largest == 60.0)
 
 
@@ -393,7 +394,7 @@ def test_commands_print_the_causes_of_the_table(run, tmp_path):
     code, out, _ = run("compare", *given, "--json", tmp_path / "c.json", "--markdown", tmp_path / "c.md")
     record = json.loads((tmp_path / "c.json").read_text())
     assert code == 0 and not mismatches(record, "comparison-v1")
-    (cause,) = record["runs"]["int8"]["groups"]["/fc/MatMul"]["causes"]
+    (cause,) = record["runs"]["int8"]["causes"]["/fc/MatMul"]
     assert cause["kind"] == "range" and cause["cause"] == "1 of 64 input channels sets the range"
     assert f"fc: {cause['cause']}: {cause['evidence']}\n  next step: {cause['remedy']}\n" in out
     assert f"| {cause['cause']} | {cause['evidence']} | {cause['remedy']} |" in (tmp_path / "c.md").read_text()

@@ -74,9 +74,9 @@ class ReportingSession(SessionState):
         for run, lines in self.list_engine_checks().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         for run, config in self.list_run_configs().items():
-            for name, causes in find_worst_group_causes(self, config).items() if run in record["runs"] else ():
-                record["runs"][run].setdefault("groups", {}).setdefault(name, {})["causes"] = [
-                    cause_record(cause) for cause in causes]
+            if run in record["runs"] and (causes_by_group := find_worst_group_causes(self, config)):
+                record["runs"][run]["causes"] = {name: [cause_record(cause) for cause in causes]
+                                                 for name, causes in causes_by_group.items()}
         return record
 
     def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:

@@ -376,10 +376,9 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
 
 def _cause_lines(run: Mapping[str, Any]) -> list[str]:
     """Returns a table of the causes at the groups with the largest losses; no lines if they were not examined."""
-    groups = {name: group["causes"] for name, group in run.get("groups", {}).items() if "causes" in group}
-    names = sorted(groups, key=lambda name: -(run["groups"][name].get("owns") or 0.0))
-    return ["", *cause_table([(name, [(cause["cause"], cause["evidence"], cause["remedy"]) for cause in groups[name]])
-                              for name in names])] if groups else []
+    groups = run.get("causes", {})
+    return ["", *cause_table([(name, [(cause["cause"], cause["evidence"], cause["remedy"]) for cause in causes])
+                              for name, causes in groups.items()])] if groups else []
 
 
 def cause_table(rows: Iterable[tuple[str, Sequence[tuple[str, str, str]]]]) -> list[str]:

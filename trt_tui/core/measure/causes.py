@@ -266,14 +266,16 @@ def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, ha
     the isolated error decides; NaN and Inf that arise in the group count only if a judged output has some.
     """
     isolated = errors.isolated if errors is not None else None
+    fraction = share.fraction if share is not None and math.isfinite(share.fraction) else None
+    has_share = fraction is not None and fraction >= MIN_EXPLAINED_SHARE
     if isolated is not None and isolated.nonfinite_count:
-        return has_nonfinite_outputs or share is not None and share.fraction >= MIN_EXPLAINED_SHARE
-    if share is not None and share.fraction >= MIN_EXPLAINED_SHARE:
+        return has_nonfinite_outputs or has_share
+    if has_share:
         return True
     if isolated is None or isolated.exact:
         return False
     is_large = isolated.sqnr_db is None or isolated.sqnr_db < MIN_LOSSLESS_SQNR_DB
-    return share is None or math.isnan(share.fraction) or not has_conclusive_shares and is_large
+    return fraction is None or not has_conclusive_shares and is_large
 
 
 def are_shares_conclusive(shares: Mapping[str, ErrorShare]) -> bool:
