@@ -15,7 +15,7 @@ from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.preview import Preview, PreviewRefusal
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -23,6 +23,7 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import engine_preview, ranges, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.preview_requests import PreviewRequest
 from trt_tui.jobs.shares import MIN_RAISED_SHARE
 from trt_tui.jobs.steps import Urgency, Wait
 from trt_tui.jobs.store import ResultCache
@@ -192,7 +193,7 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
     answers = []
     monkeypatch.setattr(engine_preview, "_CONNECTION", SimpleNamespace(
         set_paused=lambda held: None, allocate_request_number=lambda: 1, send_request=lambda *order: None,
-        cancel_request=lambda number: None,
+        cancel_request=lambda number: None, is_free=lambda: True,
         is_request_done=lambda number: bool(answers), take_preview=lambda number: answers.pop()))
     monkeypatch.setattr(engine_preview, "is_tensorrt_rtx_installed", lambda: True)
     worker = opened()
@@ -210,6 +211,28 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
     answers.append(Preview())
     kinds = [type(event) for event in of(worker.finish(), *MEASURED, ev.EnginePreviewed)]
     assert kinds.index(ev.ErrorSharesMeasured) < kinds.index(ev.EnginePreviewed)
+
+
+def test_a_preview_waits_for_the_one_that_another_job_has_requested(opened, monkeypatch):
+    """The preview process heeds its newest request only, so the first would have no answer."""
+    connection, sent = engine_preview._PreviewConnection(), []
+    connection._process = SimpleNamespace(has_ended=False, answers={}, set_paused=lambda is_paused: None,
+                                          outgoing=SimpleNamespace(put=sent.append))
+    monkeypatch.setattr(engine_preview, "_CONNECTION", connection)
+    worker = opened()
+    client = engine_preview.PreviewClient(worker.workspace, worker.store, SimpleNamespace(wake=lambda: None), {})
+    first, second = client.preview_config(FP16), client.preview_config(raised(worker, 0))
+    assert not next(first).ready() and len(sent) == 1
+    wait = next(second)
+    assert not wait.ready() and len(sent) == 1
+    connection._process.answers[sent[0].number] = Preview("1.7.1", refusal=PreviewRefusal("no"))
+    with pytest.raises(StopIteration) as answer:
+        next(first)
+    assert answer.value.value.refusal.title == "no" and wait.ready()
+    assert not next(second).ready()
+    assert [one.config for one in sent if isinstance(one, PreviewRequest)] == [FP16, raised(worker, 0)]
+    second.close()
+    assert connection.is_free()
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):
