@@ -61,7 +61,7 @@ def _tokens(count: int, seed: int) -> dict[str, np.ndarray]:
 
 
 CASES = {
-    "bundled": Case(lambda: onnx.load(demo.network_path()), _scenes, "int8", 4, 4, "10"),
+    "bundled": Case(lambda: onnx.load(demo.network_path()), _scenes, "int8", 2, 2, "10", ("--no-free",)),
     "convolutional": Case(networks.small_resnet, _images, "int8", 8, 4, "11", ("--no-free", "--no-ranges")),
     "encoder": Case(networks.attention_block, _tokens, "fp16", 8, 2, "rtx"),
 }
