@@ -154,8 +154,7 @@ class SearchJob:
             postponed_groups=self._find_postponed_groups(target))
         self.sensitivities: Mapping[str, GroupSensitivity] = {}
         self.prediction = prediction
-        self.costs: Mapping[str, float] = (prediction.predict_raise_costs(self.search_space) if prediction else
-                                           evaluator.count_candidate_macs(self.search_space))
+        self.costs = self._count_raise_costs()
         self.search_builds = SearchBuilds(evaluator, lambda: self.targets,
                                           lambda: evaluator.report_progress(self, must_send=True))
         self.estimate_latency: Callable[[PrecisionConfig], float] | None = (
@@ -181,6 +180,13 @@ class SearchJob:
                              "Raise --max-builds, or use --max-fp32.")
         self.search = self._make_search(
             estimate_latency=(lambda config: 0.0) if has_latency_budget else self.estimate_latency)
+
+    def _count_raise_costs(self) -> Mapping[str, float]:
+        """Returns the cost of raising each candidate: predicted milliseconds, or multiply-accumulates without a
+        prediction."""
+        if self.prediction is not None:
+            return self.prediction.predict_raise_costs(self.search_space)
+        return self.evaluator.count_candidate_macs(self.search_space)
 
     def _find_postponed_groups(self, target: BuildTarget) -> frozenset[str]:
         """Returns the groups whose change in this search meets a reported defect of the target release."""
@@ -355,7 +361,7 @@ class SearchJob:
         self.qdq_removals.append(removal)
         if not removal.rejection:
             self.search_space = search_space
-            self.costs = self.evaluator.count_candidate_macs(search_space)
+            self.costs = self._count_raise_costs()
             self.search = self._make_search(estimate_latency=self.search.estimate_latency)
 
     def _remove_unused_qdq_of_result(self) -> Steps[None]:
@@ -390,7 +396,9 @@ class SearchJob:
         fixed_reasons = dict.fromkeys(self.request.fixed_groups, "fixed for this search") | {
             unused.group_name: removal.rejection
             for removal in self.qdq_removals if removal.rejection
-            for unused in removal.groups}
+            for unused in removal.groups} | {
+            name: "the target release computes it wrongly in another precision"
+            for name, precisions in self.search_space.forbidden_precisions.items() if precisions}
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
