@@ -116,3 +116,27 @@ def test_fp16_reads_no_data(run, mlp, tmp_path):
     np.savez(tmp_path / "none.npz")  # is not opened
     record, err = exported(run, tmp_path / "c.json", mlp.model, "--precision", "fp16", "--data", tmp_path / "none.npz")
     assert "--data: not read, since no layer needs a range" in err and "calibration" not in record
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_ranges_that_a_config_has_are_exported_and_only_the_others_are_measured(run, tmp_path, precision):
+    options = save_resnet(tmp_path)
+    data = ("--data", options.data, "--batch", "4")
+    record, _ = exported(run, tmp_path / "all.json", options.model, "--precision", precision, *data)
+    measured = dict(record["calibration"]["ranges"])
+    kept, left_out = [*measured][0], [*measured][-1]
+    record["calibration"]["ranges"] = {tensor: 3 * amax for tensor, amax in measured.items() if tensor != left_out}
+    record["calibration"].pop("others", None)
+    (tmp_path / "part.json").write_text(json.dumps(record))
+    part, _ = exported(run, tmp_path / "again.json", options.model, "--config", tmp_path / "part.json", *data)
+    ranges = part["calibration"]["ranges"]
+    assert ranges[kept] == 3 * measured[kept] and ranges[left_out] == measured[left_out]
+    assert kept not in part["calibration"].get("others", {}).get("fp8", {}), "one range for every type"
+
+    compared = {}
+    for name in ("part.json", "again.json"):
+        code, _, err = run("compare", options.model, *data, "--config", tmp_path / name, "--layers", "none", "--json",
+                           tmp_path / "o.json")
+        assert code == 0, err
+        compared[name] = json.loads((tmp_path / "o.json").read_text())["runs"]["config"]["outputs"]
+    assert compared["part.json"] == compared["again.json"], "what was judged is what is exported"

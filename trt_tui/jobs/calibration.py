@@ -212,11 +212,10 @@ def collect_calibration_to_write(workspace: Workspace, store: ResultStore, repor
                          f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
     measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
-    if options.calib_cache is None:
-        _send_calibration_range_facts(workspace, reporter, measured_calibration)
-    if not calibration.ranges:
-        return measured_calibration, ""
-    return _fill_missing_ranges(calibration, measured_calibration), ""
+    if options.calib_cache is not None:
+        return replace(measured_calibration.with_ranges(calibration.ranges), method=calibration.method), ""
+    _send_calibration_range_facts(workspace, reporter, measured_calibration)
+    return _fill_missing_ranges(calibration, measured_calibration) if calibration.ranges else measured_calibration, ""
 
 
 def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> None:
