@@ -39,6 +39,7 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import qdq_removal
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.check_rules import CheckResult
 from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
@@ -461,8 +462,8 @@ def test_a_removal_that_a_check_rejects_is_not_made(worker, standin_previews, re
     changed = recorded("unet")[2]
     opened_worker = worker("unet")
 
-    def check(self, config):
-        return int(config == changed)
+    def check(self, config, target_result):
+        return CheckResult(int(config == changed), "rejected" if config == changed else "")
         yield
 
     monkeypatch.setattr(WorkspaceEvaluator, "run_check_command", check)

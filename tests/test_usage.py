@@ -54,7 +54,8 @@ def unread_model(tmp_path, monkeypatch):
     ("inspect m.onnx --lint --nodes", "--nodes"),
     ("inspect m.onnx --lint --scheme", "--lint"),
     ("inspect m.onnx --lint --engine e", "--lint"),
-    ("inspect m.onnx --lint --precision int8 --markdown", "--markdown and --precision"),
+    ("inspect m.onnx --lint --precision int8", "--precision"), ("inspect m.onnx --lint --markdown", "--markdown"),
+    ("inspect m.onnx --lint --for 10.14", "--for"),
     ("inspect m.onnx --json", "--json"),
 ])
 def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):

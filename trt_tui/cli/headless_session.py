@@ -346,7 +346,7 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
                 progress_line.show_job_progress(event)
             elif isinstance(event, ev.SearchProgress) and session.search_status is not None:
                 progress_line.show_search_progress(session.search_status)
-            elif isinstance(event, ev.LogMessage) and (text := _printed_log_text(session, event, quiet)):
+            elif isinstance(event, ev.LogMessage) and (text := _printed_log_text(session, event)):
                 progress_line.clear_line()
                 # No line of a command's output can be taken for one of ours.
                 text = escape_hidden_characters(text, keep_line_breaks=True).replace("\n", "\n      ")
@@ -360,10 +360,10 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
         _print_warnings(session, printed_warnings, quiet)
 
 
-def _printed_log_text(session: Session, message: ev.LogMessage, quiet: bool) -> str:
+def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
     """Returns the text of a log line that commands print at once; "" for a line that they do not print."""
     if message.level == "note":
-        return "" if quiet else f"Note: {message.text}"
+        return f"Note: {message.text}"
     if message.level == "raw":
         return message.text if session.options.verbose else ""
     return message.text if session.network_only and message.level != "warning" else ""

@@ -15,7 +15,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -33,6 +33,10 @@ CHECK_FILES = {"model": "model.onnx", "outputs": "outputs.npz", "config": "preci
 """The files of a check by placeholder: ``{model}`` in a command becomes the path of the first."""
 
 OUTPUT_FILE, ERROR_OUTPUT_FILE, RECORD_FILE = "stdout.txt", "stderr.txt", "iteration.json"
+
+_OUTPUT_WAIT_S = 1.0
+"""The maximum wait for the rest of an output after the command has ended, since a process that it left behind may hold
+the output open."""
 
 MAX_OUTPUT_BYTES = 16 << 20
 """The maximum size in bytes of the end of an output that is searched for patterns."""
@@ -171,25 +175,32 @@ def run_check_command(command: str, rules: CheckRules, folder: Path, wake: Calla
         re.sub(rf"\{{({'|'.join(paths)})\}}", lambda match: paths[match[1]], word)
         for word in split_check_command(command)
     ]
-    with open(folder / OUTPUT_FILE, "wb") as output, open(folder / ERROR_OUTPUT_FILE, "wb") as error_output:
-        try:
-            process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=error_output,
-                                       env={**os.environ, **variables})
-        except OSError as error:
-            raise _not_started_error(arguments[0], error.strerror or str(error)) from None
+    try:
+        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env={**os.environ, **variables}, bufsize=0)
+    except OSError as error:
+        raise _not_started_error(arguments[0], error.strerror or str(error)) from None
+    writers = [threading.Thread(target=_write_stream, args=(stream, folder / name), daemon=True)
+               for stream, name in ((process.stdout, OUTPUT_FILE), (process.stderr, ERROR_OUTPUT_FILE))]
+
+    has_ended = threading.Event()
 
     def wait_for_exit() -> None:
         process.wait()
+        for writer in writers:
+            writer.join(_OUTPUT_WAIT_S)
+        has_ended.set()
         wake()
 
-    threading.Thread(target=wait_for_exit, daemon=True).start()
+    for thread in (*writers, threading.Thread(target=wait_for_exit, daemon=True)):
+        thread.start()
     try:
-        while process.poll() is None:
-            yield Wait(lambda: process.poll() is not None)
+        while not has_ended.is_set():
+            yield Wait(has_ended.is_set)
     finally:
         if process.poll() is None:
             kill_process_tree(process.pid, "TRT_TUI_MODEL", paths["model"])
-            process.wait()
+        has_ended.wait()
         sys.stderr.write("".join(_read_end(folder / name, 1 << 16) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE)))
     exit_code, known_codes = process.returncode, (*rules.fail_codes, *rules.ignored_fail_codes)
     output_text, error_text = (_read_end(folder / name, MAX_OUTPUT_BYTES) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE))
@@ -197,6 +208,16 @@ def run_check_command(command: str, rules: CheckRules, folder: Path, wake: Calla
     if unstarted and exit_code in _UNSTARTED_CODES and exit_code not in known_codes:
         raise _not_started_error(unstarted[1], unstarted[0])
     return rules.judge(exit_code, output_text + error_text, bool(error_text) and can_hide_failure(command))
+
+
+def _write_stream(stream: IO[bytes], path: Path) -> None:
+    """Writes all output of a stream to a file.
+
+    The command writes to a pipe and not to the file: a program such as ``tee /dev/stderr`` opens the file a second time
+    and overwrites the output of the others.
+    """
+    with stream, open(path, "wb", buffering=0) as file:
+        shutil.copyfileobj(stream, file)
 
 
 def _not_started_error(program: str, cause: str) -> InputError:
