@@ -341,7 +341,8 @@ def test_it_is_used_over_a_line_of_5_kilobytes_a_second_and_leaves_no_process_wh
             opened += drawn(SLOW)[0]
         opened += drawn(SLOW, 1.0)[0]
         assert opened.startswith(b"opening mlp.onnx"), "said before the app is loaded"
-        moves = [pressed(key, SLOW) for key in "jjkjkjkjkjkjk"]  # details of a row that arrive late belong to its first visits
+        # Details of a row that arrive late are drawn at its first visits.
+        moves = [pressed(key, SLOW) for key in "jjkjkjkjkjkjk"]
         pages = {key: (pressed(key), pressed("\x1b")) for key in "e?85"}
         for _ in range(100):  # until the queue of its writer is full, as nobody reads
             os.write(ours, b"jk")
