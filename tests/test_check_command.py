@@ -196,26 +196,18 @@ def test_a_pattern_that_takes_too_long_is_an_error(monkeypatch):
     assert "--fail-regex" in refused.value.next_step and refused.value.exit_code == 2
 
 
-def test_a_closed_check_leaves_no_process(tmp_path):
-    folder = check_folder(tmp_path / "check")
-    steps = run_check_command("sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303 & wait' &) ; "
-                              "while :; do sleep 304 & sleep 0.2; done | cat", NO_RULES, folder, lambda: None)
-    next(steps)
-    deadline = time.monotonic() + LIMIT_S
-    while len(processes_of(folder)) < 9:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    steps.close()
-    assert not processes_of(folder)
+CHILD = "import subprocess; subprocess.run([chr(115) + 'leep', '300'])"
 
 
-def test_a_closed_check_without_shell_leaves_no_process(tmp_path):
+@pytest.mark.parametrize(("command", "count"), [
+    ("sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303 & wait' &) ; "
+     "while :; do sleep 304 & sleep 0.2; done | cat", 9), (f'{sys.executable} -c "{CHILD}"', 2)])
+def test_a_closed_check_leaves_no_process(tmp_path, command, count):
     folder = check_folder(tmp_path / "check")
-    code = "import subprocess; subprocess.run([chr(115) + 'leep', '300'])"
-    steps = run_check_command(f'{sys.executable} -c "{code}"', NO_RULES, folder, lambda: None)
+    steps = run_check_command(command, NO_RULES, folder, lambda: None)
     next(steps)
     deadline = time.monotonic() + LIMIT_S
-    while len(processes_of(folder)) < 2:
+    while len(processes_of(folder)) < count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     steps.close()

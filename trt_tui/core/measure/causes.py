@@ -10,7 +10,7 @@ the Tanh behind it saturates at the correct value.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors
@@ -398,21 +398,10 @@ def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorSta
                  if tensor in stats_by_tensor), None)
 
 
-@dataclass(frozen=True)
-class RangeUse:
-    """The use of a range in words: the sentence, the evidence with the bits that remain for INT8, and the next step."""
-
-    sentence: str
-    evidence: str
-    remedy: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.sentence}: {self.evidence}"
-
-
-def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, source: str = "") -> RangeUse:
+def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, source: str = "") -> Cause:
     """Describes the range of a tensor: the channels that determine it, and the bits that remain for INT8.
+
+    The description is a cause only if few bits remain (`find_causes`).
 
     Args:
         amax: The range in use, if it differs from the largest magnitude.
@@ -424,21 +413,22 @@ def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, sou
         bits_text = f": {bits:.1f} of 8 bits" if bits is not None else ""
         clipped = percent_text(1 - tensor_stats.estimate_value_share_below(amax)) if amax < tensor_stats.amax else "·"
         clipped_text = f"; {clipped} of values clipped" if clipped != "·" else ""
-        return RangeUse(
-            f"{f'{source} ' if source else ''}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
+        source_text = f"{source} " if source else ""
+        return Cause(
+            "range", f"{source_text}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
             f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}", f"try another range, or {raised_text}")
     values_text = f"amax {number_text(tensor_stats.amax)}, rms {number_text(tensor_stats.rms)}"
     range_text = f"{values_text}: {bits:.1f} of 8 bits" if bits is not None else values_text
     top_channels = tensor_stats.dominant_channels
     if top_channels is not None and 0 < len(top_channels.indices) <= top_channels.channel_count // 4:
         sets = "sets" if len(top_channels.indices) == 1 else "set"
-        return RangeUse(
-            f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range", range_text,
-            f"try SmoothQuant or another range, or {raised_text}")
+        return Cause(
+            "range", f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range",
+            range_text, f"try SmoothQuant or another range, or {raised_text}")
     if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
-        return RangeUse(f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})", range_text,
-                        f"try another range, such as a percentile, or {raised_text}")
-    return RangeUse("range", range_text, f"try another range, or {raised_text}")
+        return Cause("range", f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})",
+                     range_text, f"try another range, such as a percentile, or {raised_text}")
+    return Cause("range", "range", range_text, f"try another range, or {raised_text}")
 
 
 def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
@@ -486,9 +476,8 @@ def _find_range_cause(facts: CauseFacts) -> Cause | None:
     clipped_share = 1 - tensor_stats.estimate_value_share_below(amax) if amax < 0.99 * tensor_stats.amax else 0.0
     if (bits is None or bits > MAX_WEAK_RANGE_BITS) and clipped_share < MIN_CLIPPED_SHARE:
         return None
-    use = describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, ""))
-    sentence = "a few large values set the range" if use.sentence == "range" else use.sentence
-    return Cause("range", sentence, use.evidence, use.remedy)
+    cause = describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, ""))
+    return replace(cause, sentence="a few large values set the range") if cause.sentence == "range" else cause
 
 
 def _find_fp8_range_cause(facts: CauseFacts) -> Cause | None:

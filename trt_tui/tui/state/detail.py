@@ -354,14 +354,16 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
         lines.append(clip_line(line, width))
     lines += _cumulative_fp32_sweep_lines(session, row_values, group, width)
     reason_texts = loss_reason_texts(session, row_values, group)
-    for index, text in enumerate(reason_texts):
-        lines += _labelled_lines("why" if index == 0 else "", text, width)
+    for text in reason_texts[:1]:
+        lines += _labelled_lines("why", text, width)
     if not reason_texts:
         empty = NO_CAUSE_TEXT if group.name in session.results.statistics else "measuring …"
         lines += _labelled_lines("why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
+    for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
+        lines += _labelled_lines("also" if index == 0 else "", text, width)
     lines += _group_engine_lines(session, row_values, group, width)
     source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
