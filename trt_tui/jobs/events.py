@@ -18,7 +18,6 @@ from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.qdq_removal import QdqRemoval
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -34,6 +33,7 @@ from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
+from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.moves.range_move import RangeMove

@@ -498,7 +498,7 @@ class RemoveUnusedQdq(Request):
         fixed_reasons: The reasons why some groups keep their Q/DQ, by group name.
     """
 
-    job_kind = JobKind("trt_tui.jobs.qdq_removal.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
+    job_kind = JobKind("trt_tui.jobs.unused_qdq.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
     config: PrecisionConfig
     fixed_reasons: Mapping[str, str] = field(default_factory=dict)
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.qdq_removal import PREVIEW_REASON, QdqRemoval
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedResult, ExportedRun
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
@@ -21,6 +20,7 @@ from trt_tui.core.measure.target_outcome import (
     check_targets,
     judge_accuracy,
 )
+from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups, match_known_defects
@@ -37,10 +37,10 @@ from trt_tui.formatting import milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.check_rules import CheckResult
-from trt_tui.jobs.qdq_removal import remove_previewed_qdq
 from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
+from trt_tui.jobs.unused_qdq import remove_previewed_qdq
 
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
-from trt_tui.core.measure.qdq_removal import QdqRemoval
+from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.network_method import list_range_tensors, remove_network_range_method

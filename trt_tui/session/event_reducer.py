@@ -6,7 +6,7 @@ from functools import singledispatchmethod
 from typing import Protocol
 
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
-from trt_tui.core.measure.qdq_removal import QdqRemoval
+from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev

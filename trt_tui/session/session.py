@@ -17,14 +17,14 @@ from trt_tui.core.engines.preview import Preview
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.measure.causes import list_groups_to_explain
-from trt_tui.core.measure.qdq_removal import (
+from trt_tui.core.measure.results import ExportedRun, failed_build_result
+from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.stages import list_requested_stages
+from trt_tui.core.measure.unused_qdq import (
     UnusedQuantization,
     find_unused_quantization,
     find_used_quantization,
 )
-from trt_tui.core.measure.results import ExportedRun, failed_build_result
-from trt_tui.core.measure.runs import RunKind
-from trt_tui.core.measure.stages import list_requested_stages
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision

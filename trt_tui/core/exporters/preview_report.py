@@ -7,7 +7,7 @@ from typing import Any
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
 from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
-from trt_tui.core.measure.qdq_removal import find_unused_quantization, unused_qdq_record
+from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline

@@ -9,7 +9,6 @@ from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import CONFIDENCE, AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
-from trt_tui.core.measure.qdq_removal import unused_qdq_record
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -26,6 +25,7 @@ from trt_tui.core.measure.results import (
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.unused_qdq import unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import FP16_MAX

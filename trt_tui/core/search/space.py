@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trt_tui.core.measure.qdq_removal import PREVIEW_REASON
+from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move

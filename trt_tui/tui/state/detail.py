@@ -15,7 +15,7 @@ from trt_tui.core.measure.causes import (
     fp16_headroom_note,
     range_use_text,
 )
-from trt_tui.core.measure.qdq_removal import PREVIEW_REASON
+from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS

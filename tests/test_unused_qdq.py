@@ -1,4 +1,4 @@
-"""trt_tui.core.measure.qdq_removal and its job: quantized layers that run in a float type lose their Q/DQ.
+"""trt_tui.core.measure.unused_qdq and its job: quantized layers that run in a float type lose their Q/DQ.
 
 The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of each config with all its Q/DQ and without the
 unused ones; where that is installed it must list the same today.
@@ -21,14 +21,14 @@ from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal, build_preview, find_added_kernels
 from trt_tui.core.exporters.preview_report import preview_markdown, preview_record, preview_summary_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.measure.qdq_removal import (
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.unused_qdq import (
     PREVIEW_REASON,
     QdqRemoval,
     find_unused_quantization,
     find_used_quantization,
     plan_qdq_removal,
 )
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.keep_rules import apply_keep_rules
@@ -37,8 +37,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.report import json_record
 from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs import qdq_removal
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs import unused_qdq
 from trt_tui.jobs.check_rules import CheckResult
 from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
 from trt_tui.options import Options
@@ -334,8 +334,8 @@ def standin_previews(monkeypatch, recorded):
             def __init__(self, *arguments) -> None:
                 self.preview_config = lambda config: preview_config(self, config)
 
-        monkeypatch.setattr(qdq_removal, "PreviewClient", Client)
-        monkeypatch.setattr(qdq_removal, "is_tensorrt_rtx_installed", lambda: True)
+        monkeypatch.setattr(unused_qdq, "PreviewClient", Client)
+        monkeypatch.setattr(unused_qdq, "is_tensorrt_rtx_installed", lambda: True)
         monkeypatch.setattr(WorkspaceEvaluator, "preview_config", preview_config)
         monkeypatch.setattr(WorkspaceEvaluator, "preview_engine", preview_config)
         return asked
@@ -368,19 +368,19 @@ def test_the_job_sends_the_config_with_the_accuracy_of_both(worker, standin_prev
 
 def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatch) -> None:
     opened_worker, asked = worker("odd"), standin_previews("odd")
-    monkeypatch.setattr(qdq_removal, "preview_mismatch_reason", lambda workspace: "weakly typed")
+    monkeypatch.setattr(unused_qdq, "preview_mismatch_reason", lambda workspace: "weakly typed")
     assert of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0].cause == "weakly typed" and not asked
-    monkeypatch.setattr(qdq_removal, "preview_mismatch_reason", lambda workspace: "")
+    monkeypatch.setattr(unused_qdq, "preview_mismatch_reason", lambda workspace: "")
 
     def refused(self, config):
         return Preview(refusal=PreviewRefusal("no tactic", "for conv1", "Do this."))
         yield
 
-    monkeypatch.setattr(qdq_removal.PreviewClient, "__init__",
+    monkeypatch.setattr(unused_qdq.PreviewClient, "__init__",
                         lambda self, *more: setattr(self, "preview_config", lambda config: refused(self, config)))
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert (failed.cause, failed.next_step) == ("no tactic: for conv1", "Do this.")
-    monkeypatch.setattr(qdq_removal, "is_tensorrt_rtx_installed", lambda: False)
+    monkeypatch.setattr(unused_qdq, "is_tensorrt_rtx_installed", lambda: False)
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert failed.title == "TensorRT-RTX is not installed" and "pip install" in failed.next_step
 
@@ -524,8 +524,8 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
             return preview_of(config)
             yield
 
-    monkeypatch.setattr(qdq_removal, "PreviewClient", Client)
-    monkeypatch.setattr(qdq_removal, "is_tensorrt_rtx_installed", lambda: True)
+    monkeypatch.setattr(unused_qdq, "PreviewClient", Client)
+    monkeypatch.setattr(unused_qdq, "is_tensorrt_rtx_installed", lambda: True)
     async with opened(tmp_path, LARGE) as (app, main, pilot):
         session = app.session
         action = main.presenter.actions["remove_qdq"]

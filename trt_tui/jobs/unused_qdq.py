@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.qdq_removal import QdqRemoval, plan_qdq_removal
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.unused_qdq import QdqRemoval, plan_qdq_removal
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import BackendUnavailableError, InputError
