@@ -34,7 +34,7 @@ def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:
 
 
 def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> bool:
-    """Returns True if any fusion group of a config quantizes activations, and so needs scales from ranges."""
+    """Returns True if any fusion group of a config quantizes activations with scales from ranges."""
     return any(group.calibrated_qdq_sites(config.precision_of(group)) for group in network.groups)
 
 

@@ -33,12 +33,15 @@ TYPE_NAMES = {
 ORT_DOMAIN = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
+TENSORRT_DOMAIN = "trt"
+"""The domain of TensorRT's own operators."""
+
 _QUANTIZE_OPERATORS = frozenset(
-    (("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), ("trt", "TRT_FP8QuantizeLinear"),
-     ("trt", "TRT_INT4QuantizeLinear"), ("trt", "TRT_FP4DynamicQuantize"), ("trt", "TRT_MXFP8DynamicQuantize")))
+    (("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), (TENSORRT_DOMAIN, "TRT_FP8QuantizeLinear"),
+     (TENSORRT_DOMAIN, "TRT_INT4QuantizeLinear"), (TENSORRT_DOMAIN, "TRT_FP4DynamicQuantize"), (TENSORRT_DOMAIN, "TRT_MXFP8DynamicQuantize")))
 _DEQUANTIZE_OPERATORS = frozenset((("", "DequantizeLinear"), (ORT_DOMAIN, "DequantizeLinear"),
-                                   ("trt", "TRT_FP8DequantizeLinear"), ("trt", "TRT_INT4DequantizeLinear"),
-                                   ("trt", "TRT_MXFP8DequantizeLinear")))
+                                   (TENSORRT_DOMAIN, "TRT_FP8DequantizeLinear"), (TENSORRT_DOMAIN, "TRT_INT4DequantizeLinear"),
+                                   (TENSORRT_DOMAIN, "TRT_MXFP8DequantizeLinear")))
 _FP8 = ir.DataType.FLOAT8E4M3FN
 _IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
                    "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),

@@ -1,0 +1,132 @@
+"""MXFP8 and NVFP4, whose scales belong to blocks: the arithmetic, its simulation, what is written, what takes it"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.networks.build import Builder, floats
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+FP32, FP16 = Precision.FP32, Precision.FP16
+TYPES = [Precision.MXFP8, Precision.NVFP4]
+ELEMENTS = {Precision.MXFP8: ml_dtypes.float8_e4m3fn, Precision.NVFP4: ml_dtypes.float4_e2m1fn}
+
+
+def reference(blocks, precision, amax):
+    """Values of shape (..., block) after quantization, by the bits of ml_dtypes' types alone."""
+    quantized_type = QUANTIZED_TYPES[precision]
+    with np.errstate(all="ignore"):
+        largest = np.abs(np.where(np.isfinite(blocks), blocks, 0)).max(-1, keepdims=True)
+        if precision is Precision.MXFP8:
+            bits = np.maximum(largest / np.float32(448), np.float32(2.0**-126)).view(np.uint32)
+            scale = ((bits + 0x7FFFFF) >> 23).astype(np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+        else:
+            tensor_scale = np.float32(amax) / np.float32(2688)
+            ratio = largest / (np.float32(6) * tensor_scale)
+            scale = np.minimum(ratio, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * tensor_scale
+        limit = quantized_type.max_value
+        ratio = np.where(scale > 0, blocks / np.where(scale > 0, scale, 1), 0)
+        values = np.clip(ratio, -limit, limit).astype(ELEMENTS[precision]).astype(np.float32) * scale
+        return np.where(np.isfinite(blocks).all(-1, keepdims=True), values, np.nan)
+
+
+def identity(opened, precision, *, blocks=2, operator="MatMul", rank=2, **attributes):
+    """A product with an identity, which passes on its quantized operand; the weight itself is exact in both types."""
+    size = blocks * QUANTIZED_TYPES[precision].block_sizes[0]
+    b = Builder()
+    b.node(operator, ["x", b.weight("one", np.eye(size, dtype=np.float32))], "/one", output="y", **attributes)
+    shape = (size, "rows") if "transA" in attributes else ("rows", size) if rank == 2 else ("rows", 1, size)
+    result = ("rows", size) if rank == 2 else shape
+    return opened(b.model([floats("x", *shape)], [floats("y", *result)])), size
+
+
+def simulate(backend, network, config, feeds, ranges, data=False):
+    quantized_types = [precision for precision in TYPES if precision in config.precision_by_group(network).values()]
+    gated = build_gated_graph(network, float_types=(), quantized_types=quantized_types, boundary_types=(config.other,),
+                              gates_as_data=data)
+    with backend.load(gated.model, low_memory=True) as runner:
+        fed = gated.make_feed(config, ranges)
+        return next(iter(runner.run({**feeds, **fed}, list(gated.test_outputs.values())).values()))
+
+
+ANY_FLOAT = st.one_of(
+    st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=True), st.floats(-8, 8, width=32),
+    st.sampled_from([0.0, -0.0, 1e-45, 2.0**-126, 448.0, 449.0, 464.0, 480.0, 6.0, 5.0, 2.5, 0.25, 0.75, 65504.0, 3e38]))
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("data", [False, True])
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(numbers=st.lists(ANY_FLOAT, min_size=8, max_size=64), exponent=st.integers(-100, 100), seed=st.integers(0, 999))
+def test_every_block_is_quantized_to_the_bit(precision, data, opened, backend, numbers, exponent, seed):
+    """Zeros, subnormals, ties, values beyond the range of calibration, all magnitudes."""
+    network, size = identity(opened, precision)
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(np.array(numbers, np.float32), (8, size))
+    scaled = rng.standard_normal((8, size)).astype(np.float32) * np.float32(2.0)**exponent
+    x = np.concatenate([drawn, scaled, scaled * rng.choice([0, 1], scaled.shape).astype(np.float32)])
+    amax = float(np.float32(2.0)**exponent)
+    found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": x}, {"x": amax}, data)
+    expected = reference(x.reshape(len(x), -1, QUANTIZED_TYPES[precision].block_sizes[0]), precision, amax)
+    finite = np.isfinite(expected.reshape(x.shape)).all(1)  # a sum with an infinity is none with an identity
+    np.testing.assert_array_equal(found[finite], expected.reshape(x.shape)[finite])
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_all_values_of_fp16_are_quantized_to_the_bit(precision, opened, backend):
+    network, size = identity(opened, precision)
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    halves = np.random.default_rng(0).permutation(halves[np.isfinite(halves)])
+    x = np.sort(halves[:len(halves) // size * size]).reshape(-1, size)
+    x = np.concatenate([x, np.random.default_rng(1).permutation(x.ravel()).reshape(x.shape)])
+    found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": x}, {"x": 65504.0})
+    expected = reference(x.reshape(len(x), -1, QUANTIZED_TYPES[precision].block_sizes[0]), precision, 65504.0)
+    np.testing.assert_array_equal(found, expected.reshape(x.shape))
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_block_without_finite_values_is_nan_and_its_neighbour_is_not_judged_by_it(precision, bad, opened, backend):
+    network, size = identity(opened, precision)
+    x = np.ones((2, size), np.float32)
+    x[0, 1] = bad
+    found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": x}, {"x": 1.0})
+    assert np.isnan(found[0, :size // 2]).all() and (found[1] == 1).all()
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("form", [{"operator": "Gemm"}, {"operator": "Gemm", "transA": 1}, {"rank": 3}])
+def test_blocks_lie_along_the_summed_axis(precision, form, opened, backend):
+    network, size = identity(opened, precision, **form)
+    group, = network.groups
+    assert precision in group.allowed_precisions
+    x = np.random.default_rng(0).standard_normal((6, size)).astype(np.float32) * np.geomspace(1, 1e4, size, dtype=np.float32)
+    fed = x.T.copy() if form.get("transA") else x[:, None] if form.get("rank") == 3 else x
+    found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": fed}, {"x": float(np.abs(x).max())})
+    expected = reference(x.reshape(6, -1, QUANTIZED_TYPES[precision].block_sizes[0]), precision, np.abs(x).max())
+    np.testing.assert_array_equal(found.reshape(x.shape), expected.reshape(x.shape))
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_a_weight_has_static_scales_of_the_same_arithmetic(precision, opened):
+    b = Builder()
+    weight = b.rng.standard_normal((96, 8)).astype(np.float32) * np.geomspace(1e-6, 1e3, 96, dtype=np.float32)[:, None]
+    weight[:32, 0] = 0
+    b.node("MatMul", ["x", b.weight("w", weight)], "/m", output="y")
+    network = opened(b.model([floats("x", 4, 96)], [floats("y", 4, 8)]))
+    scales = rulebook.plan_lowering(network, PrecisionConfig(precision, FP16), {"x": 1.0})["/m/MatMul"].scales
+    scale = next(scale for site, scale in scales.items() if site.role == "weight")
+    held = rulebook.quantize_dequantize_weight(weight, scale)
+    block = QUANTIZED_TYPES[precision].block_sizes[0]
+    expected = reference(weight.T.reshape(8, -1, block), precision, np.abs(weight).max()).reshape(8, 96).T
+    small = np.repeat(np.abs(weight.reshape(-1, block, 8)).max(1) < np.abs(weight).max() / 2688 * 6 * 2.0**-9, block, 0)
+    if precision is Precision.NVFP4:  # the least scale of a weight is not 0, because TensorRT refuses that
+        expected[small] = held[small]
+        assert (scale.values > 0).all()
+    np.testing.assert_array_equal(held, expected)
