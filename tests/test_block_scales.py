@@ -2,16 +2,21 @@
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import lowered, rtx
 from tests.networks.build import Builder, floats
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.errors import InputError
 
 FP32, FP16 = Precision.FP32, Precision.FP16
 TYPES = [Precision.MXFP8, Precision.NVFP4]
@@ -130,3 +135,109 @@ def test_a_weight_has_static_scales_of_the_same_arithmetic(precision, opened):
         expected[small] = held[small]
         assert (scale.values > 0).all()
     np.testing.assert_array_equal(held, expected)
+
+
+def one_layer(operator, activation="", shape=(4, 96), **attributes):
+    b = Builder()
+    weight = b.weight("w", b.rng.standard_normal((24, 96) if attributes.get("transB") else (96, 24)).astype(np.float32))
+    bias = [b.vector("bias", 24)] if operator == "Gemm" else []
+    tensor = b.node(operator, ["x", weight, *bias], "/layer", output="" if activation else "y", **attributes)
+    if activation:
+        b.node(activation, [tensor], "/act", output="y")
+    return b.model([floats("x", *shape)], [floats("y", *shape[:-1], 24)])
+
+
+CASES = [("Gemm", "", (4, 96), {}), ("Gemm", "Relu", (4, 96), {"transB": 1}), ("MatMul", "Celu", (2, 4, 96), {})]
+
+
+@pytest.mark.parametrize("other", [FP32, FP16, Precision.BF16])
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize(("operator", "activation", "shape", "attributes"), CASES)
+def test_typed_and_gated_networks_do_the_same(operator, activation, shape, attributes, precision, other, opened, backend):
+    network = opened(one_layer(operator, activation, shape, **attributes))
+    feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    config, plain = PrecisionConfig(precision, other), lowered.inner_values(backend, network, feeds)
+    ranges = {"x": float(np.abs(feeds["x"]).max())}
+    case = lowered.Case(network, config, feeds, plain, ranges)
+    assert lowered.compare(case, backend) is None
+    typed, gated = (values(backend, network, config, ranges, feeds)["y"]
+                    for values in (lowered.typed_values, lowered.gated_values))
+    assert lowered.sqnr(typed, gated) > lowered.sqnr(plain["y"], gated) + 20, "the loss is that of the type"
+
+
+@pytest.mark.rtx("1.7")
+@pytest.mark.parametrize("other", [FP32, FP16, Precision.BF16])
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize(("operator", "activation", "shape", "attributes"), CASES)
+def test_tensorrt_rtx_builds_it(operator, activation, shape, attributes, precision, other, opened):
+    """For Blackwell it multiplies in FP4 with the scales of the blocks; in MXFP8 it multiplies what it dequantizes."""
+    network = opened(one_layer(operator, activation, shape, **attributes))
+    typed = lower_to_typed_network(network, PrecisionConfig(precision, other), {"x": 3.0})
+    rows = rtx.layers(typed.model, {"x": shape}, "SM120").splitlines()
+    product = next(row for row in rows if f"[ONNX Layer: /layer/{operator}]" in row and "_Conc" not in row.split(",")[0]
+                   and "_Move" not in row.split(",")[0])
+    if precision is Precision.NVFP4:
+        assert product.count("Datatype: FP4E2M1") == 2 and "LayerType: gemm" in product
+    else:
+        assert any("FP8UE8M0" in row for row in rows) and "FP8UE8M0" not in product
+    assert any("TensorRT (domain trt), which ONNX Runtime does not have" in note for note in typed.notes)
+
+
+@pytest.mark.rtx("1.7")
+def test_gpus_before_blackwell_are_refused_before_the_builder_is(run, tmp_path):
+    onnx.save(one_layer("Gemm"), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((32, 96)).astype(np.float32))
+    nvfp4 = ("inspect", tmp_path / "m.onnx", "--preview", "--data", tmp_path / "x.npz", "--precision", "nvfp4")
+    code, out, err = run(*nvfp4, "--compute-capability", "8.9")
+    assert code == 2 and "compute capability 8.9 has no NVFP4" in err and "build for 10.0 or later" in err
+    code, out, err = run(*nvfp4)
+    assert code == 0 and "SM120" in out and "1 run as requested" in out, err
+    code, out, err = run("inspect", tmp_path / "m.onnx", "--preview", "--precision", "mxfp8")
+    assert code == 0 and "MXFP8 in the config, runs in FP16" in out, err
+
+
+@pytest.mark.parametrize(("make", "why"), [
+    (lambda: one_layer("MatMul", shape=(2, 2, 4, 96)), "TensorRT quantizes inputs of 2 or 3 dimensions"),
+    (lambda: one_layer("MatMul", shape=(96,)), "TensorRT quantizes inputs of 2 or 3 dimensions"),
+    (lambda: products(), "needs a constant weight"), (lambda: convolution(), "TensorRT has no {} Conv"),
+    (lambda: narrow(), "its 40 inputs do not divide into blocks of"),
+])
+def test_other_forms_are_refused(make, why, opened):
+    group = opened(make()).groups[0]
+    for precision in TYPES:
+        assert why.format(precision.label) in group.refusal_reasons[precision]
+    assert Precision.INT8 in group.allowed_precisions
+
+
+def products():
+    b = Builder()
+    b.node("MatMul", ["x", "z"], "/qk", output="y")
+    return b.model([floats("x", 4, 96), floats("z", 96, 32)], [floats("y", 4, 32)])
+
+
+def convolution():
+    b = Builder()
+    b.node("Conv", ["x", b.kernel("w", (8, 32, 1, 1), 32)], "/conv", output="y")
+    return b.model([floats("x", 1, 32, 4, 4)], [floats("y", 1, 8, 4, 4)])
+
+
+def narrow():
+    b = Builder()
+    b.node("MatMul", ["x", b.kernel("w", (40, 8), 40)], "/m", output="y")
+    return b.model([floats("x", 1, 40)], [floats("y", 1, 8)])
+
+
+def test_mxfp8_needs_no_ranges_and_nvfp4_does(opened):
+    network = opened(one_layer("Gemm"))
+    rulebook.plan_lowering(network, PrecisionConfig(Precision.MXFP8, FP16), {})
+    assert not quantizes_activations(network, PrecisionConfig(Precision.MXFP8, FP16))
+    with pytest.raises(InputError, match="no range for tensor x"):
+        rulebook.plan_lowering(network, PrecisionConfig(Precision.NVFP4, FP16), {})
+
+
+def test_blocks_beyond_the_range_of_calibration_saturate(opened, backend):
+    network, size = identity(opened, Precision.NVFP4)
+    x = np.full((1, size), 5.0, np.float32)
+    config = PrecisionConfig(Precision.NVFP4, FP32)
+    assert simulate(backend, network, config, {"x": x}, {"x": 5.0}).max() == pytest.approx(5, rel=1e-6)
+    assert simulate(backend, network, config, {"x": x}, {"x": 2.0}).max() == pytest.approx(2, rel=1e-6)

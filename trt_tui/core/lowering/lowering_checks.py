@@ -92,6 +92,23 @@ def precision_requirements_text(precision: Precision) -> str:
             QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
 
 
+def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | None:
+    """Returns the lowest compute capability that has all quantized types that a config names; None if it names none."""
+    precisions = {config.quantized, *(move.precision for move in config.precision_moves.values())}
+    return max((quantized_type.min_compute_capability for precision in precisions if
+                (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
+                and quantized_type.min_compute_capability is not None), default=None)
+
+
+def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) -> str:
+    """Returns the precisions of a config whose typed network contains TensorRT's own operators, and the releases that
+    read it, as text for users; "" if there are none."""
+    precisions = sorted({config.precision_of(group) for group in network.groups}, key=precision_rank)
+    texts = [f"{precision.label} ({QUANTIZED_TYPES[precision].requirements_text}, or TensorRT-RTX)"
+             for precision in precisions if precision in QUANTIZED_TYPES and QUANTIZED_TYPES[precision].block_scale_type]
+    return " and ".join(texts)
+
+
 def groups_by_release_dependent_precision(network: NetworkOutline,
                                           config: PrecisionConfig) -> dict[Precision, list[str]]:
     """Returns the fusion groups of a config whose precision not all releases support, by precision.

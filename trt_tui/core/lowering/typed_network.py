@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.graph_editor import GraphEditor
+from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
 from trt_tui.core.moves.barrier_move import BarrierMove
@@ -159,6 +160,9 @@ class TypedLowering(GraphEditor):
                 f"({name_list_text(fp32_attention, max_count=2)}): TensorRT has kernels for it in 16 bits "
                 "alone. Engines built here compute it in several layers; another builder does so where "
                 "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take.")
+        if texts := tensorrt_operators_text(self.network, self.config):
+            self.notes.append(f"Layers in {texts} contain operators of TensorRT (domain {TENSORRT_DOMAIN}), which ONNX "
+                              "Runtime does not have.")
         self.notes += [
             raised_scale.scale_change_text
             for raised_scale in rulebook.find_raised_weight_scales(self.network, self.group_lowerings)
