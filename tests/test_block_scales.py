@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,13 +13,15 @@ from tests.networks.build import Builder, floats
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
 
-FP32, FP16 = Precision.FP32, Precision.FP16
+FP32, FP16, FILE = Precision.FP32, Precision.FP16, Precision.FILE
 TYPES = [Precision.MXFP8, Precision.NVFP4]
 ELEMENTS = {Precision.MXFP8: ml_dtypes.float8_e4m3fn, Precision.NVFP4: ml_dtypes.float4_e2m1fn}
 
@@ -193,7 +196,7 @@ def test_gpus_before_blackwell_are_refused_before_the_builder_is(run, tmp_path):
     code, out, err = run(*nvfp4)
     assert code == 0 and "SM120" in out and "1 run as requested" in out, err
     code, out, err = run("inspect", tmp_path / "m.onnx", "--preview", "--precision", "mxfp8")
-    assert code == 0 and "MXFP8 in the config, runs in FP16" in out, err
+    assert code == 1 and "MXFP8 in the config, runs in FP16" in out, err
 
 
 @pytest.mark.parametrize(("make", "why"), [
@@ -241,3 +244,47 @@ def test_blocks_beyond_the_range_of_calibration_saturate(opened, backend):
     config = PrecisionConfig(Precision.NVFP4, FP32)
     assert simulate(backend, network, config, {"x": x}, {"x": 5.0}).max() == pytest.approx(5, rel=1e-6)
     assert simulate(backend, network, config, {"x": x}, {"x": 2.0}).max() == pytest.approx(2, rel=1e-6)
+
+
+@pytest.mark.parametrize("other", [FP32, FP16])
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize(("operator", "activation", "shape", "attributes"), CASES)
+def test_a_file_in_the_type_is_simulated_as_the_config_that_wrote_it(operator, activation, shape, attributes, precision,
+                                                                     other, opened, backend, tmp_path):
+    network = opened(one_layer(operator, activation, shape, **attributes))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    amax, config = float(np.abs(x).max()), PrecisionConfig(precision, other)
+    ir.save(lower_to_typed_network(network, config, {"x": amax}).model, tmp_path / "typed.onnx")
+    file_network = open_network(tmp_path / "typed.onnx")
+    group = file_network.groups[0]
+    assert group.precision_label(FILE) == f"{precision.label} f" and group.file_precision.nearest_precision is precision
+    assert not any("not simulated" in note for note in file_network.notes)
+    if precision is Precision.NVFP4:
+        assert file_network.quantized_ranges == {"x": pytest.approx(amax)}
+    expected, found = (next(iter(lowered.gated_values(backend, *of, {"x": amax}, {"x": x}).values()))
+                       for of in ((network, config), (file_network, PrecisionConfig(FILE, FILE))))
+    if other is FP32 or precision is Precision.MXFP8:
+        np.testing.assert_array_equal(found, expected)
+    else:  # the file rounds what it dequantizes to FP16, which a product of quantized values does not
+        assert lowered.sqnr(expected, found) > 55
+    written = lower_from_source_model(file_network, PrecisionConfig(FILE, FILE), {}).model
+    assert [node.op_type for node in written.graph] == [node.op_type for node in ir.load(tmp_path / "typed.onnx").graph]
+    raised = file_network.get_group(group.name)
+    again = lower_from_source_model(
+        file_network, PrecisionConfig(FILE, FILE).with_group_precision([raised], FP32), {}).model
+    assert not any(node.domain == "trt" for node in again.graph)
+
+
+@pytest.mark.parametrize("change", ["axis", "block_size", "scale"])
+def test_what_is_not_the_type_in_a_file_is_not_simulated_as_it(change, opened, tmp_path):
+    network = opened(one_layer("Gemm"))
+    model = ir.to_proto(lower_to_typed_network(network, PrecisionConfig(Precision.NVFP4, FP32), {"x": 1.0}).model)
+    node = next(node for node in model.graph.node if node.op_type == "TRT_FP4DynamicQuantize")
+    if change == "scale":
+        model.graph.input.append(floats("computed", 1))
+        node.input[1] = "computed"
+    else:
+        attribute = next(attribute for attribute in node.attribute if attribute.name == change)
+        attribute.i = 0 if change == "axis" else 32
+    onnx.save(model, tmp_path / "typed.onnx")
+    assert any("is not simulated" in note for note in open_network(tmp_path / "typed.onnx").notes)
