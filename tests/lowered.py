@@ -177,7 +177,8 @@ def _dequantized(value: ir.Value | None) -> ir.Node | None:
     source = value.producer() if value is not None else None
     if source is not None and source.op_type == "Cast":
         source = source.inputs[0].producer()
-    if source is None or source.op_type not in ("DequantizeLinear", "TRT_MXFP8DequantizeLinear") or source.inputs[0].dtype == ir.DataType.INT4:
+    if source is None or source.op_type not in ("DequantizeLinear", _BLOCKS[-1]) \
+            or source.inputs[0].dtype == ir.DataType.INT4:
         return None
     return source
 

@@ -65,7 +65,8 @@ def simulate(backend, network, config, feeds, ranges, data=False):
 
 ANY_FLOAT = st.one_of(
     st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=True), st.floats(-8, 8, width=32),
-    st.sampled_from([0.0, -0.0, 1e-45, 2.0**-126, 448.0, 449.0, 464.0, 480.0, 6.0, 5.0, 2.5, 0.25, 0.75, 65504.0, 3e38]))
+    st.sampled_from([0.0, -0.0, 1e-45, 2.0**-126, 448.0, 449.0, 464.0, 480.0, 6.0, 5.0, 2.5, 0.25, 0.75, 65504.0,
+                     3e38]))
 
 
 @pytest.mark.parametrize("precision", TYPES)
@@ -114,7 +115,8 @@ def test_blocks_lie_along_the_summed_axis(precision, form, opened, backend):
     network, size = identity(opened, precision, **form)
     group, = network.groups
     assert precision in group.allowed_precisions
-    x = np.random.default_rng(0).standard_normal((6, size)).astype(np.float32) * np.geomspace(1, 1e4, size, dtype=np.float32)
+    x = np.random.default_rng(0).standard_normal((6, size)).astype(np.float32)
+    x *= np.geomspace(1, 1e4, size, dtype=np.float32)
     fed = x.T.copy() if form.get("transA") else x[:, None] if form.get("rank") == 3 else x
     found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": fed}, {"x": float(np.abs(x).max())})
     expected = reference(x.reshape(6, -1, QUANTIZED_TYPES[precision].block_sizes[0]), precision, np.abs(x).max())
@@ -156,7 +158,8 @@ CASES = [("Gemm", "", (4, 96), {}), ("Gemm", "Relu", (4, 96), {"transB": 1}), ("
 @pytest.mark.parametrize("other", [FP32, FP16, Precision.BF16])
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize(("operator", "activation", "shape", "attributes"), CASES)
-def test_typed_and_gated_networks_do_the_same(operator, activation, shape, attributes, precision, other, opened, backend):
+def test_typed_and_gated_networks_do_the_same(operator, activation, shape, attributes, precision, other, opened,
+                                                 backend):
     network = opened(one_layer(operator, activation, shape, **attributes))
     feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
     config, plain = PrecisionConfig(precision, other), lowered.inner_values(backend, network, feeds)

@@ -130,8 +130,8 @@ def test_errors_of_layers_are_measured_for_these_runs_and_nothing_else_is(run, t
     counts = {}
     for layers in ("none", "errors"):
         log.unlink(missing_ok=True)
-        code, out, err = run("compare", model, "--data", data, "--batch", 16, "--no-preview", "--layers", layers, "--runs",
-                             runs)
+        code, out, err = run("compare", model, "--data", data, "--batch", 16, "--no-preview", "--layers", layers,
+                             "--runs", runs)
         assert code in (0, 1), err
         counts[layers] = Counter(log.read_text().split())
         shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
@@ -157,8 +157,8 @@ def wide_mlp(folder):
 @pytest.mark.parametrize("layers", ["none", "shares"])
 def test_the_types_with_scales_of_blocks_are_runs(run, tmp_path, layers):
     model, data = wide_mlp(tmp_path)
-    code, out, err = run("compare", model, "--data", data, "--batch", 8, "--no-preview", "--runs", "fp8,mxfp8,int8,nvfp4",
-                         "--layers", layers, "--stage", "mxfp8", "--json", tmp_path / "a.json")
+    code, out, err = run("compare", model, "--data", data, "--batch", 8, "--no-preview", "--runs",
+                         "fp8,mxfp8,int8,nvfp4", "--layers", layers, "--stage", "mxfp8", "--json", tmp_path / "a.json")
     assert code in (0, 1), err
     record = json.loads((tmp_path / "a.json").read_text())
     assert mismatches(record, "comparison-v1") == []

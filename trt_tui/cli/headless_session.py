@@ -86,8 +86,8 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
     """Opens a session and measures everything that a comparison shows.
 
     Args:
-        layer_detail: The measurements at the layers: "shares" (with errors, and with the facts about causes), "errors", or
-            "none".
+        layer_detail: The measurements at the layers: "shares" (with errors, and with the facts about causes), "errors",
+            or "none".
         written_paths: Files that will be written.
         build_engines: True also builds and measures the engine of each run. The reason is stored for an engine that
             cannot be built.

@@ -14,17 +14,17 @@ With the largest magnitude ``amax`` of a block, and the scale ``t`` of the tenso
   ``2**ceil(log2(amax / 448))``. Sources: cuDNN, "Block Scaling" (``quantize_round_up(amax / vmax)``), and ModelOpt,
   ``compute_e8m0``. The OCP specification of microscaling formats suggests ``2**(floor(log2(amax)) - 8)`` and leaves the
   choice open. NVIDIA's libraries do not use that form: it clips values above 448/512 of a power of two.
-- NVFP4: blocks of 16, E2M1 values, E4M3 scales. ``round_scale`` rounds to the nearest E4M3 value, with ties to even, and
-  saturates at 448. ``t`` is the calibrated amax of the tensor, divided by 6 * 448. Sources: TensorRT's ``DynamicQuantize``
-  operator (a constant ``double_quant_scale``), and ModelOpt, ``get_weights_scaling_factor``. Values are divided by the
-  rounded scale, the scale of TensorRT's ``quantize``. ModelOpt 0.47 divides weights by the scale before its rounding;
-  the weights that are written here do not come from it.
+- NVFP4: blocks of 16, E2M1 values, E4M3 scales. ``round_scale`` rounds to the nearest E4M3 value, with ties to even,
+  and saturates at 448. ``t`` is the calibrated amax of the tensor, divided by 6 * 448. Sources: TensorRT's
+  ``DynamicQuantize`` operator (a constant ``double_quant_scale``), and ModelOpt, ``get_weights_scaling_factor``. Values
+  are divided by the rounded scale, the scale of TensorRT's ``quantize``. ModelOpt 0.47 divides weights by the scale
+  before its rounding; the weights that are written here do not come from it.
 
-Zeros in a block stay zeros. A scale is at least 2**-126 in MXFP8, the smallest normal FP32 number. In NVFP4 the scale of
-an activation can be 0, and all values of the block are then 0, whatever they are divided by. The scale of a weight is at
-least 2**-9, because TensorRT refuses a scale of 0. TensorRT does not document blocks with a NaN or an infinity: here all
-values of such a block are NaN. The number of values must be a multiple of the block size. TensorRT-RTX 1.7 refuses inputs
-with other than 2 or 3 dimensions. Products are summed in FP32.
+Zeros in a block stay zeros. A scale is at least 2**-126 in MXFP8, the smallest normal FP32 number. In NVFP4 the scale
+of an activation can be 0, and all values of the block are then 0, whatever they are divided by. The scale of a weight
+is at least 2**-9, because TensorRT refuses a scale of 0. TensorRT does not document blocks with a NaN or an infinity:
+here all values of such a block are NaN. The number of values must be a multiple of the block size. TensorRT-RTX 1.7
+refuses inputs with other than 2 or 3 dimensions. Products are summed in FP32.
 """
 
 from collections.abc import Mapping
@@ -61,8 +61,8 @@ class QuantizedType:
             block.
         block_sizes: Number of values along the reduced dimension (K) that share a scale, the preferred size first. The
             dimension must be a multiple of one of the sizes. Empty if all values share a scale.
-        block_scale_type: The type of the scales of blocks of activations, which TensorRT computes at run time: "E8M0" or
-            "E4M3". "" if activations have no blocks.
+        block_scale_type: The type of the scales of blocks of activations, which TensorRT computes at run time: "E8M0"
+            or "E4M3". "" if activations have no blocks.
         needs_ranges: True if the scales of activations come from calibrated ranges. In NVFP4, the range of a tensor
             scales the scales of its blocks.
         quantizes_skips: True if the skip connection of a residual Add gets Q/DQ. TensorRT fuses the Add into an INT8
@@ -157,8 +157,8 @@ MXFP8 = QuantizedType(Precision.MXFP8, INT4.operators, ir.DataType.FLOAT8E4M3FN,
                       block_scale_type="E8M0", min_compute_capability=(10, 0),
                       min_tensorrt_release="10.12")
 """TensorRT 10.12 introduced MXFP8 (release notes). Products of MXFP8 values need a GPU of compute capability 10.0
-(Transformer Engine, "Datatype and hardware support matrix"). TensorRT-RTX 1.7 builds it for 8.9 and later, and multiplies
-the dequantized values in the float type around the layer."""
+(Transformer Engine, "Datatype and hardware support matrix"). TensorRT-RTX 1.7 builds it for 8.9 and later, and
+multiplies the dequantized values in the float type around the layer."""
 NVFP4 = QuantizedType(Precision.NVFP4, INT4.operators, ir.DataType.FLOAT4E2M1, -6, 6, min_opset=23,
                       quantizes_activations=True, per_channel=False, tensorrt_type="FP4", needs_ranges=True,
                       block_sizes=(16,), block_scale_type="E4M3", min_compute_capability=(10, 0),

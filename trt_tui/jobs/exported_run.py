@@ -108,7 +108,8 @@ def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> N
     if network.blocking_plugins:
         raise _NotExecutedError("it holds plugins, which ONNX Runtime does not have")
     if texts := tensorrt_operators_text(network, config):
-        raise _NotExecutedError(f"its layers in {texts} contain operators of TensorRT, which ONNX Runtime does not have")
+        raise _NotExecutedError(
+            f"its layers in {texts} contain operators of TensorRT, which ONNX Runtime does not have")
     write_export("onnx", path, network, config, workspace.ranges)
 
 

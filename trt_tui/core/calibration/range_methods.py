@@ -82,8 +82,8 @@ def list_range_methods(quantized_type: QuantizedType) -> tuple[str, ...]:
 
     ``entropy`` assumes equal steps, and ``mse`` one scale for the tensor.
     """
-    return tuple(method for method in RANGE_METHODS
-                 if quantized_type is INT8 or method != "entropy" and not (method == "mse" and quantized_type.block_scale_type))
+    undefined = {"entropy": quantized_type is not INT8, "mse": bool(quantized_type.block_scale_type)}
+    return tuple(method for method in RANGE_METHODS if not undefined.get(method, False))
 
 
 def choose_amax(histogram: Histogram, range_method: str, quantized_type: QuantizedType = INT8) -> float:

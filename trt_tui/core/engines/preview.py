@@ -259,8 +259,8 @@ def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]],
     """Chooses the compute capability of a preview.
 
     The requested capability comes first, then that of the GPU in this machine, then 8.9, or the lowest supported
-    capability that the precisions of the config need (``min_capability``) if that is higher. The result is the supported
-    capability nearest to it.
+    capability that the precisions of the config need (``min_capability``) if that is higher. The result is the
+    supported capability nearest to it.
     """
     candidates = sorted(supported_capabilities)
     default = next((capability for capability in candidates if capability >= max((8, 9), min_capability or (0, 0))),

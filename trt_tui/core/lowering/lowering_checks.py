@@ -103,10 +103,10 @@ def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | No
 def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) -> str:
     """Returns the precisions of a config whose typed network contains TensorRT's own operators, and the releases that
     read it, as text for users; "" if there are none."""
-    precisions = sorted({config.precision_of(group) for group in network.groups}, key=precision_rank)
-    texts = [f"{precision.label} ({QUANTIZED_TYPES[precision].requirements_text}, or TensorRT-RTX)"
-             for precision in precisions if precision in QUANTIZED_TYPES and QUANTIZED_TYPES[precision].block_scale_type]
-    return " and ".join(texts)
+    precisions = {config.precision_of(group) for group in network.groups}
+    return " and ".join(f"{precision.label} ({quantized_type.requirements_text}, or TensorRT-RTX)"
+                        for precision, quantized_type in QUANTIZED_TYPES.items()
+                        if precision in precisions and quantized_type.block_scale_type)
 
 
 def groups_by_release_dependent_precision(network: NetworkOutline,

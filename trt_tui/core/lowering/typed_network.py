@@ -447,8 +447,8 @@ class TypedLowering(GraphEditor):
         if tensor_scale is None:
             self.model.graph.opset_imports[TENSORRT_DOMAIN] = 1
             return self._add_operator("TRT_MXFP8DequantizeLinear", [quantized, scales],
-                                      {**attributes, "output_dtype": int(boundary_type)}, f"{suffix}__dq", boundary_type,
-                                      shape, result_name, TENSORRT_DOMAIN)
+                                      {**attributes, "output_dtype": int(boundary_type)}, f"{suffix}__dq",
+                                      boundary_type, shape, result_name, TENSORRT_DOMAIN)
         block_scales = self._add_operator("DequantizeLinear", [scales, tensor_scale], {}, f"{suffix}__scale_dq",
                                           ir.DataType.FLOAT, scales.shape)
         result = self._add_operator("DequantizeLinear", [quantized, block_scales], attributes, f"{suffix}__dq",

@@ -5,8 +5,8 @@ scale) + zero)`` and ``x = (q - zero) * scale``. There is one scale for a tensor
 block of ``block_size`` along an axis. TensorRT's own operators for the same purpose (domain ``trt``, as ModelOpt writes
 them) are read in the same way.
 
-TensorRT's operators for MXFP8 and NVFP4 compute the scales of blocks at run time. `trt_tui.core.quantized_types` defines
-their arithmetic.
+TensorRT's operators for MXFP8 and NVFP4 compute the scales of blocks at run time. `trt_tui.core.quantized_types`
+defines their arithmetic.
 """
 
 from dataclasses import dataclass, replace
@@ -40,12 +40,12 @@ ORT_DOMAIN = "com.microsoft"
 TENSORRT_DOMAIN = "trt"
 """The domain of TensorRT's own operators."""
 
-_QUANTIZE_OPERATORS = frozenset(
-    (("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), (TENSORRT_DOMAIN, "TRT_FP8QuantizeLinear"),
-     (TENSORRT_DOMAIN, "TRT_INT4QuantizeLinear"), (TENSORRT_DOMAIN, "TRT_FP4DynamicQuantize"), (TENSORRT_DOMAIN, "TRT_MXFP8DynamicQuantize")))
+_QUANTIZE_OPERATORS = frozenset((("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), *(
+    (TENSORRT_DOMAIN, f"TRT_{name}") for name in ("FP8QuantizeLinear", "INT4QuantizeLinear", "FP4DynamicQuantize",
+                                                  "MXFP8DynamicQuantize"))))
 _DEQUANTIZE_OPERATORS = frozenset((("", "DequantizeLinear"), (ORT_DOMAIN, "DequantizeLinear"),
-                                   (TENSORRT_DOMAIN, "TRT_FP8DequantizeLinear"), (TENSORRT_DOMAIN, "TRT_INT4DequantizeLinear"),
-                                   (TENSORRT_DOMAIN, "TRT_MXFP8DequantizeLinear")))
+                                   *((TENSORRT_DOMAIN, f"TRT_{name}DequantizeLinear")
+                                     for name in ("FP8", "INT4", "MXFP8"))))
 _FP8 = ir.DataType.FLOAT8E4M3FN
 _IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
                    "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
@@ -105,9 +105,9 @@ class QdqStep:
         is_constant: True if scale and zero point are constants, or computed at run time for ``block_type``. If not, the
             step is not simulated.
         node_name: The name of the node.
-        block_type: MXFP8 or NVFP4 if the step has the scales of that type. A step that quantizes then computes the scales
-            of its blocks, and ``scale`` is that of the tensor. A step that dequantizes its result has no scale, and one
-            that dequantizes a constant has the scales of the blocks.
+        block_type: MXFP8 or NVFP4 if the step has the scales of that type. A step that quantizes then computes the
+            scales of its blocks, and ``scale`` is that of the tensor. A step that dequantizes its result has no scale,
+            and one that dequantizes a constant has the scales of the blocks.
         shape: The shape of the tensor that such a step quantizes.
     """
 
@@ -226,7 +226,8 @@ def find_block_type(node: ir.Node) -> QuantizedType | None:
 
 
 def _find_scale_source(node: ir.Node) -> ir.Node | None:
-    """Returns the node that computes the scales of a DequantizeLinear at run time for its blocks; None if there is none.
+    """Returns the node that computes the scales of a DequantizeLinear at run time for its blocks; None if there is
+    none.
 
     In NVFP4 another DequantizeLinear multiplies the scales by the scale of the tensor.
     """

@@ -55,8 +55,8 @@ TERMS = (
     Term("INT4", "4-bit integers with a scale, for the weights of MatMul and Gemm only."),
     Term("MXFP8", "FP8 values in blocks of 32 that share a scale, a power of two. Engines compute the scales of "
          "activations at run time. It needs SM100 or later."),
-    Term("NVFP4", "4-bit floating-point values (E2M1) in blocks of 16 that share an FP8 scale. Engines compute the scales "
-         "of activations at run time. It needs SM100 or later."),
+    Term("NVFP4", "4-bit floating-point values (E2M1) in blocks of 16 that share an FP8 scale. Engines compute the "
+         "scales of activations at run time. It needs SM100 or later."),
     Term("file precision", "The precision that a quantized or typed network file already gives to each layer.",
          ("--precision file", "of the file")),
     Term("default precision", "The precision of a fused layer before any change of yours. The config sets it for the "
@@ -180,7 +180,8 @@ TERMS = (
     Term("ms", "The median latency of one execution in milliseconds. In the list: the time of the row's kernels.",
          ("latency",)),
     Term("MB", "The size of the engine file in 10^6 bytes.", ("size",)),
-    Term("INT8 time", "The share of the engine's time in INT8 layers.", ("FP8 time", "INT4 time", "MXFP8 time", "NVFP4 time")),
+    Term("INT8 time", "The share of the engine's time in INT8 layers.",
+         ("FP8 time", "INT4 time", "MXFP8 time", "NVFP4 time")),
     Term("MACs", "Multiply-accumulate operations: the work of a layer, as a share of the network's.", ("cost",)),
     Term("reformat", "An engine layer that only changes the type or the memory layout of a tensor. It costs time.",
          ("reformats",)),

@@ -130,8 +130,10 @@ class RoundingEmitter:
             scale = add(nodes, "Mul", [scale, tensor_scale], "scale")
         non_finite = reduce_blocks("ReduceMean", add(nodes, "Sub", [blocks, blocks], "differences"))
         scale = add(nodes, "Add", [scale, non_finite], "scale")
-        divisor = add(nodes, "Where", [add(nodes, "Greater", [scale, number(0)], "positive"), scale, number(1)], "divisor")
-        quantized = self._round_to_float_type(add(nodes, "Div", [blocks, divisor], "ratio"), quantized_type.onnx_type, nodes)
+        is_positive = add(nodes, "Greater", [scale, number(0)], "positive")
+        divisor = add(nodes, "Where", [is_positive, scale, number(1)], "divisor")
+        ratio = add(nodes, "Div", [blocks, divisor], "ratio")
+        quantized = self._round_to_float_type(ratio, quantized_type.onnx_type, nodes)
         return reshape(add(nodes, "Mul", [quantized, scale], "dequantized"), [size])
 
     def find_block_axis(self, precision: Precision, group: FusionGroup, tensor: str) -> int | None:
@@ -148,8 +150,9 @@ class RoundingEmitter:
         axis = self.find_block_axis(precision, group, tensor)
         if axis is not None:
             quantized_type = QUANTIZED_TYPES[precision]
-            return self.quantize_dequantize_blocks(value, scale if quantized_type.needs_ranges else None, quantized_type,
-                                                   axis, self._find_operand_shape(group, tensor, axis), nodes)
+            return self.quantize_dequantize_blocks(value, scale if quantized_type.needs_ranges else None,
+                                                   quantized_type, axis, self._find_operand_shape(group, tensor, axis),
+                                                   nodes)
         if precision is Precision.TF32 or scale is None:
             return self.round_to_tf32(value, nodes)
         return self.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)
@@ -189,8 +192,8 @@ class RoundingEmitter:
     def _find_power_of_two(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the power of two at or below the magnitude of a number.
 
-        For a number ``c`` it is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error estimation
-        of floating-point summation and dot product", 2012, `ufp`).
+        For a number ``c`` it is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error
+        estimation of floating-point summation and dot product", 2012, `ufp`).
         """
         add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
         product = add(nodes, "Mul", [value, number(2.0**23 + 1)], "product")
