@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -38,7 +39,8 @@ _LOW = [NUMPY_TYPES[precision] for precision in HALF_PRECISIONS]
 FLIPPED = 0.02
 """The share of values that may be apart by more: where a code or a bound flips, since sums differ by an ulp."""
 
-_BETWEEN = ("Cast", "QuantizeLinear", "DequantizeLinear")
+_BLOCKS = ("TRT_MXFP8DynamicQuantize", "TRT_FP4DynamicQuantize", "TRT_MXFP8DequantizeLinear")
+_BETWEEN = ("Cast", "QuantizeLinear", "DequantizeLinear", *_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def inner_values(backend, network: Network, feeds: Mapping[str, np.ndarray]) -> 
         return {**feeds, **runner.run(feeds)}
 
 
-_NOT_THERE = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4)
+_NOT_THERE = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4,
+              ir.DataType.FLOAT4E2M1)
 """Types that ONNX Runtime's CPU provider lacks, or does not compute in."""
 
 
@@ -136,9 +139,13 @@ def _as_kernels(model: ir.Model) -> None:
         if product is not None:
             node.replace_input_with(0, product)
         for index, (value, source) in enumerate(zip(node.inputs, sources, strict=True)):
-            if source is not None:
+            if source is not None and source.domain:
+                wide = ir.node(source.op_type, source.inputs, {**{
+                    key: one.value for key, one in source.attributes.items()}, "output_dtype": 1}, domain=source.domain)
+                graph.insert_before(node, wide)
+            elif source is not None:
                 scale = ir.node("Cast", [source.inputs[1]], {"to": int(ir.DataType.FLOAT)})
-                wide = ir.node("DequantizeLinear", [source.inputs[0], scale.outputs[0], source.inputs[2]],
+                wide = ir.node("DequantizeLinear", [source.inputs[0], scale.outputs[0], *source.inputs[2:]],
                                {key: one.value for key, one in source.attributes.items()})
                 graph.insert_before(node, [scale, wide])
             elif value is not None and node.inputs[index].dtype == low:
@@ -170,7 +177,8 @@ def _dequantized(value: ir.Value | None) -> ir.Node | None:
     source = value.producer() if value is not None else None
     if source is not None and source.op_type == "Cast":
         source = source.inputs[0].producer()
-    if source is None or source.op_type != "DequantizeLinear" or source.inputs[0].dtype == ir.DataType.INT4:
+    if source is None or source.op_type not in ("DequantizeLinear", _BLOCKS[-1]) \
+            or source.inputs[0].dtype == ir.DataType.INT4:
         return None
     return source
 
@@ -178,7 +186,8 @@ def _dequantized(value: ir.Value | None) -> ir.Node | None:
 def _kernels(model: ir.Model) -> list[type]:
     """Operators as a kernel computes them, in FP32 and rounded once: onnx's evaluator rounds many times inside."""
     opset, names = model.graph.opset_imports[""], {node.op_type for node in model.graph}
-    return [QuantizeLinear, DequantizeLinear, *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN)))]
+    return [QuantizeLinear, DequantizeLinear, TRT_MXFP8DynamicQuantize, TRT_FP4DynamicQuantize,
+            TRT_MXFP8DequantizeLinear, *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN)))]
 
 
 _LARGEST = {"int8": 127, "float8_e4m3fn": 448, "int4": 7}
@@ -202,8 +211,54 @@ class DequantizeLinear(OpRun):
 
     op_domain = ""
 
-    def _run(self, x, scale, zero, axis=1, block_size=0, **_):
+    def _run(self, x, scale, zero=None, axis=1, block_size=0, **_):
         return ((x.astype(np.float32) * _spread(scale, x, axis, block_size)).astype(scale.dtype),)
+
+
+class TRT_MXFP8DynamicQuantize(OpRun):  # noqa: N801
+    """FP8 values, and the exponents of their blocks, rounded up, as bytes."""
+
+    op_domain = "trt"
+
+    def _run(self, x, axis=-1, block_size=32, **_):
+        with np.errstate(all="ignore"):
+            amax = np.maximum(_largest(x, axis, block_size) / np.float32(448), np.float32(2.0**-126))
+            scale = ((amax.view(np.uint32) + 0x7FFFFF) >> 23).astype(np.uint8)
+            scale = np.where(np.isfinite(amax), scale, 255).astype(np.uint8)
+            step = np.repeat(scale.view(ml_dtypes.float8_e8m0fnu).astype(np.float32), block_size, axis)
+            return np.clip(x.astype(np.float32) / step, -448, 448).astype(ml_dtypes.float8_e4m3fn), scale
+
+
+class TRT_FP4DynamicQuantize(OpRun):  # noqa: N801
+    """FP4 values, and the scales of their blocks in FP8, beside the scale of the tensor."""
+
+    op_domain = "trt"
+
+    def _run(self, x, tensor_scale, axis=-1, block_size=16, **_):
+        with np.errstate(all="ignore"):
+            amax = _largest(x, axis, block_size) / (np.float32(6) * tensor_scale)
+            scale = np.where(np.isfinite(amax), np.minimum(amax, 448), np.nan).astype(ml_dtypes.float8_e4m3fn)
+            step = np.repeat(scale.astype(np.float32) * tensor_scale, block_size, axis)
+            codes = np.nan_to_num(np.clip(x.astype(np.float32) / np.where(step == 0, 1, step), -6, 6))
+            return codes.astype(ml_dtypes.float4_e2m1fn), scale
+
+
+class TRT_MXFP8DequantizeLinear(OpRun):  # noqa: N801
+    """Multiplies by powers of two."""
+
+    op_domain = "trt"
+
+    def _run(self, x, scale, axis=-1, block_size=32, output_dtype=1, **_):
+        step = np.repeat(scale.view(ml_dtypes.float8_e8m0fnu).astype(np.float32), block_size, axis)
+        with np.errstate(all="ignore"):
+            return ((x.astype(np.float32) * step).astype(ir.DataType(output_dtype).numpy()),)
+
+
+def _largest(x, axis, block):
+    """The largest magnitude of each block; NaN where something is not finite."""
+    axis %= x.ndim
+    blocks = np.abs(x.astype(np.float32)).reshape(*x.shape[:axis], -1, block, *x.shape[axis + 1:])
+    return np.where(np.isfinite(blocks), blocks, np.nan).max(axis + 1)
 
 
 def _spread(scale, x, axis, block):

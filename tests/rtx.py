@@ -11,20 +11,20 @@ DYNAMIC_SIZES = (1, 2, 4)
 """Smallest, usual and largest size of a dimension that no test names."""
 
 
-def layers(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
+def layers(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None, capability: str = "SM89") -> str:
     """What the builder says of the layers of the engine, a line each: types, tensors, tactic, ONNX layers.
 
     Raises:
         AssertionError: see `build`.
     """
     listings: list[str] = []
-    build(model, shapes, listings)
+    build(model, shapes, listings, capability)
     return listings[-1]
 
 
 def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None,
-          listings: list[str] | None = None) -> bytes:
-    """The engine of a strongly typed network for compute capability 8.9, at the least optimization.
+          listings: list[str] | None = None, capability: str = "SM89") -> bytes:
+    """The engine of a strongly typed network at the least optimization, by default for compute capability 8.9.
 
     Args:
         model: The network.
@@ -57,7 +57,7 @@ def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None,
                              + "\n".join(f"{error.node_name()}: {error.desc()}" for error in said))
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
-    config.set_compute_capability(trt.ComputeCapability.SM89, 0)
+    config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)
     if listings is not None:
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     with contextlib.suppress(AttributeError):

@@ -1,18 +1,24 @@
 """The precisions that `--runs` names: in the tables, the records, the exit code, the stages and on screen"""
 
 import json
+import os
+import shutil
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import onnx
 import pytest
 
+from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
 from tests.test_agreement_of_results import outcomes, save_config
 from tests.test_references import QUICK
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import RUN_TITLES
+from trt_tui.options import Options
 from trt_tui.tui.state.explanations import explain_summary_cell
 from trt_tui.tui.state.summary import list_summary_columns, summary_rows
 
@@ -92,3 +98,100 @@ def test_the_app_has_a_row_for_each_precision_and_for_the_config(session, mlp):
     explanation = explain_summary_cell(driven, row, list_summary_columns(driven, 120)[0])
     assert any("FP8: every fused layer runs in FP8 if it can; all others run in FP16." in text
                for _, text in explanation.texts)
+
+
+COUNTS_EXECUTIONS = """
+import os, traceback
+from trt_tui.backends.onnxruntime import OnnxRuntimeRunner
+
+def run(self, feed, fetch=None, execute=OnnxRuntimeRunner.run):
+    parts = {os.path.basename(frame.filename)[:-3] for frame in traceback.extract_stack()}
+    with open(os.environ["EXECUTIONS"], "a") as file:
+        print(next((part for part in PARTS if part in parts), "other"), file=file)
+    return execute(self, feed, fetch)
+
+PARTS = ("calibration", "magnitudes", "group_errors", "cause_facts", "statistics", "group_sweep", "simulation")
+OnnxRuntimeRunner.run = run
+"""
+
+
+@pytest.mark.spawned
+@pytest.mark.parametrize("runs", ["tf32", "int8", "mxfp8", "nvfp4,bf16", "fp16,fp8,int4"])
+def test_errors_of_layers_are_measured_for_these_runs_and_nothing_else_is(run, tmp_path, monkeypatch, runs):
+    """Per run and feed one execution of the network, and one with the errors of its layers.
+
+    The magnitudes in FP32 belong to both: they tell which values FP16 cannot hold.
+    """
+    model, data = wide_mlp(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(COUNTS_EXECUTIONS)
+    log = tmp_path / "executions"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("EXECUTIONS", str(log))
+    counts = {}
+    for layers in ("none", "errors"):
+        log.unlink(missing_ok=True)
+        code, out, err = run("compare", model, "--data", data, "--batch", 16, "--no-preview", "--layers", layers,
+                             "--runs", runs)
+        assert code in (0, 1), err
+        counts[layers] = Counter(log.read_text().split())
+        shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+    feeds, count = 3, len(runs.split(","))  # a fourth batch calibrates
+    more = counts["errors"] - counts["none"]
+    assert more["group_errors"] == feeds * count and set(more) <= {"group_errors", "magnitudes"}
+    assert counts["none"]["simulation"] == feeds * (1 + count) and counts["none"] - counts["errors"] == Counter()
+    assert set(counts["none"]) <= {"simulation", "magnitudes", "calibration"}
+    assert ("calibration" in counts["none"]) is any(name in runs.split(",") for name in ("int8", "fp8", "nvfp4"))
+
+
+def wide_mlp(folder):
+    """Three layers whose sizes divide into all blocks, with 64 samples."""
+    b, tensor, sizes = Builder(), "x", (128, 128, 256, 10)
+    for index, (size, width) in enumerate(pairwise(sizes)):
+        tensor = b.node("Gemm", [tensor, b.kernel(f"w{index}", (size, width), size)], f"/{index}",
+                        output="y" if width == sizes[-1] else "")
+    onnx.save(b.model([floats("x", "batch", 128)], [floats("y", "batch", 10)]), folder / "wide.onnx")
+    np.savez(folder / "x.npz", x=np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32))
+    return folder / "wide.onnx", folder / "x.npz"
+
+
+@pytest.mark.parametrize("layers", ["none", "shares"])
+def test_the_types_with_scales_of_blocks_are_runs(run, tmp_path, layers):
+    model, data = wide_mlp(tmp_path)
+    code, out, err = run("compare", model, "--data", data, "--batch", 8, "--no-preview", "--runs",
+                         "fp8,mxfp8,int8,nvfp4", "--layers", layers, "--stage", "mxfp8", "--json", tmp_path / "a.json")
+    assert code in (0, 1), err
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert mismatches(record, "comparison-v1") == []
+    errors = {name: one["outputs"]["y"]["sqnr_db"] for name, one in record["runs"].items()}
+    assert errors["mxfp8"] > errors["fp8"] - 3 and 10 < errors["nvfp4"] < min(errors["int8"], errors["mxfp8"]) - 5
+    assert record["stages"][0]["outputs"]["y"]["sqnr_db"] == errors["mxfp8"]
+    assert ("error shares of NVFP4" in out) is (layers == "shares")
+
+
+def test_a_network_without_their_operators_has_nothing_in_them(run, tmp_path):
+    onnx.save(conv_net(0), tmp_path / "conv.onnx")
+    shape = [dim.dim_value or 4 for dim in conv_net(0).graph.input[0].type.tensor_type.shape.dim]
+    np.savez(tmp_path / "x.npz", **{conv_net(0).graph.input[0].name: np.random.default_rng(0).random(
+        (8, *shape[1:]), np.float32)})
+    _, out, _ = run("compare", tmp_path / "conv.onnx", "--data", tmp_path / "x.npz", *QUICK, "--runs", "mxfp8,nvfp4")
+    assert "nothing in MXFP8" in out and "nothing in NVFP4" in out
+
+
+def test_the_types_are_config_moves_that_files_keep(session, run, tmp_path):
+    model, data = wide_mlp(tmp_path)
+    driven = session(Options(model=str(model), data=str(data), runs=("mxfp8", "nvfp4"))).settled()
+    first, second, _ = driven.opened_network.outline.groups
+    driven.set_precision([first], Precision.MXFP8)
+    driven.set_precision([second], Precision.NVFP4)
+    config = driven.config
+    assert config.precision_of(first) is Precision.MXFP8 and config.precision_of(second) is Precision.NVFP4
+    assert [step for step in config.precision_steps if step in (Precision.NVFP4, Precision.MXFP8)] == [
+        Precision.NVFP4, Precision.MXFP8], "the lower one first"
+    driven.settled()
+    driven.export_config("json", tmp_path / "p.json")
+    driven.settled()
+    record = json.loads((tmp_path / "p.json").read_text())
+    assert mismatches(record, "precision-config-v2") == []
+    assert {move["precision"] for move in record["moves"]} == {"mxfp8", "nvfp4"}
+    code, out, err = run("compare", model, "--data", data, "--config", tmp_path / "p.json", *QUICK)
+    assert code in (0, 1), err

@@ -106,7 +106,7 @@ def test_what_a_real_engine_made_of_the_groups(scenes) -> None:
     ("", None, False), ("Row major linear UINT8 format", None, False), ("Row major UInt8 format", None, False),
     ("kINT8", INT8, False), ("Float", FP32, True), ("Half", FP16, True), ("BFloat16", BF16, True),
     ("Int8", INT8, True), ("Int64", None, True), ("Float8", Precision.FP8, True), ("Int4", Precision.INT4, True),
-    ("FP4", None, True), ("UInt8", None, True), ("UINT8", None, True)])
+    ("FP4", Precision.NVFP4, True), ("FP8UE8M0", Precision.MXFP8, True), ("UInt8", None, True), ("UINT8", None, True)])
 def test_types_are_within_the_format_up_to_10_and_stand_alone_from_11_on(abc, word, precision, typed) -> None:
     name = "a_myl0_3" if typed else "a"
     made = entry(name, "gemm", onnx_layers("a", separator="\x1f" if typed else "\x1e"), (word,), (word,), typed=typed)

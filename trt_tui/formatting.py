@@ -109,7 +109,8 @@ MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
 FP32_TITLE = "FP32"
 """The title of FP32 if it is one run among others."""
 
-RUN_TITLES = {**{run: run.upper() for run in ("tf32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4")},
+RUN_TITLES = {**{run: run.upper() for run in ("tf32", "bf16", "fp16+", "fp16", "mxfp8", "fp8", "int8", "int4",
+                                             "nvfp4")},
               "config": "config"}
 """The titles of all runs that a comparison can have, by run key: the precisions below FP32, and the config."""
 

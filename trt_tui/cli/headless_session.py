@@ -86,7 +86,8 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
     """Opens a session and measures everything that a comparison shows.
 
     Args:
-        layer_detail: The measurements at the layers: "shares" (with errors), "errors", or "none".
+        layer_detail: The measurements at the layers: "shares" (with errors, and with the facts about causes), "errors",
+            or "none".
         written_paths: Files that will be written.
         build_engines: True also builds and measures the engine of each run. The reason is stored for an engine that
             cannot be built.
@@ -106,9 +107,10 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         try:
             session.request_comparison(layer_detail != "none", layer_detail == "shares")
             wait_for_jobs()
-            with _tolerate_missing_causes(session, wait_for_jobs):
-                session.request_cause_facts(session.list_run_configs().values())
-                wait_for_jobs()
+            if layer_detail == "shares":
+                with _tolerate_missing_causes(session, wait_for_jobs):
+                    session.request_cause_facts(session.list_run_configs().values())
+                    wait_for_jobs()
             built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
             for config in built_configs:
                 session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)

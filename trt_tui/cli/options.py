@@ -363,8 +363,9 @@ model_argument = click.argument("model", shell_complete=complete_files, is_eager
 precision_option = _config_option(
     "--precision", type=click.Choice([precision.value for precision in REQUESTABLE]),
     help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
-    "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
-    "is the file precision of a quantized or typed network.")
+    "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX. mxfp8 "
+    "(TensorRT 10.12) and nvfp4 (10.8), for MatMul and Gemm with a weight, need SM100 or later. "
+    "file is the file precision of a quantized or typed network.")
 
 
 def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:

@@ -36,9 +36,11 @@ class Precision(str, Enum):
     BF16 = "bf16"
     FP16_ACC_FP32 = "fp16+"
     FP16 = "fp16"
+    MXFP8 = "mxfp8"
     FP8 = "fp8"
     INT8 = "int8"
     INT4 = "int4"
+    NVFP4 = "nvfp4"
     FILE = "file"
 
     @property
@@ -63,7 +65,7 @@ class Precision(str, Enum):
 
         The memory traffic grows with this size, and the peak rate of tensor cores falls with it. INT8 and FP8 have
         twice the peak rate of FP16, and FP16 has twice that of TF32 (NVIDIA H100 data sheet). INT4 is used for weights
-        only.
+        only. The scales of the blocks of MXFP8 and NVFP4 are not counted.
         """
         return _LETTERS_AND_BYTES[self][1]
 
@@ -72,8 +74,9 @@ class Precision(str, Enum):
 
 
 _LETTERS_AND_BYTES = {Precision.FP32: ("3", 4.0), Precision.TF32: ("", 4.0), Precision.BF16: ("b", 2.0),
-                      Precision.FP16_ACC_FP32: ("s", 2.0), Precision.FP16: ("6", 2.0), Precision.FP8: ("e", 1.0),
-                      Precision.INT8: ("8", 1.0), Precision.INT4: ("4", 0.5), Precision.FILE: ("f", 4.0)}
+                      Precision.FP16_ACC_FP32: ("s", 2.0), Precision.FP16: ("6", 2.0), Precision.MXFP8: ("m", 1.0),
+                      Precision.FP8: ("e", 1.0), Precision.INT8: ("8", 1.0), Precision.INT4: ("4", 0.5),
+                      Precision.NVFP4: ("n", 0.5), Precision.FILE: ("f", 4.0)}
 
 _VALUE_TYPES = {Precision.FP16_ACC_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
 

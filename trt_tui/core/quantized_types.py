@@ -1,14 +1,36 @@
-"""The quantized types INT8, FP8 and INT4: a tensor is stored as quantized values and a scale, ``value = quantized *
-scale``.
+"""The quantized types: a tensor is stored as quantized values and scales, ``value = quantized * scale``.
 
 TensorRT quantizes symmetrically, with ties to even and zero point 0: ``quantized = round(clip(x / scale, min_value,
 max_value))``. The source is TensorRT's documentation, "Quantization schemes", which also gives the block sizes of INT4
 and its restriction to weights. One table holds the properties of all quantized types.
+
+**MXFP8 and NVFP4** have a scale for each block along the summed dimension of a product, for weights and activations.
+With the largest magnitude ``amax`` of a block, and the scale ``t`` of the tensor (1 in MXFP8)::
+
+    scale = t * round_scale(amax / (max_value * t))
+    value = scale * round(clip(x / scale, -max_value, max_value))
+
+- MXFP8: blocks of 32, E4M3 values, E8M0 scales. ``round_scale`` returns the next power of two that is not smaller:
+  ``2**ceil(log2(amax / 448))``. Sources: cuDNN, "Block Scaling" (``quantize_round_up(amax / vmax)``), and ModelOpt,
+  ``compute_e8m0``. The OCP specification of microscaling formats suggests ``2**(floor(log2(amax)) - 8)`` and leaves the
+  choice open. NVIDIA's libraries do not use that form: it clips values above 448/512 of a power of two.
+- NVFP4: blocks of 16, E2M1 values, E4M3 scales. ``round_scale`` rounds to the nearest E4M3 value, with ties to even,
+  and saturates at 448. ``t`` is the calibrated amax of the tensor, divided by 6 * 448. Sources: TensorRT's
+  ``DynamicQuantize`` operator (a constant ``double_quant_scale``), and ModelOpt, ``get_weights_scaling_factor``. Values
+  are divided by the rounded scale, the scale of TensorRT's ``quantize``. ModelOpt 0.47 divides weights by the scale
+  before its rounding; the weights that are written here do not come from it.
+
+Zeros in a block stay zeros. A scale is at least 2**-126 in MXFP8, the smallest normal FP32 number. In NVFP4 the scale
+of an activation can be 0, and all values of the block are then 0, whatever they are divided by. The scale of a weight
+is at least 2**-9, because TensorRT refuses a scale of 0. TensorRT does not document blocks with a NaN or an infinity:
+here all values of such a block are NaN. The number of values must be a multiple of the block size. TensorRT-RTX 1.7
+refuses inputs with other than 2 or 3 dimensions. Products are summed in FP32.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -18,9 +40,13 @@ MAX_AMAX = float(np.finfo(np.float32).max)
 """The largest valid amax. Scales are computed in FP32, in which a larger amax is infinite."""
 
 
+MAX_E4M3, MIN_E4M3 = 448.0, 2.0**-9
+"""The largest finite E4M3 value and the smallest above zero."""
+
+
 @dataclass(frozen=True)
 class QuantizedType:
-    """The properties of one quantized type (INT8, FP8 or INT4).
+    """The properties of one quantized type.
 
     Attributes:
         precision: The precision of the layers that read such quantized values.
@@ -33,13 +59,18 @@ class QuantizedType:
             only weights are quantized, and the layer multiplies in the float type around it.
         per_channel: True if a weight has a scale for each channel. If False, a weight has one scale, or one for each
             block.
-        block_sizes: Number of weight values along the reduced dimension (K) that share a scale, the preferred size
-            first. The dimension must be a multiple of one of the sizes. Empty if all values share a scale.
+        block_sizes: Number of values along the reduced dimension (K) that share a scale, the preferred size first. The
+            dimension must be a multiple of one of the sizes. Empty if all values share a scale.
+        block_scale_type: The type of the scales of blocks of activations, which TensorRT computes at run time: "E8M0"
+            or "E4M3". "" if activations have no blocks.
+        needs_ranges: True if the scales of activations come from calibrated ranges. In NVFP4, the range of a tensor
+            scales the scales of its blocks.
         quantizes_skips: True if the skip connection of a residual Add gets Q/DQ. TensorRT fuses the Add into an INT8
             Conv only then.
         min_compute_capability: The oldest GPU generation that computes in the type, as (major, minor). None if all
             supported GPUs do.
         min_tensorrt_release: The first TensorRT release that supports the type; TensorRT-RTX 1.7 supports all types.
+        tensorrt_type: The data type in TensorRT's API whose presence shows that a release supports the type.
     """
 
     precision: Precision
@@ -50,7 +81,10 @@ class QuantizedType:
     min_opset: int
     quantizes_activations: bool
     per_channel: bool
+    tensorrt_type: str
+    needs_ranges: bool = False
     block_sizes: tuple[int, ...] = ()
+    block_scale_type: str = ""
     quantizes_skips: bool = False
     min_compute_capability: tuple[int, int] | None = None
     min_tensorrt_release: str = "8.6"
@@ -61,9 +95,9 @@ class QuantizedType:
         return self.onnx_type.is_floating_point()
 
     @property
-    def needs_ranges(self) -> bool:
-        """True if the scales of activations come from calibrated ranges."""
-        return self.quantizes_activations
+    def max_tensor_value(self) -> float:
+        """The value at the end of a range, in units of the scale of the tensor."""
+        return self.max_value * (MAX_E4M3 if self.block_scale_type == "E4M3" else 1)
 
     @property
     def requirements_text(self) -> str:
@@ -80,6 +114,20 @@ class QuantizedType:
         """
         return next((size for size in self.block_sizes if dimension_size % size == 0), None)
 
+    def compute_block_scales(self, amax: np.ndarray, tensor_scale: np.ndarray) -> np.ndarray:
+        """Returns the scales of blocks of a weight, float32, as the docstring of the module defines them.
+
+        Args:
+            amax: The largest finite magnitude of each block.
+            tensor_scale: The scale of the tensor; 1 in MXFP8.
+        """
+        ratios = np.asarray(amax, np.float32) / (np.float32(self.max_value) * np.float32(tensor_scale))
+        if self.block_scale_type == "E4M3":
+            scales = np.minimum(ratios, np.float32(MAX_E4M3)).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+            return np.asarray(np.maximum(scales, np.float32(MIN_E4M3)) * np.float32(tensor_scale))
+        mantissas, exponents = np.frexp(np.maximum(ratios, np.finfo(np.float32).tiny))
+        return np.asarray(np.ldexp(np.float32(1), exponents - (mantissas == np.float32(0.5))))
+
     def quantize(self, values: np.ndarray) -> np.ndarray:
         """Returns the quantized values, as float32, of values that are already divided by their scale.
 
@@ -93,20 +141,34 @@ class QuantizedType:
 
 
 INT8 = QuantizedType(Precision.INT8, frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")), ir.DataType.INT8, -128,
-                     127, min_opset=17, quantizes_activations=True, per_channel=True, quantizes_skips=True)
-FP8 = QuantizedType(Precision.FP8, INT8.operators - {"ConvTranspose"}, ir.DataType.FLOAT8E4M3FN, -448, 448,
-                    min_opset=21, quantizes_activations=True, per_channel=False, min_compute_capability=(8, 9),
-                    min_tensorrt_release="10")
+                     127, min_opset=17, quantizes_activations=True, per_channel=True, tensorrt_type="INT8",
+                     needs_ranges=True, quantizes_skips=True)
+FP8 = QuantizedType(Precision.FP8, INT8.operators - {"ConvTranspose"}, ir.DataType.FLOAT8E4M3FN, -MAX_E4M3, MAX_E4M3,
+                    min_opset=21, quantizes_activations=True, per_channel=False, tensorrt_type="FP8", needs_ranges=True,
+                    min_compute_capability=(8, 9), min_tensorrt_release="10")
 """E4M3: 4 bits of exponent, 3 bits of mantissa. A weight has one scale. With a scale for each channel, TensorRT-RTX 1.7
 scales the results in a separate kernel, and a format with an exponent gains little accuracy. TensorRT-RTX 1.7 computes
 an FP8 ConvTranspose in 16 bits."""
 INT4 = QuantizedType(Precision.INT4, frozenset(("Gemm", "MatMul")), ir.DataType.INT4, -8, 7, min_opset=21,
-                     quantizes_activations=False, per_channel=False, block_sizes=(128, 64),
+                     quantizes_activations=False, per_channel=False, tensorrt_type="INT4", block_sizes=(128, 64),
                      min_compute_capability=(8, 0), min_tensorrt_release="10")
+MXFP8 = QuantizedType(Precision.MXFP8, INT4.operators, ir.DataType.FLOAT8E4M3FN, -MAX_E4M3, MAX_E4M3, min_opset=21,
+                      quantizes_activations=True, per_channel=False, tensorrt_type="E8M0", block_sizes=(32,),
+                      block_scale_type="E8M0", min_compute_capability=(10, 0),
+                      min_tensorrt_release="10.12")
+"""TensorRT 10.12 introduced MXFP8 (release notes). Products of MXFP8 values need a GPU of compute capability 10.0
+(Transformer Engine, "Datatype and hardware support matrix"). TensorRT-RTX 1.7 builds it for 8.9 and later, and
+multiplies the dequantized values in the float type around the layer."""
+NVFP4 = QuantizedType(Precision.NVFP4, INT4.operators, ir.DataType.FLOAT4E2M1, -6, 6, min_opset=23,
+                      quantizes_activations=True, per_channel=False, tensorrt_type="FP4", needs_ranges=True,
+                      block_sizes=(16,), block_scale_type="E4M3", min_compute_capability=(10, 0),
+                      min_tensorrt_release="10.8")
+"""TensorRT 10.8 introduced FP4 on Blackwell GPUs (release notes). Opset 23 introduced its Q and DQ."""
 
-QUANTIZED_TYPES: Mapping[Precision, QuantizedType] = {code.precision: code for code in (INT8, FP8, INT4)}
+QUANTIZED_TYPES: Mapping[Precision, QuantizedType] = {code.precision: code for code in (INT8, FP8, INT4, MXFP8, NVFP4)}
 """The quantized types by the precision of the layers that read their values."""
 
 TYPES_WITH_RANGES = tuple(code for code in QUANTIZED_TYPES.values() if code.needs_ranges)
-TYPES_WITH_RANGES_TEXT = " or ".join(code.precision.label for code in TYPES_WITH_RANGES)
-"""The names of the quantized types whose activation scales come from ranges: ``INT8 or FP8``."""
+TYPES_WITH_RANGES_TEXT = " or ".join((", ".join(code.precision.label for code in TYPES_WITH_RANGES[:-1]),
+                                      TYPES_WITH_RANGES[-1].precision.label))
+"""The names of the quantized types whose activation scales come from ranges: ``INT8, FP8 or NVFP4``."""

@@ -118,9 +118,8 @@ def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporte
         for quantized_type in unsupported_types:
             reporter.send(
                 ev.LogMessage(
-                    reporter.job, f"The {method} of 128 equal steps is not defined for "
-                                  f"{quantized_type.precision.label}, whose steps grow with the value: its "
-                                  "layers use minmax.", "warning"))
+                    reporter.job, f"The method {method} is not defined for {quantized_type.precision.label}, whose "
+                                  "steps grow with the value: its layers use minmax.", "warning"))
 
 
 def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> Calibration:

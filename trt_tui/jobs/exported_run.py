@@ -20,6 +20,7 @@ import numpy as np
 
 from trt_tui.backends.onnxruntime_releases import truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
+from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
@@ -106,6 +107,9 @@ def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> N
             f"it draws random numbers in {name_list_text(random_nodes, max_count=2)}, so two runs differ by chance")
     if network.blocking_plugins:
         raise _NotExecutedError("it holds plugins, which ONNX Runtime does not have")
+    if texts := tensorrt_operators_text(network, config):
+        raise _NotExecutedError(
+            f"its layers in {texts} contain operators of TensorRT, which ONNX Runtime does not have")
     write_export("onnx", path, network, config, workspace.ranges)
 
 

@@ -22,8 +22,10 @@ from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, 
 from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.engines.preview import Preview, PreviewRefusal, build_preview, choose_compute_capability
 from trt_tui.core.exporters.onnx import split_off_weights
+from trt_tui.core.lowering.lowering_checks import find_min_compute_capability, refuse_unsupported_precisions
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import ASSIGNABLE
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError, convert_memory_error, exception_text
 from trt_tui.jobs.child_exit import tie_process_to_parent
 from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
@@ -53,7 +55,8 @@ class PreviewServer:
         except BackendUnavailableError as error:
             return Preview(refusal=PreviewRefusal(error.title, error.cause, error.next_step, is_rtx_missing=True))
         compute_capability = choose_compute_capability(lister.compute_capabilities, request.gpu_capability,
-                                                       request.requested_capability)
+                                                       request.requested_capability,
+                                                       find_min_compute_capability(request.config))
         base_preview = Preview(lister.release, compute_capability, compute_capability == request.gpu_capability)
         network: Network | None = None
         try:
@@ -83,6 +86,8 @@ class PreviewServer:
     def _build_preview(self, lister: RtxEngineLayerLister, network: Network, request: PreviewRequest,
                        base_preview: Preview) -> Preview:
         start_time = time.perf_counter()
+        refuse_unsupported_precisions(network, request.config, ASSIGNABLE, f"TensorRT-RTX {lister.release}",
+                                      base_preview.compute_capability)
         typed_model = lower_from_source_model(network, request.config, request.ranges)
         model, weights = split_off_weights(typed_model.model)
         if self.wanted_number != request.number:

@@ -64,9 +64,9 @@ class TensorRTBackend:
                                              or self._device.compute_capability in compute_capabilities)
         strongly_typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
         quantized_types = {
-            quantized_type
-            for quantized_type in QUANTIZED_TYPES
-            if strongly_typed and hasattr(trt.DataType, quantized_type.name)
+            precision
+            for precision, quantized_type in QUANTIZED_TYPES.items()
+            if strongly_typed and hasattr(trt.DataType, quantized_type.tensorrt_type)
         }  # release 8.6 lists FP8 but does not support it
         self.capabilities = BackendCapabilities(
             can_execute=runs, can_build=True, computes_in_fp16=True, supports_bf16=hasattr(trt.DataType, "BF16"),

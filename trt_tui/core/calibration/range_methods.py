@@ -78,8 +78,12 @@ TYPES_WITH_OWN_RANGES = tuple(code for code in TYPES_WITH_RANGES if code is not 
 
 
 def list_range_methods(quantized_type: QuantizedType) -> tuple[str, ...]:
-    """Lists the range methods that a quantized type supports, the default first."""
-    return tuple(method for method in RANGE_METHODS if quantized_type is INT8 or method != "entropy")
+    """Lists the range methods that a quantized type supports, the default first.
+
+    ``entropy`` assumes equal steps, and ``mse`` one scale for the tensor.
+    """
+    undefined = {"entropy": quantized_type is not INT8, "mse": bool(quantized_type.block_scale_type)}
+    return tuple(method for method in RANGE_METHODS if not undefined.get(method, False))
 
 
 def choose_amax(histogram: Histogram, range_method: str, quantized_type: QuantizedType = INT8) -> float:

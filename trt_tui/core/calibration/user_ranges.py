@@ -104,11 +104,11 @@ def find_named_tensors(network: NetworkOutline, name: str) -> tuple[str, ...]:
         scope_tensors = {site.tensor for group in scope_groups for site in group.activation_qdq_sites()}
         if not scope_tensors:
             raise InputError(f"{name} has no ranges", "no layer in it can be quantized",
-                             "Name a scope with layers that can run in INT8, FP8 or INT4; trt-tui inspect lists them.")
+                             "Name a scope with layers that can run in INT8, FP8 or NVFP4; trt-tui inspect lists them.")
         return tuple(tensor for tensor in tensors if tensor in scope_tensors)
     if network.has_tensor(name):
         raise InputError(f"{name} has no range", "no quantized layer reads it",
-                         "Set ranges of tensors that layers in INT8, FP8 or INT4 read.")
+                         "Set ranges of tensors that layers in INT8, FP8 or NVFP4 read.")
     is_pattern = "*" in name or "?" in name
     # Of the characters that fnmatch reads, brackets are common in tensor names.
     pattern = re.compile(fnmatch.translate(name.replace("[", "[[]")))

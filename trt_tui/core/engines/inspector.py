@@ -57,6 +57,7 @@ _TypedTensor = tuple[str, "Precision | None"]
 
 _PRECISION_PATTERNS = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"(?<!u)int4\b",
                                                                                         re.I), Precision.INT4),
+                       (re.compile(r"e8m0", re.I), Precision.MXFP8), (re.compile(r"fp4|float4", re.I), Precision.NVFP4),
                        (re.compile(r"fp8|float8", re.I), Precision.FP8), (re.compile(r"bf16|bfloat",
                                                                                      re.I), Precision.BF16),
                        (re.compile(r"half|fp16|float16",
@@ -241,7 +242,8 @@ def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_ind
                           is_fused_region: bool) -> Precision | None:
     """Finds the precision of an engine layer from its tensor types; None for a fused region.
 
-    The type of quantized weights counts first, then the type of the first input, then that of the outputs.
+    The type of quantized weights counts first, then the type of the first input, then that of the outputs. A layer that
+    reads FP8 values with E8M0 scales is in MXFP8.
 
     Args:
         non_constant_input_indices: Indices of the inputs that are not constants. If there are any, only their types
@@ -251,6 +253,8 @@ def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_ind
         return None
     deciding_types = [inputs[index][1]
                       for index in non_constant_input_indices] or [precision for _, precision in inputs]
+    if Precision.MXFP8 in (item for _, item in inputs) and deciding_types[0] is Precision.FP8:
+        return Precision.MXFP8
     for precision, quantized_type in QUANTIZED_TYPES.items():
         read_types = deciding_types[:1] if quantized_type.quantizes_activations else [item for _, item in inputs]
         if precision in (weight_type, *read_types):

@@ -254,14 +254,18 @@ def find_groups_sharing_kernel(group: FusionGroup, implementations: Mapping[str,
 
 
 def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]], gpu_capability: tuple[int, int] | None,
-                              requested_capability: tuple[int, int] | None = None) -> tuple[int, int]:
+                              requested_capability: tuple[int, int] | None = None,
+                              min_capability: tuple[int, int] | None = None) -> tuple[int, int]:
     """Chooses the compute capability of a preview.
 
-    The requested capability comes first, then that of the GPU in this machine, then 8.9. The result is the supported
-    capability nearest to it.
+    The requested capability comes first, then that of the GPU in this machine, then 8.9, or the lowest supported
+    capability that the precisions of the config need (``min_capability``) if that is higher. The result is the
+    supported capability nearest to it.
     """
     candidates = sorted(supported_capabilities)
-    target = requested_capability or gpu_capability or (8, 9)
+    default = next((capability for capability in candidates if capability >= max((8, 9), min_capability or (0, 0))),
+                   (8, 9))
+    target = requested_capability or gpu_capability or default
     return min(
         candidates, key=lambda capability:
         (abs(capability[0] * 10 + capability[1] - target[0] * 10 - target[1]), capability), default=target)

@@ -101,7 +101,7 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
     """Checks that ModelOpt supports the precisions of a config.
 
     Raises:
-        InputError: The config has layers in FP8 or INT4, or products with an FP32 accumulator.
+        InputError: The config has layers in a quantized type other than INT8, or products with an FP32 accumulator.
     """
     for precision, groups in groups_by_release_dependent_precision(network, config).items():
         if precision is not Precision.INT8:

@@ -177,7 +177,7 @@ class GuardFacts:
         fp16_accuracy: The accuracy of the run with all layers in FP16.
         float_type: The float type of that run outside quantized layers.
         is_quantized: True if the default precision of that run is a quantized type.
-        quantized_type: The name of its quantized type: ``INT8``, ``FP8`` or ``INT4``.
+        quantized_type: The name of its quantized type: ``INT8``, ``FP8``, ....
         target: The target of that run.
         float_work: The share of its work in floating point; None if it is not quantized.
     """

@@ -19,14 +19,14 @@ class GraphEditor:
         self.types: dict[str, ir.DataType] = {}
 
     def _add_operator(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str,
-                      dtype: ir.DataType, shape: ir.Shape | None, result_name: str = "") -> ir.Value:
+                      dtype: ir.DataType, shape: ir.Shape | None, result_name: str = "", domain: str = "") -> ir.Value:
         """Adds a node with one result and returns the result.
 
         Args:
             node_name: The requested name of the node; a suffix makes it unique.
             result_name: The requested name of the result; "" for the name of the node.
         """
-        node = self._add_node(operator, inputs, attributes, node_name)
+        node = self._add_node(operator, inputs, attributes, node_name, domain)
         output = node.outputs[0]
         node_name = output.name = self.names.make_unique_name(result_name) if result_name else node.name or ""
         output.dtype, output.shape = dtype, shape
@@ -34,9 +34,11 @@ class GraphEditor:
             self.types[node_name] = dtype
         return output
 
-    def _add_node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str) -> ir.Node:
+    def _add_node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str,
+                  domain: str = "", output_count: int = 1) -> ir.Node:
         """Adds a node under a unique name that begins with ``node_name``."""
-        node = ir.node(operator, inputs, attributes, name=self.names.make_unique_name(node_name))
+        node = ir.node(operator, inputs, attributes, domain=domain, num_outputs=output_count,
+                       name=self.names.make_unique_name(node_name))
         self._append_node(node)
         return node
 

@@ -34,7 +34,7 @@ def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:
 
 
 def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> bool:
-    """Returns True if any fusion group of a config quantizes activations, and so needs scales from ranges."""
+    """Returns True if any fusion group of a config quantizes activations with scales from ranges."""
     return any(group.calibrated_qdq_sites(config.precision_of(group)) for group in network.groups)
 
 
@@ -90,6 +90,23 @@ def precision_requirements_text(precision: Precision) -> str:
     """Returns the releases and GPUs that support a precision, as text for users; "" if all supported ones do."""
     return (TYPED_ONLY_TEXT if precision is Precision.FP16_ACC_FP32 else
             QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
+
+
+def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | None:
+    """Returns the lowest compute capability that has all quantized types that a config names; None if it names none."""
+    precisions = {config.quantized, *(move.precision for move in config.precision_moves.values())}
+    return max((quantized_type.min_compute_capability for precision in precisions if
+                (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
+                and quantized_type.min_compute_capability is not None), default=None)
+
+
+def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) -> str:
+    """Returns the precisions of a config whose typed network contains TensorRT's own operators, and the releases that
+    read it, as text for users; "" if there are none."""
+    precisions = {config.precision_of(group) for group in network.groups}
+    return " and ".join(f"{precision.label} ({quantized_type.requirements_text}, or TensorRT-RTX)"
+                        for precision, quantized_type in QUANTIZED_TYPES.items()
+                        if precision in precisions and quantized_type.block_scale_type)
 
 
 def groups_by_release_dependent_precision(network: NetworkOutline,

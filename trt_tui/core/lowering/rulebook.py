@@ -68,7 +68,7 @@ TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
 ``x`` becomes ``c - (c - x)`` with ``c = (2**13 + 1) x`` (Veltkamp's splitting; Dekker, "A floating-point technique for
 extending the available precision", 1971) if its magnitude is below the bound."""
 
-ARITHMETIC_VERSION = 15
+ARITHMETIC_VERSION = 16
 """The version of the arithmetic; stored results of another version are measured again.
 
 It must be increased if a change here, or in the fusion rules, gives other results for the same config."""
@@ -196,6 +196,7 @@ class QdqScale:
             values.
         original_values: The values before they were raised for a bias, see `trt_tui.core.lowering.bias_scales`; None if
             they were not raised.
+        tensor_scale: The scale of the whole tensor, which ``values`` contain, if blocks have a scale of their own type.
     """
 
     values: np.ndarray
@@ -205,6 +206,7 @@ class QdqScale:
     block_size: int | None = None
     dequantized_type: Precision | None = None
     original_values: np.ndarray | None = None
+    tensor_scale: float = 1.0
 
     @property
     def weight_cache_key(self) -> tuple[object, ...]:
@@ -260,8 +262,8 @@ ScaleCache = dict[tuple[object, ...], Mapping[QdqSite, QdqScale]]
 
 def operand_qdq_sites(group: FusionGroup, precision: Precision) -> tuple[QdqSite, ...]:
     """Returns the sites of a fusion group's activations that are converted to a type of `REDUCED_OPERAND_TYPES`."""
-    return group.qdq_sites_of_multiplied_inputs() if precision is Precision.TF32 else group.calibrated_qdq_sites(
-        precision)
+    return (group.qdq_sites_of_multiplied_inputs()
+            if precision is Precision.TF32 else group.activation_qdq_sites_at_precision(precision))
 
 
 def uses_tf32(group: FusionGroup, config: PrecisionConfig) -> bool:
@@ -336,9 +338,12 @@ def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: Qu
     for site, scale in exact_scales.items():
         axis, block = scales.find_weight_scale_layout(network, site,
                                                       quantized_type) if site.role == "weight" else (None, None)
+        tensor_scale = float(scales.compute_tensor_scale(network, site, quantized_type, folded_constants)) \
+            if quantized_type.block_scale_type and site.role == "weight" else 1.0
         scales_by_site[site] = QdqScale(round_to_precision(scale, scale_types[site.layer]), scale_types[site.layer],
                                         quantized_type, axis, block,
-                                        None if quantized_type.quantizes_activations else boundary_type)
+                                        None if quantized_type.quantizes_activations else boundary_type,
+                                        tensor_scale=tensor_scale)
     for site, port in biases.items():
         if port is not None and scale_types[
                 site.layer] is boundary_type:  # if Casts are between, ONNX Runtime does not quantize the bias

@@ -10,7 +10,7 @@ from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.network.layers import QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, MIN_FP16_SCALE, Precision
-from trt_tui.core.quantized_types import INT8, QuantizedType
+from trt_tui.core.quantized_types import INT8, MIN_E4M3, QuantizedType
 from trt_tui.errors import InputError
 
 
@@ -20,8 +20,10 @@ def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,
 
     The type is FP16 if the boundary type is FP16 and FP16 can represent all scales, else FP32. If only weights are
     quantized, BF16 layers have BF16 scales, because TensorRT-RTX fuses only a DQ whose result has the type of the
-    product.
+    product. FP32 represents the scales of blocks that have a type of their own.
     """
+    if quantized_type.block_scale_type:
+        return Precision.FP32
     if boundary_type is Precision.BF16 and not quantized_type.quantizes_activations:
         return Precision.BF16
     if boundary_type is not Precision.FP16:
@@ -31,10 +33,14 @@ def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,
 
 
 def scale_from_amax(amax: np.ndarray | float, quantized_type: QuantizedType = INT8) -> np.ndarray:
-    """Returns the scale of a range, float32; 1 if the range is zero, because any scale maps zero to zero."""
+    """Returns the scale of a range, float32; 1 if the range is zero, because any scale maps zero to zero.
+
+    The scale of a block is its product with an E4M3 value, and is a normal FP32 number too.
+    """
     amax = np.asarray(amax, np.float32)
-    min_scale = np.finfo(np.float32).tiny
-    return np.where(amax > 0, np.maximum(amax / np.float32(quantized_type.max_value), min_scale), 1).astype(np.float32)
+    min_scale = np.finfo(np.float32).tiny / np.float32(MIN_E4M3 if quantized_type.block_scale_type else 1)
+    return np.where(amax > 0, np.maximum(amax / np.float32(quantized_type.max_tensor_value), min_scale),
+                    1).astype(np.float32)
 
 
 def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
@@ -61,8 +67,24 @@ def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: Qu
         folded_constants: The constants with the edits of a config; None if the network already has them.
     """
     axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
-    return scale_from_amax(network.constant_amax(qdq_site.tensor, axis, block) if folded_constants is None
-                           else folded_constants.weight_amax(qdq_site, axis, block), quantized_type)
+    amax = _find_weight_amax(network, qdq_site, folded_constants, axis, block)
+    if not quantized_type.block_scale_type:
+        return scale_from_amax(amax, quantized_type)
+    return quantized_type.compute_block_scales(
+        amax, compute_tensor_scale(network, qdq_site, quantized_type, folded_constants))
+
+
+def compute_tensor_scale(network: Network, qdq_site: QdqSite, quantized_type: QuantizedType,
+                         folded_constants: FoldedConstants | None = None) -> np.ndarray:
+    """Returns the scale of a whole weight, which multiplies the scales of its blocks; 1 if the type has no ranges."""
+    return scale_from_amax(_find_weight_amax(network, qdq_site, folded_constants, None, None),
+                           quantized_type) if quantized_type.needs_ranges else np.ones((), np.float32)
+
+
+def _find_weight_amax(network: Network, qdq_site: QdqSite, folded_constants: FoldedConstants | None, axis: int | None,
+                      block_size: int | None) -> np.ndarray:
+    return (network.constant_amax(qdq_site.tensor, axis, block_size)
+            if folded_constants is None else folded_constants.weight_amax(qdq_site, axis, block_size))
 
 
 def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, float],
@@ -97,11 +119,13 @@ def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, 
 
 def compute_activation_scale(amax_by_tensor: Mapping[str, float], tensor: str,
                              quantized_type: QuantizedType = INT8) -> np.ndarray:
-    """Returns the scale of an activation.
+    """Returns the scale of an activation; 1 if the type has no ranges.
 
     Raises:
         InputError: the activation has no range.
     """
+    if not quantized_type.needs_ranges:
+        return np.ones((), np.float32)
     if tensor not in amax_by_tensor:
         raise InputError(f"no range for tensor {tensor}",
                          f"an {quantized_type.precision.label} layer reads it, and the calibration does not have it",

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.graph_editor import GraphEditor
+from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
 from trt_tui.core.moves.barrier_move import BarrierMove
@@ -24,6 +25,7 @@ from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS
 from trt_tui.core.network.opset_conversion import find_ir_version
+from trt_tui.core.network.qdq_steps import TENSORRT_DOMAIN
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import name_list_text
@@ -158,6 +160,9 @@ class TypedLowering(GraphEditor):
                 f"({name_list_text(fp32_attention, max_count=2)}): TensorRT has kernels for it in 16 bits "
                 "alone. Engines built here compute it in several layers; another builder does so where "
                 "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take.")
+        if texts := tensorrt_operators_text(self.network, self.config):
+            self.notes.append(f"Layers in {texts} contain operators of TensorRT (domain {TENSORRT_DOMAIN}), which ONNX "
+                              "Runtime does not have.")
         self.notes += [
             raised_scale.scale_change_text
             for raised_scale in rulebook.find_raised_weight_scales(self.network, self.group_lowerings)
@@ -368,14 +373,18 @@ class TypedLowering(GraphEditor):
     def _add_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value,
                       boundary_type: ir.DataType) -> ir.Value:
         """Adds Q and DQ to an input, in the type of its scale, with Casts if the boundary type differs."""
-        key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT, *qdq_scale.weight_cache_key)
+        key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT, qdq_site.reduced_axis,
+               *qdq_scale.weight_cache_key)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
         scale_type = ONNX_TYPES[qdq_scale.stored_type]
         base = value_name(value)
         suffix = (f"{base}__{_short_type_name(boundary_type)}"
                   if boundary_type is not ir.DataType.FLOAT and self.with_casts else base)
-        packed = self._build_4_bit_weight(qdq_site, qdq_scale, f"{suffix}__codes")
+        if qdq_scale.quantized_type.block_scale_type:
+            self.qdq_cache[key] = self._add_block_qdq_pair(qdq_site, qdq_scale, value, boundary_type, suffix)
+            return self.qdq_cache[key]
+        packed = self._build_block_weight(qdq_site, qdq_scale, f"{suffix}__codes")
         if packed is None:
             value = self._add_cast(
                 self._add_cast(value, boundary_type) if qdq_site.role != "weight" else value, scale_type)
@@ -398,19 +407,71 @@ class TypedLowering(GraphEditor):
         self.qdq_cache[key] = result
         return result
 
-    def _build_4_bit_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, name: str) -> ir.Value | None:
-        """Returns a weight as 4-bit values that are computed at the first access; None if the weight keeps a
+    def _add_block_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value, boundary_type: ir.DataType,
+                            suffix: str) -> ir.Value:
+        """Adds the quantization in blocks whose scales have a type of their own: MXFP8 or NVFP4.
+
+        TensorRT computes the scales of an activation in an operator of its own (domain ``trt``). In MXFP8, another of
+        its operators reads scales as bytes, which are exponents with a bias of 127. In NVFP4, a DequantizeLinear
+        multiplies the E4M3 scales by the scale of the tensor, and another one the values by the result. ModelOpt writes
+        the same forms.
+        """
+        quantized_type, shape = qdq_scale.quantized_type, value.shape
+        is_weight, is_mxfp8 = qdq_site.role == "weight", quantized_type.block_scale_type == "E8M0"
+        axis = qdq_scale.axis if is_weight else qdq_site.reduced_axis
+        assert axis is not None, "a group without the axis of the sum cannot have the type"
+        attributes = {"axis": axis, "block_size": quantized_type.block_sizes[0]}
+        scale_dtype = ir.DataType.UINT8 if is_mxfp8 else ir.DataType.FLOAT8E4M3FN
+        tensor_scale = None if is_mxfp8 else self._add_constant(
+            np.asarray(qdq_scale.tensor_scale if is_weight else qdq_scale.values, np.float32),
+            f"{suffix}__tensor_scale")
+        if is_weight:
+            quantized = self._build_block_weight(qdq_site, qdq_scale, f"{suffix}__codes")
+            assert quantized is not None, "the weight is stored"
+            ratios = qdq_scale.values / np.float32(qdq_scale.tensor_scale)
+            scales = self._add_constant((np.frexp(ratios)[1] + 126).astype(np.uint8) if is_mxfp8 else ratios.astype(
+                scale_dtype.numpy()), f"{suffix}__scale")
+        else:
+            source = self._add_cast(value, boundary_type)
+            node = self._add_node(f"TRT_{'MXFP8' if is_mxfp8 else 'FP4'}DynamicQuantize",
+                                  [source] if tensor_scale is None else [source, tensor_scale],
+                                  {**attributes, **({"output_dtype": int(quantized_type.onnx_type)} if is_mxfp8 else
+                                                    {"scale_type": int(scale_dtype)})}, f"{suffix}__q",
+                                  TENSORRT_DOMAIN, output_count=2)
+            quantized, scales = node.outputs
+            quantized.name, scales.name = (self.names.make_unique_name(f"{suffix}__codes"),
+                                           self.names.make_unique_name(f"{suffix}__scales"))
+            quantized.dtype, quantized.shape, scales.dtype = quantized_type.onnx_type, shape, scale_dtype
+            self.model.graph.opset_imports[TENSORRT_DOMAIN] = 1
+        result_name = "" if is_weight else f"{value_name(value)}{DEQUANTIZED_SUFFIX}"
+        if tensor_scale is None:
+            self.model.graph.opset_imports[TENSORRT_DOMAIN] = 1
+            return self._add_operator("TRT_MXFP8DequantizeLinear", [quantized, scales],
+                                      {**attributes, "output_dtype": int(boundary_type)}, f"{suffix}__dq",
+                                      boundary_type, shape, result_name, TENSORRT_DOMAIN)
+        block_scales = self._add_operator("DequantizeLinear", [scales, tensor_scale], {}, f"{suffix}__scale_dq",
+                                          ir.DataType.FLOAT, scales.shape)
+        result = self._add_operator("DequantizeLinear", [quantized, block_scales], attributes, f"{suffix}__dq",
+                                    ir.DataType.FLOAT, shape, result_name)
+        return self._add_cast(result, boundary_type)
+
+    def _build_block_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, name: str) -> ir.Value | None:
+        """Returns a weight as quantized values that are computed at the first access; None if the weight keeps a
         QuantizeLinear.
 
-        8-bit weights stay in FP32 with a QuantizeLinear, because TensorRT 8.6 builds no other form.
+        Weights without blocks stay in FP32 with a QuantizeLinear, because TensorRT 8.6 builds no other form.
         """
         tensor = stored_tensor(self.network.ir_value(qdq_site.tensor)) if qdq_site.role == "weight" else None
-        if tensor is None or not qdq_scale.quantized_type.block_sizes:
+        if not qdq_scale.quantized_type.block_sizes or tensor is None and not (
+                qdq_site.role == "weight" and qdq_scale.quantized_type.block_scale_type):
             return None
-        dtype, shape = qdq_scale.quantized_type.onnx_type, ir.Shape(tensor.shape.numpy())
+        dtype = qdq_scale.quantized_type.onnx_type
+        shape = ir.Shape(tensor.shape.numpy() if tensor is not None else self.network.constant_value(
+            qdq_site.tensor).shape)
 
         def compute_quantized_tensor() -> ir.TensorProtocol:
-            array = rulebook.round_to_precision(tensor.numpy().astype(np.float32), qdq_scale.stored_type)
+            source = tensor.numpy() if tensor is not None else self.network.constant_value(qdq_site.tensor)
+            array = rulebook.round_to_precision(source.astype(np.float32), qdq_scale.stored_type)
             return ir.Tensor(
                 qdq_scale.quantized_type.quantize(array / qdq_scale.broadcast_to_shape(array.shape)).astype(
                     dtype.numpy()), dtype=dtype)

@@ -444,11 +444,15 @@ def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
 
 
 def find_worst_range(facts: CauseFacts) -> tuple[str, TensorStats, float] | None:
-    """Returns the quantized input with the worst range: its name, its statistics and the range in use."""
+    """Returns the quantized input with the worst range: its name, its statistics and the range in use.
+
+    None if the group is not quantized, or if its blocks have scales of their own.
+    """
     def look_up_range(tensor: str, tensor_stats: TensorStats) -> float:
         return facts.amax_by_tensor.get(tensor, tensor_stats.amax)
 
-    if facts.precision not in QUANTIZED_TYPES or not QUANTIZED_TYPES[facts.precision].needs_ranges:
+    quantized_type = QUANTIZED_TYPES.get(facts.precision)
+    if quantized_type is None or not quantized_type.needs_ranges or quantized_type.block_scale_type:
         return None
     worst = find_worst_input(facts.group, facts.tensor_stats, facts.precision is Precision.FP8, look_up_range)
     if worst is None or worst[0] not in {site.tensor for site in facts.group.activation_qdq_sites()}:

@@ -69,6 +69,8 @@ class QdqSite:
         index: Index of the input.
         axis: Channel axis of a weight, which has one scale per channel. None for one scale per tensor.
         role: "input", "weight" or "skip" (the other input of a residual Add).
+        reduced_axis: The axis along which a Gemm or MatMul sums products; None for other operators, or if the number of
+            dimensions is unknown.
     """
 
     layer: str
@@ -76,6 +78,7 @@ class QdqSite:
     tensor: str
     role: str
     axis: int | None = None
+    reduced_axis: int | None = None
 
 
 @dataclass(frozen=True)
@@ -194,9 +197,15 @@ class FusionGroup:
         """Returns the Q/DQ sites on computed tensors that a Conv, Gemm or MatMul of the fusion group multiplies."""
         return tuple(site for site in self.sites if site.role == "input")
 
-    def calibrated_qdq_sites(self, precision: Precision) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites on computed tensors for a precision; their scales come from calibrated ranges."""
+    def activation_qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
+        """Returns the Q/DQ sites on computed tensors for a precision."""
         return tuple(site for site in self.qdq_sites_at_precision(precision) if site.role != "weight")
+
+    def calibrated_qdq_sites(self, precision: Precision) -> tuple[QdqSite, ...]:
+        """Returns the Q/DQ sites on computed tensors for a precision if their scales come from calibrated ranges."""
+        quantized_type = QUANTIZED_TYPES.get(precision)
+        return self.activation_qdq_sites_at_precision(
+            precision) if quantized_type is not None and quantized_type.needs_ranges else ()
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,8 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
     runtime_nodes = [node.name for node in source_model.find_runtime_scale_nodes() if is_quantize(node)]
     if runtime_nodes:
         notes.append(
-            f"{len(runtime_nodes)} activations are quantized with scales that a run finds "
-            f"({runtime_nodes[0]}): that is "
+            f"{len(runtime_nodes)} activations are quantized with scales that an execution computes "
+            f"({runtime_nodes[0]}), in a form that is not MXFP8 or NVFP4 of TensorRT: that is "
             "written back as it is, and is not simulated.")
     if source_model.infinite_scale_nodes:
         notes.append(

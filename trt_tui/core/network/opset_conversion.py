@@ -117,8 +117,8 @@ def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
     mode = node.attributes.get_string("mode", "")
     if mode in ("cubic", "bicubic"):
         raise OpsetError(CUBIC_GRID_NOTE.format(node.name),
-                         "Give no layer FP8, INT4 or BF16, and write no normalisation as RMSNormalization: all else is "
-                         "written at opset 19 or lower, which names the mode bicubic.")
+                         "Give no layer FP8, INT4, MXFP8, NVFP4 or BF16, and write no normalisation as "
+                         "RMSNormalization: all else is written at opset 19 or lower, which names the mode bicubic.")
     if mode in ("linear", "bilinear"):
         del node.attributes["mode"]
 

@@ -62,7 +62,7 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
             if constant is not None:
                 removal.has_pairs |= _fold_dequantized_weight(graph, node, constant, step)
             continue
-        read_qdq_step(quantize)
+        quantize_step = read_qdq_step(quantize)
         source = activation_by_quantize.get(quantize) or quantize.inputs[0]
         if source is None:  # an input that the call of a local function omits
             continue
@@ -76,6 +76,10 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
             amax = max(high, -low)
             name = value_name(source)
             removal.ranges[name] = max(amax, removal.ranges.get(name, 0.0))
+        elif quantize_step.block_type is not None and quantize_step.block_type.needs_ranges \
+                and quantize_step.scale is not None:
+            amax = float(quantize_step.scale) * quantize_step.block_type.max_tensor_value
+            removal.ranges[value_name(source)] = max(amax, removal.ranges.get(value_name(source), 0.0))
         removal.has_pairs = True
         added_node = _replace_value_in_graph(graph, node.outputs[0], source)
         if added_node:

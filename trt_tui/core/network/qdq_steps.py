@@ -4,9 +4,12 @@ Each node is read once and checked. The arithmetic is ONNX's (QuantizeLinear-21)
 scale) + zero)`` and ``x = (q - zero) * scale``. There is one scale for a tensor, for each index of an axis, or for each
 block of ``block_size`` along an axis. TensorRT's own operators for the same purpose (domain ``trt``, as ModelOpt writes
 them) are read in the same way.
+
+TensorRT's operators for MXFP8 and NVFP4 compute the scales of blocks at run time. `trt_tui.core.quantized_types`
+defines their arithmetic.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +17,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import MXFP8, NVFP4, QuantizedType
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 
@@ -33,12 +37,15 @@ TYPE_NAMES = {
 ORT_DOMAIN = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
-_QUANTIZE_OPERATORS = frozenset(
-    (("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), ("trt", "TRT_FP8QuantizeLinear"),
-     ("trt", "TRT_INT4QuantizeLinear"), ("trt", "TRT_FP4DynamicQuantize"), ("trt", "TRT_MXFP8DynamicQuantize")))
+TENSORRT_DOMAIN = "trt"
+"""The domain of TensorRT's own operators."""
+
+_QUANTIZE_OPERATORS = frozenset((("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), *(
+    (TENSORRT_DOMAIN, f"TRT_{name}") for name in ("FP8QuantizeLinear", "INT4QuantizeLinear", "FP4DynamicQuantize",
+                                                  "MXFP8DynamicQuantize"))))
 _DEQUANTIZE_OPERATORS = frozenset((("", "DequantizeLinear"), (ORT_DOMAIN, "DequantizeLinear"),
-                                   ("trt", "TRT_FP8DequantizeLinear"), ("trt", "TRT_INT4DequantizeLinear"),
-                                   ("trt", "TRT_MXFP8DequantizeLinear")))
+                                   *((TENSORRT_DOMAIN, f"TRT_{name}DequantizeLinear")
+                                     for name in ("FP8", "INT4", "MXFP8"))))
 _FP8 = ir.DataType.FLOAT8E4M3FN
 _IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
                    "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
@@ -47,6 +54,12 @@ _IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (
 
 Operators that compute scales at run time return these as quantized values, too."""
 
+
+_BLOCK_TYPES = {"TRT_MXFP8DynamicQuantize": MXFP8, "TRT_FP4DynamicQuantize": NVFP4}
+"""The block types by TensorRT's operator that quantizes to them."""
+
+_DEFAULT_AXES = {"TRT_MXFP8DynamicQuantize": -1, "TRT_FP4DynamicQuantize": 1}
+"""The axis that TensorRT's parser assumes if these operators state none (onnx-tensorrt, onnxOpImporters.cpp)."""
 
 _ORT_ATTRIBUTES = {item: frozenset(names.split()) for item, names in {
     "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
@@ -89,9 +102,13 @@ class QdqStep:
         zero_point: Has the quantized type and the shape of the scale; None for a Cast.
         axis: The axis along which there is more than one scale.
         block_size: Number of values along the axis that share a scale; 0 if all do.
-        is_constant: True if scale and zero point are constants. If they are computed at run time, the step is not
-            simulated.
+        is_constant: True if scale and zero point are constants, or computed at run time for ``block_type``. If not, the
+            step is not simulated.
         node_name: The name of the node.
+        block_type: MXFP8 or NVFP4 if the step has the scales of that type. A step that quantizes then computes the
+            scales of its blocks, and ``scale`` is that of the tensor. A step that dequantizes its result has no scale,
+            and one that dequantizes a constant has the scales of the blocks.
+        shape: The shape of the tensor that such a step quantizes.
     """
 
     operator: str
@@ -102,6 +119,21 @@ class QdqStep:
     block_size: int = 0
     is_constant: bool = True
     node_name: str = ""
+    block_type: QuantizedType | None = None
+    shape: tuple[int | str | None, ...] = ()
+
+    @property
+    def computes_scales(self) -> bool:
+        """True if the step quantizes to a block type with scales that it computes."""
+        return self.block_type is not None and self.operator == "quantize"
+
+    @property
+    def type_name(self) -> str:
+        """The name of the quantized type for users; "" for a Cast."""
+        if self.quantized_dtype is None:
+            return ""
+        return (self.block_type.precision.label if self.block_type is not None else TYPE_NAMES.get(
+            self.quantized_dtype, self.quantized_dtype.name))
 
     @property
     def quantized_dtype(self) -> ir.DataType | None:
@@ -131,6 +163,8 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
         dtype = quantized_dtype
     axis = node.attributes.get_int("axis", 1 if node.domain == "" else 0)
     block_size = node.attributes.get_int("block_size", 0)
+    if (block_step := _read_block_step(node, quantized_dtype, dtype)) is not None:
+        return block_step
     if (scale is None or has_zero_point and zero_point is None or "Dynamic" in node.op_type
             or scale.dtype not in PRECISION_BY_FLOAT_TYPE):
         return QdqStep(operator, dtype, None, np.zeros((), quantized_dtype.numpy()), axis, block_size,
@@ -141,6 +175,106 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
     if values.size == 1 and not block_size:
         values, zero_points = values.reshape(()), zero_points.reshape(())
     return QdqStep(operator, dtype, values, zero_points, axis, block_size, node_name=node.name or "")
+
+
+def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.DataType) -> QdqStep | None:
+    """Returns the step of a node that quantizes to MXFP8 or NVFP4, or dequantizes from it; None for any other node."""
+    zero_point = np.zeros((), quantized_dtype.numpy())
+    if is_quantize(node):
+        block_type, value = find_block_type(node), node.inputs[0]
+        uses = node.outputs[0].uses()
+        if block_type is None or value is None or value.shape is None or not uses or any(
+                use.idx or _find_scale_source(use.node) is not node for use in uses):
+            return None
+        scale = _read_scalar(node.inputs[1]) if block_type.needs_ranges else np.ones((), np.float32)
+        assert scale is not None, "find_block_type has found it"
+        axis = node.attributes.get_int("axis", _DEFAULT_AXES[node.op_type]) % len(value.shape)
+        return QdqStep("quantize", dtype, scale, zero_point, axis, block_type.block_sizes[0],
+                       node_name=node.name or "", block_type=block_type, shape=tuple(
+                           size if isinstance(size, int) else None for size in value.shape))
+    source = _find_scale_source(node)
+    if source is not None and (step := _read_block_step(source, quantized_dtype, quantized_dtype)) is not None:
+        return replace(step, operator="dequantize", dtype=dtype, scale=None, node_name=node.name or "")
+    scales = _read_block_scales(node)
+    if scales is None or stored_tensor(node.inputs[0]) is None:
+        return None
+    values, block_type = scales
+    axis = node.attributes.get_int("axis", 1)
+    block_size = node.attributes.get_int("block_size", block_type.block_sizes[0])
+    zero_points = np.zeros(values.shape, quantized_dtype.numpy())
+    _check_scales(node, values, zero_points, axis, block_size)
+    return QdqStep("dequantize", dtype, values, zero_points, axis, block_size, node_name=node.name or "",
+                   block_type=block_type)
+
+
+def find_block_type(node: ir.Node) -> QuantizedType | None:
+    """Returns the type to which a node of TensorRT quantizes in blocks; None if it is not simulated.
+
+    The blocked axis must be one of the last two, and the blocks must divide it. The scale of the tensor is a constant.
+    """
+    block_type = _BLOCK_TYPES.get(node.op_type) if node.domain == TENSORRT_DOMAIN else None
+    shape = node.inputs[0].shape if block_type is not None and node.inputs[0] is not None else None
+    if block_type is None or shape is None or len(shape) < 2:
+        return None
+    axis = node.attributes.get_int("axis", _DEFAULT_AXES[node.op_type])
+    size = shape[axis] if -len(shape) <= axis < len(shape) else None
+    (block_size,) = block_type.block_sizes
+    if axis % len(shape) < len(shape) - 2 or not isinstance(size, int) or size % block_size \
+            or node.attributes.get_int("block_size", block_size) != block_size:
+        return None
+    return block_type if not block_type.needs_ranges or _read_scalar(node.inputs[1]) is not None else None
+
+
+def _find_scale_source(node: ir.Node) -> ir.Node | None:
+    """Returns the node that computes the scales of a DequantizeLinear at run time for its blocks; None if there is
+    none.
+
+    In NVFP4 another DequantizeLinear multiplies the scales by the scale of the tensor.
+    """
+    if not is_dequantize(node) or len(node.inputs) < 2 or node.inputs[1] is None:
+        return None
+    scales, source = node.inputs[1], node.inputs[1].producer()
+    if source is not None and source.op_type == "DequantizeLinear" and source.inputs[0] is not None:
+        scales, tensor_scale = source.inputs[0], source.inputs[1]
+        source = scales.producer()
+        if source is None or len(source.inputs) < 2 or _read_scalar(source.inputs[1]) is None or _read_scalar(
+                source.inputs[1]) != _read_scalar(tensor_scale):
+            return None
+    if source is None or source.op_type not in _BLOCK_TYPES or scales is not source.outputs[1] \
+            or node.inputs[0] is not source.outputs[0] or source.inputs[0] is None:
+        return None
+    rank = len(source.inputs[0].shape or ())
+    axes = (node.attributes.get_int("axis", 1), source.attributes.get_int("axis", _DEFAULT_AXES[source.op_type]))
+    return source if rank and axes[0] % rank == axes[1] % rank else None
+
+
+def _read_scalar(value: ir.Value | None) -> np.ndarray | None:
+    """Returns a positive FP32 scalar that a value stores; None if it stores none."""
+    tensor = stored_tensor(value)
+    array = tensor.numpy().astype(np.float32) if tensor is not None and tensor.size == 1 else np.zeros(1, np.float32)
+    return array.reshape(()) if array.reshape(()) > 0 else None
+
+
+def _read_block_scales(node: ir.Node) -> tuple[np.ndarray, QuantizedType] | None:
+    """Returns the constant scales of blocks that have a type of their own, float32, and the type; None for others.
+
+    MXFP8 stores exponents as bytes, with a bias of 127; 255 is NaN. NVFP4 stores E4M3 values before another
+    DequantizeLinear.
+    """
+    value = node.inputs[1] if len(node.inputs) > 1 else None
+    if value is None:
+        return None
+    if node.op_type == "TRT_MXFP8DequantizeLinear":
+        exponents = stored_tensor(value)
+        return None if exponents is None else (exponents.numpy().view(np.uint8).view(
+            ml_dtypes.float8_e8m0fnu).astype(np.float32), MXFP8)
+    source = value.producer()
+    if source is None or not is_dequantize(source) or _find_quantized_dtype(node, None) is not ir.DataType.FLOAT4E2M1:
+        return None
+    scales, tensor_scale = (stored_tensor(item) for item in source.inputs[:2])
+    if scales is None or tensor_scale is None or scales.dtype is not _FP8 or tensor_scale.size != 1:
+        return None
+    return scales.numpy().astype(np.float32) * tensor_scale.numpy().astype(np.float32).reshape(()), NVFP4
 
 
 def _find_quantized_dtype(node: ir.Node, zero_point: ir.TensorProtocol | None) -> ir.DataType:

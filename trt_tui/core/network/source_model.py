@@ -19,7 +19,6 @@ from trt_tui.core.network.operators import COPIES, POINTWISE, PRODUCTS, REDUCTIO
 from trt_tui.core.network.qdq_steps import (
     PRECISION_BY_FLOAT_TYPE,
     PRECISION_BY_HALF_TYPE,
-    TYPE_NAMES,
     QdqStep,
     apply_qdq_step,
     is_cast,
@@ -41,7 +40,7 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 _EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS
 """Operators on constants that are evaluated here; their results are not larger than their operands imply."""
 
-_TYPES_BY_WIDTH = ("FP4", "INT4", "FP8", "FP8 E5M2", "INT8", "INT16")
+_TYPES_BY_WIDTH = ("NVFP4", "FP4", "INT4", "MXFP8", "FP8", "FP8 E5M2", "INT8", "INT16")
 """The names of quantized types in `qdq_steps.TYPE_NAMES`, by increasing number of bits."""
 
 
@@ -167,7 +166,7 @@ class SourceModel:
             return None
         if is_cast(node) or is_quantize(node) or is_dequantize(node):
             step = self.get_qdq_step(node)
-            return apply_qdq_step(step, input_array) if step.is_constant else None
+            return apply_qdq_step(step, input_array) if step.is_constant and not step.computes_scales else None
         return _evaluate_copy_node(node, input_array) if node.domain == "" and node.op_type in COPIES else None
 
     def _evaluate_operator(self, node: ir.Node, value: ir.Value) -> np.ndarray | None:
@@ -205,9 +204,9 @@ class SourceModel:
                 steps = (*conversion_steps, dequantize_step) if dequantize_step is not None else conversion_steps
                 refused_nodes |= {step.node_name: reason for step in steps if (reason := qdq_refusal_reason(step))}
                 type_names = {
-                    TYPE_NAMES.get(quantized_dtype, quantized_dtype.name)
+                    step.type_name
                     for step in steps
-                    if (quantized_dtype := step.quantized_dtype) is not None
+                    if step.type_name
                 }
                 has_low_types |= (bool(conversion_steps) or self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE
                                   or bool(type_names - {"INT32"})
@@ -233,8 +232,8 @@ class SourceModel:
     @cached_property
     def quantized_type_names(self) -> frozenset[str]:
         return frozenset(
-            TYPE_NAMES.get(quantized_dtype, quantized_dtype.name) for node in self.model.graph if is_dequantize(node)
-            if (quantized_dtype := self.get_qdq_step(node).quantized_dtype) is not None) - {"INT32"}
+            self.get_qdq_step(node).type_name for node in self.model.graph if is_dequantize(node)
+            and not _computes_scales(node)) - {"INT32"}
 
     @cached_property
     def float_type_names(self) -> frozenset[str]:
@@ -261,8 +260,15 @@ class SourceModel:
         return find_node_refusals(self.model.graph, self.types)
 
     def find_runtime_scale_nodes(self) -> list[ir.Node]:
+        """Returns the nodes whose scales an execution computes in a way that is not simulated."""
         return [node for node in self.model.graph
                 if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant]
+
+
+def _computes_scales(node: ir.Node) -> bool:
+    """Returns True if the result of a DequantizeLinear is the scale of another one."""
+    uses = node.outputs[0].uses()
+    return bool(uses) and all(use.idx == 1 and is_dequantize(use.node) for use in uses)
 
 
 def _evaluate_copy_node(node: ir.Node, array: np.ndarray) -> np.ndarray | None:

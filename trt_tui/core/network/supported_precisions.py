@@ -17,6 +17,9 @@ from trt_tui.core.network.unsupported_operators import computes_integer_sums
 from trt_tui.core.precision import ASSIGNABLE, MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 
+_DYNAMIC_QUANTIZE_RANKS = (2, 3)
+"""The numbers of dimensions of tensors that TensorRT's DynamicQuantize accepts (TensorRT 11.4, TensorRT-RTX 1.7)."""
+
 _HALF_TYPES = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)"))
 
 
@@ -41,7 +44,8 @@ def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tup
         elif tensor in graph.static_tensors:
             return (), "its operand is shape arithmetic"
         else:
-            qdq_sites.append(QdqSite(main_layer.name, index, tensor, "input"))
+            qdq_sites.append(QdqSite(main_layer.name, index, tensor, "input",
+                                     reduced_axis=_find_reduced_axis(graph, main_layer, index, tensor)))
     if all(site.role == "weight" for site in qdq_sites):
         return (), "both operands are constant"
     if residual_add_input is not None and main_layer.op_type in ("Conv", "ConvTranspose"):
@@ -65,6 +69,16 @@ def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str)
     if layer.op_type == "Gemm":
         return 0 if graph.node(layer.name).attributes.get_int("transB", 0) else 1
     return 1 if len(graph.shape(tensor) or ()) == 2 else None
+
+
+def _find_reduced_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> int | None:
+    """Returns the axis along which a Gemm or MatMul sums the products of an operand; None if it is unknown."""
+    shape = graph.shape(tensor)
+    if shape is None or layer.op_type not in ("Gemm", "MatMul"):
+        return None
+    transposes = graph.node(layer.name).attributes.get_int(("transA", "transB")[index], 0) if layer.op_type == "Gemm" \
+        else 0
+    return max(len(shape) - 1 - (index != transposes), 0)
 
 
 def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], main_layer: Layer,
@@ -121,7 +135,7 @@ def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequ
         return ""
     weight = next((site for site in qdq_sites if site.role == "weight"), None)
     if weight is None:
-        return f"{label} is for weights, and both operands are computed"
+        return f"{label} needs a constant weight, and both operands are computed"
     shape = graph.shape(weight.tensor) or ()
     if weight.axis is None or len(shape) != 2:
         return f"{label} is for a two-dimensional weight as second operand"
@@ -129,6 +143,10 @@ def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequ
     if not isinstance(reduced_size, int) or quantized_type.find_block_size(reduced_size) is None:
         sizes = " or ".join(map(str, quantized_type.block_sizes))
         return f"its {reduced_size} inputs do not divide into blocks of {sizes}, which share a scale in {label}"
+    data = next((site for site in qdq_sites if site.role == "input"), None)
+    rank = len(graph.shape(data.tensor) or ()) if data is not None else 0
+    if quantized_type.block_scale_type and rank not in _DYNAMIC_QUANTIZE_RANKS:
+        return f"TensorRT quantizes inputs of 2 or 3 dimensions to {label}, and it reads one of {rank or 'unknown'}"
     return ""
 
 

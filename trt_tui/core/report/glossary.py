@@ -53,6 +53,10 @@ TERMS = (
     Term("FP8", "An 8-bit floating-point format (E4M3) with a scale. It needs SM89 or later."),
     Term("INT8", "8-bit integers with a scale: each value is rounded to one of 256 levels of its range."),
     Term("INT4", "4-bit integers with a scale, for the weights of MatMul and Gemm only."),
+    Term("MXFP8", "FP8 values in blocks of 32 that share a scale, a power of two. Engines compute the scales of "
+         "activations at run time. It needs SM100 or later."),
+    Term("NVFP4", "4-bit floating-point values (E2M1) in blocks of 16 that share an FP8 scale. Engines compute the "
+         "scales of activations at run time. It needs SM100 or later."),
     Term("file precision", "The precision that a quantized or typed network file already gives to each layer.",
          ("--precision file", "of the file")),
     Term("default precision", "The precision of a fused layer before any change of yours. The config sets it for the "
@@ -62,7 +66,7 @@ TERMS = (
     Term("keep rule", "A rule that fixes the precision of the layers it names. Nothing else changes them.", ("kept",)),
     Term("accumulator", "The type in which a kernel sums products."),
     # -- quantization -----------------------------------------------------------------------------------------------
-    Term("quantized type", "A type whose values are stored with a scale: INT8, FP8 or INT4.",
+    Term("quantized type", "A type whose values are stored with a scale: INT8, FP8, INT4, MXFP8 or NVFP4.",
          ("quantized", "quantization")),
     Term("Q/DQ", "A pair of QuantizeLinear and DequantizeLinear nodes, which rounds a tensor to a quantized type.",
          ("QuantizeLinear", "DequantizeLinear")),
@@ -176,7 +180,8 @@ TERMS = (
     Term("ms", "The median latency of one execution in milliseconds. In the list: the time of the row's kernels.",
          ("latency",)),
     Term("MB", "The size of the engine file in 10^6 bytes.", ("size",)),
-    Term("INT8 time", "The share of the engine's time in INT8 layers.", ("FP8 time", "INT4 time")),
+    Term("INT8 time", "The share of the engine's time in INT8 layers.",
+         ("FP8 time", "INT4 time", "MXFP8 time", "NVFP4 time")),
     Term("MACs", "Multiply-accumulate operations: the work of a layer, as a share of the network's.", ("cost",)),
     Term("reformat", "An engine layer that only changes the type or the memory layout of a tensor. It costs time.",
          ("reformats",)),

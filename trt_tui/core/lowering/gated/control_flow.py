@@ -289,7 +289,7 @@ class _PrecisionBranch:
             return flow.rounding.round_to_precision(value, boundary_type, nodes)
 
         def emit_quantized_value(quantized_type: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
-            return flow.rounding.convert_operand(quantized_type, source, scale, nodes)
+            return flow.rounding.convert_operand(quantized_type, self.group, tensor, source, scale, nodes)
 
         def emit_rounded_and_quantized_value(quantized_type: Precision, nodes: Nodes) -> ir.Value:
             if not rounds:

@@ -48,7 +48,7 @@ class DataFlowEmitter:
             for operand_types in graph_inputs.operand_types.values()
             for boundary_type in operand_types
         }.intersection(HALF_PRECISIONS)
-        self._converted_values: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
+        self._converted_values: dict[tuple[Precision, int | None, ir.Value, ir.Value | None], ir.Value] = {}
         """The converted values, by type, source value and scale."""
         self._unrounded_results: dict[str, tuple[str, ir.Value, ir.Value]] = {}
         """The producing group, the unrounded value and the rounded value, by tensor."""
@@ -135,9 +135,10 @@ class DataFlowEmitter:
         unquantized = value
         for quantized_type in quantized_types:
             scale = self.inputs.scales.get((group.name, tensor))
-            if (key := (quantized_type, unquantized, scale)) not in self._converted_values:
-                self._converted_values[key] = self.rounding.convert_operand(quantized_type, unquantized, scale,
-                                                                            self.emitter.nodes)
+            axis = self.rounding.find_block_axis(quantized_type, group, tensor)
+            if (key := (quantized_type, axis, unquantized, scale)) not in self._converted_values:
+                self._converted_values[key] = self.rounding.convert_operand(quantized_type, group, tensor, unquantized,
+                                                                            scale, self.emitter.nodes)
             converted = self._converted_values[key]
             value = self.select_by_gate(self.inputs.gates[group.name][quantized_type.value], converted, value, tensor)
         return value

@@ -25,11 +25,17 @@ class QdqEmitter:
 
     def emit_qdq_step(self, step: QdqStep, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Emits a conversion step and returns its result: quantized values, or float32 with values of the step's type.
+
+        A step that computes the scales of its blocks returns dequantized values, and the next step returns these.
         """
         if step.operator == "cast":
             return self.round_to_type(value, step.dtype, nodes)
+        if step.computes_scales and step.block_type is not None and step.scale is not None:
+            tensor_scale = self.emitter.get_scalar_constant(float(step.scale)) if step.block_type.needs_ranges else None
+            return self.rounding.quantize_dequantize_blocks(value, tensor_scale, step.block_type, step.axis, step.shape,
+                                                            nodes)
         if step.scale is None or step.zero_point is None:  # they are computed at run time
-            return value
+            return self.round_to_type(value, step.dtype, nodes)
         if step not in self._step_constants:
             number = len(self._step_constants)
             self._step_constants[step] = (self.emitter.get_array_constant(step.scale, f"file/scale/{number}"),

@@ -54,7 +54,7 @@ class GatedGraph:
             - "fp32": the group runs in FP32;
             - "fp16", "bf16": the group has this boundary type;
             - "file": the group runs in file precision;
-            - "int8", "fp8": activations are converted to this quantized type;
+            - "int8", "fp8", "mxfp8", "nvfp4": activations are converted to this quantized type;
             - "clean": every float input already has values of the boundary type;
             - "direct": the same, and no input is quantized;
             - "operator": a normalisation has the roundings of its operator;
@@ -204,7 +204,8 @@ class GatedGraph:
             for kind, name in gate_names.items()
         }
         group_feed.update((self.scale_inputs[group.name, site.tensor], self._get_cached_scalar(scale.values))
-                          for site, scale in group_lowering.scales.items() if site.role != "weight")
+                          for site, scale in group_lowering.scales.items()
+                          if site.role != "weight" and scale.quantized_type.needs_ranges)
         self._group_feed_cache[group.name] = key, group_lowering.scales, group_feed
         return group_feed
 

@@ -1,16 +1,18 @@
 """The rounding of tensors to lower precisions in FP32 arithmetic: Cast pairs, Q and DQ, and clamped masks."""
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.emitter import NodeEmitter, Nodes
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
-from trt_tui.core.network.layers import Layer
+from trt_tui.core.network.layers import FusionGroup, Layer, Shape
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_MIN_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
 _MAX_ROUNDED_CONSTANT_BYTES = 1 << 20
 """The maximum size of constants that are stored again, rounded to each lower precision."""
 
@@ -79,17 +81,90 @@ class RoundingEmitter:
     def quantize_dequantize(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType,
                             nodes: Nodes) -> ir.Value:
         """Returns a value quantized with a scale that is an input of the graph, and dequantized again."""
+        add = self._emitter.add_operator
         if quantized_type.is_float:
-            return self._round_to_e4m3(value, scale, quantized_type, nodes)
+            ratio = add(nodes, "Div", [value, scale], "ratio")
+            return add(nodes, "Mul", [self._round_to_float_type(ratio, quantized_type.onnx_type, nodes), scale],
+                       "dequantized")
         pair = [scale, self._emitter.get_array_constant(np.zeros((), np.int8), "zero")]
-        quantized = self._emitter.add_operator(nodes, "QuantizeLinear", [value, *pair], "codes")
-        return self._emitter.add_operator(nodes, "DequantizeLinear", [quantized, *pair], "dequantized")
+        quantized = add(nodes, "QuantizeLinear", [value, *pair], "codes")
+        return add(nodes, "DequantizeLinear", [quantized, *pair], "dequantized")
 
-    def convert_operand(self, precision: Precision, value: ir.Value, scale: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """Returns the value of an operand of a product in a quantized type or TF32; TF32 has no scale."""
+    def quantize_dequantize_blocks(self, value: ir.Value, tensor_scale: ir.Value | None, quantized_type: QuantizedType,
+                                   axis: int, shape: Shape, nodes: Nodes) -> ir.Value:
+        """Returns a value quantized with scales that are computed for its blocks, and dequantized again.
+
+        `trt_tui.core.quantized_types` defines the arithmetic. A mean of differences is NaN for a block with a NaN or an
+        infinity, and 0 for any other; it is added to the scale of the block.
+
+        Args:
+            tensor_scale: The scale of the tensor; None for 1.
+            axis: The axis that is divided into blocks, one of the last two.
+            shape: The shape of the value; the size of the axis is known.
+        """
+        add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
+        size, block_size = int(shape[axis] or 0), quantized_type.block_sizes[0]
+        inner_sizes = [-1] * (len(shape) - 1 - axis)
+
+        def reshape(source: ir.Value, sizes: list[int]) -> ir.Value:
+            target = [0] * axis + sizes + inner_sizes
+            return add(nodes, "Reshape", [source, self._emitter.get_array_constant(
+                np.array(target, np.int64), f"sizes/{'/'.join(map(str, target))}")], "blocks")
+
+        def reduce_blocks(operator: str, source: ir.Value) -> ir.Value:
+            reduced = self._emitter.add_reduction(nodes, operator, source, axis + 1)
+            axes = self._emitter.get_array_constant(np.array([axis + 1], np.int64), f"int64/{axis + 1}")
+            return add(nodes, "Unsqueeze", [reduced, axes], "block")
+
+        blocks = reshape(value, [size // block_size, block_size])
+        amax = reduce_blocks("ReduceMax", add(nodes, "Abs", [blocks], "magnitudes"))
+        limit = number(quantized_type.max_value)
+        if tensor_scale is not None:
+            limit = add(nodes, "Mul", [limit, tensor_scale], "limit")
+        ratio = add(nodes, "Div", [amax, limit], "ratio")
+        if quantized_type.block_scale_type == "E4M3":
+            scale = self._round_to_float_type(ratio, ir.DataType.FLOAT8E4M3FN, nodes)
+        else:
+            scale = self._round_up_to_power_of_two(ratio, nodes)
+        if tensor_scale is not None:
+            scale = add(nodes, "Mul", [scale, tensor_scale], "scale")
+        non_finite = reduce_blocks("ReduceMean", add(nodes, "Sub", [blocks, blocks], "differences"))
+        scale = add(nodes, "Add", [scale, non_finite], "scale")
+        is_positive = add(nodes, "Greater", [scale, number(0)], "positive")
+        divisor = add(nodes, "Where", [is_positive, scale, number(1)], "divisor")
+        ratio = add(nodes, "Div", [blocks, divisor], "ratio")
+        quantized = self._round_to_float_type(ratio, quantized_type.onnx_type, nodes)
+        return reshape(add(nodes, "Mul", [quantized, scale], "dequantized"), [size])
+
+    def find_block_axis(self, precision: Precision, group: FusionGroup, tensor: str) -> int | None:
+        """Returns the axis along which an operand is quantized in blocks at run time; None if it has no blocks."""
+        quantized_type = QUANTIZED_TYPES.get(precision)
+        if quantized_type is None or not quantized_type.block_scale_type:
+            return None
+        return next(site.reduced_axis for site in group.activation_qdq_sites_at_precision(precision)
+                    if site.tensor == tensor)
+
+    def convert_operand(self, precision: Precision, group: FusionGroup, tensor: str, value: ir.Value,
+                        scale: ir.Value | None, nodes: Nodes) -> ir.Value:
+        """Returns the value of an operand of a product in a quantized type or TF32; TF32 and MXFP8 have no scale."""
+        axis = self.find_block_axis(precision, group, tensor)
+        if axis is not None:
+            quantized_type = QUANTIZED_TYPES[precision]
+            return self.quantize_dequantize_blocks(value, scale if quantized_type.needs_ranges else None,
+                                                   quantized_type, axis, self._find_operand_shape(group, tensor, axis),
+                                                   nodes)
         if precision is Precision.TF32 or scale is None:
             return self.round_to_tf32(value, nodes)
         return self.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)
+
+    def _find_operand_shape(self, group: FusionGroup, tensor: str, axis: int) -> Shape:
+        """Returns the shape of an operand; the size of its summed axis is that of the weight."""
+        network = self._emitter.network
+        (weight,) = group.weight_qdq_sites()
+        assert weight.axis is not None
+        shape, weight_shape = list(network.shape(tensor) or ()), network.shape(weight.tensor) or ()
+        shape[axis] = weight_shape[1 - weight.axis]
+        return tuple(shape)
 
     def round_to_tf32(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns a value rounded to TF32 by the splitting that `rulebook.TF32_SPLIT` describes."""
@@ -99,22 +174,45 @@ class RoundingEmitter:
         fits = add(nodes, "Less", [add(nodes, "Abs", [value], "size"), number(rulebook.TF32_BOUND)], "fits")
         return add(nodes, "Where", [fits, rounded, value], "rounded")
 
-    def _round_to_e4m3(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType, nodes: Nodes) -> ir.Value:
-        """Returns a value rounded to FP8 (E4M3) in FP32 arithmetic, bit-exact for any opset and provider.
+    def _round_up_to_power_of_two(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """Returns the next power of two that is not below a positive number, bit-exact, and at least 2**-126.
 
-        Opsets before 19 have no FP8. The power of two at or below a number ``c`` is ``|q - (1 - u) q|`` with ``q =
-        (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error estimation of floating-point summation and dot product", 2012,
-        `ufp`). The step of E4M3 is an eighth of this power, and 2**-9 below 2**-6. Adding and subtracting 1.5 * 2**23
-        steps rounds to a multiple of the step, ties to even.
+        Numbers above 1 are divided by 2**30, so that no product overflows.
         """
         add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
-        ratio = add(nodes, "Div", [value, scale], "ratio")
-        clipped = add(nodes, "Clip", [ratio, number(quantized_type.min_value),
-                                      number(quantized_type.max_value)], "clipped")
-        product = add(nodes, "Mul", [clipped, number(2.0**23 + 1)], "product")
+        value = add(nodes, "Max", [value, number(_MIN_NORMAL_FLOAT32)], "normal")
+        is_large = add(nodes, "Greater", [value, number(1)], "large")
+        factor = add(nodes, "Where", [is_large, number(2.0**-30), number(1)], "factor")
+        small = add(nodes, "Mul", [value, factor], "small")
+        power = self._find_power_of_two(small, nodes)
+        twice = add(nodes, "Add", [power, power], "twice")
+        power = add(nodes, "Where", [add(nodes, "Less", [power, small], "below"), twice, power], "power")
+        return add(nodes, "Div", [power, factor], "scale")
+
+    def _find_power_of_two(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """Returns the power of two at or below the magnitude of a number.
+
+        For a number ``c`` it is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error
+        estimation of floating-point summation and dot product", 2012, `ufp`).
+        """
+        add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
+        product = add(nodes, "Mul", [value, number(2.0**23 + 1)], "product")
         less = add(nodes, "Mul", [product, number(1 - 2.0**-24)], "less")
-        power = add(nodes, "Abs", [add(nodes, "Sub", [product, less], "signed")], "power")
-        power = add(nodes, "Max", [power, number(2.0**-6)], "normal")
-        steps = add(nodes, "Mul", [power, number(1.5 * 2.0**20)], "steps")
+        return add(nodes, "Abs", [add(nodes, "Sub", [product, less], "signed")], "power")
+
+    def _round_to_float_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
+        """Returns a value rounded to FP8 (E4M3) or FP4 (E2M1) in FP32 arithmetic, bit-exact for any opset and provider.
+
+        Opsets before 19 have no FP8. The step of a type with ``m`` bits of mantissa is the power of two at or below the
+        value, divided by 2**m, and no smaller than the step of the smallest normal number. Adding and subtracting 1.5 *
+        2**23 steps rounds to a multiple of the step, ties to even.
+        """
+        add, number = self._emitter.add_operator, self._emitter.get_scalar_constant
+        limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
+        max_value, bits = float(limits.max), int(limits.nmant)
+        clipped = add(nodes, "Clip", [value, number(-max_value), number(max_value)], "clipped")
+        power = self._find_power_of_two(clipped, nodes)
+        power = add(nodes, "Max", [power, number(float(limits.smallest_normal))], "normal")
+        steps = add(nodes, "Mul", [power, number(1.5 * 2.0**(23 - bits))], "steps")
         raised = add(nodes, "Add", [clipped, steps], "raised")
-        return add(nodes, "Mul", [add(nodes, "Sub", [raised, steps], "codes"), scale], "dequantized")
+        return add(nodes, "Sub", [raised, steps], "codes")
