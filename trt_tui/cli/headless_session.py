@@ -87,7 +87,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
 
     Args:
         layer_detail: The measurements at the layers: "shares" (with errors, and with the facts about causes), "errors",
-            or "none".
+            or "none". With "errors" and named runs, accumulated errors are measured and nothing else.
         written_paths: Files that will be written.
         build_engines: True also builds and measures the engine of each run. The reason is stored for an engine that
             cannot be built.
@@ -105,7 +105,8 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         if target is not None:
             session.set_target(target)
         try:
-            session.request_comparison(layer_detail != "none", layer_detail == "shares")
+            errors_only = layer_detail == "errors" and bool(options.runs)
+            session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only)
             wait_for_jobs()
             if layer_detail == "shares":
                 with _tolerate_missing_causes(session, wait_for_jobs):
@@ -120,7 +121,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                     if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced):
                         raise
                     session.store_build_failure(config, error)
-            for config in dict.fromkeys(session.list_run_configs().values()):
+            for config in () if errors_only else dict.fromkeys(session.list_run_configs().values()):
                 if (engine := session.results.get_results_or_empty(config).engine_result
                     ) is None or not engine.implementations:
                     session.request_preview(config, with_effects=False)

@@ -302,9 +302,9 @@ def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineRes
 
 
 def _worst_group_lines(session: Session, run: str) -> list[str]:
-    """Returns a table of the groups with the largest error shares in a run, or with the largest isolated errors.
+    """Returns a table of the groups with the largest error shares in a run, or with the largest errors.
 
-    Isolated errors are used if no error shares were measured.
+    Isolated errors are used if no error shares were measured, accumulated errors if no isolated ones were.
     """
     results, config = session.get_run_results(run), session.get_run_config(run)
     shares, outline = results.shares, session.opened_network.outline
@@ -313,10 +313,11 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
     run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
     title = f"error shares of {run_name}"
     if not worst_names:
-        lossy = {name: item.isolated for name, item in results.group_errors.items()
-                 if item.isolated is not None and not item.isolated.exact}
+        kind = "isolated" if any(item.isolated is not None for item in results.group_errors.values()) else "accumulated"
+        lossy = {name: metrics for name, item in results.group_errors.items()
+                 if (metrics := getattr(item, kind)) is not None and not metrics.exact}
         worst_names = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
-        title = f"largest isolated errors in {run_name}"
+        title = f"largest {kind} errors in {run_name}"
     rows = [[title, "operator", "precision", "share", "samples", "isolated", "accumulated", "SQNR if raised"]]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     for name in worst_names:
@@ -337,7 +338,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
         if item.unknown_reason
     ]
     if not shares:
-        rows = [[*row[:3], *row[5:7]] for row in rows]
+        rows = [[*row[:3], *row[5 if kind == "isolated" else 6:7]] for row in rows]
     elif any(share.samples < session.opened_network.data.what_if_count for share in shares.values()):
         notes.append(SHARE_SAMPLES_LEGEND)
     return [

@@ -9,12 +9,14 @@ from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
 from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.failed_runs import find_failure_reason
-from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.masks import find_common_mask_name
 from trt_tui.core.measure.results import Accuracy, GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.errors import RunFailedError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -36,6 +38,9 @@ FP32_RUN = "fp32"
 def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                        request: rq.CompareRuns) -> Steps[None]:
     """Measures the runs and sends their results, with stored results of their engines."""
+    if not request.with_isolated_errors and _can_measure_accuracy_with_errors(workspace):
+        yield from _send_accuracies_with_errors(workspace, store, reporter, request.runs)
+        return
     runs = _filter_measurable_runs(workspace, store, reporter, request.runs)
     measured = yield from send_accuracies(workspace, store, reporter, runs)
     _report_raised_weight_scales(workspace, reporter, runs)
@@ -80,6 +85,46 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         yield from share_steps
     for name in order[1:]:
         yield from override_urgency(Urgency.BACKGROUND, send_error_shares(workspace, store, reporter, name, runs[name]))
+
+
+def _can_measure_accuracy_with_errors(workspace: Workspace) -> bool:
+    """Returns True if one execution of a feed can yield the outputs of a run and its errors at the groups.
+
+    The reference must be FP32 of the network, every batch full, and a group simulated.
+    """
+    network, samples = workspace.network, workspace.data_sets.judged_samples
+    return (workspace.reference_source is None and not any(map(samples.is_padded, workspace.feeds))
+            and any(group.final_tensor not in network.blocking_plugins for group in network.groups))
+
+
+def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                                 runs: Mapping[str, PrecisionConfig]) -> Steps[None]:
+    """Measures and sends the accuracy of each run with its accumulated errors at the groups, in the same executions.
+
+    Each run executes its config and FP32 once. A run that fails because of rounding is measured without errors.
+    """
+    start_time, feeds, done = time.monotonic(), workspace.feeds, 0
+    _report_padding_in_group_errors(workspace, reporter)
+    for name, config in runs.items():
+        ensure_ranges(workspace, store, reporter, [config])
+        source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name)
+        try:
+            for partial in workspace.analysis.compare(source, feeds):
+                assert isinstance(partial, PartialResult), "the simulation waits for nobody"
+                if partial.is_final_result or partial.done_count == 1:
+                    reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value,
+                                                      partial.is_final_result))
+                reporter.send_progress("per-layer errors", done + partial.done_count, len(feeds) * len(runs),
+                                       start_time)
+                yield Urgency.ACCURACY
+        except RunFailedError:
+            yield from send_accuracies(workspace, store, reporter, {name: config})
+        else:
+            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors,
+                                                 workspace.judged_sample_count, True))
+        done += len(feeds)
+    _report_raised_weight_scales(workspace, reporter, runs)
+    yield from send_reference_metric(workspace, store, reporter)
 
 
 def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -167,6 +167,8 @@ class CompareRuns(Request):
         with_group_errors: True to measure the errors at the groups.
         shares_run: The key of the run whose error shares are measured first, before those of the other runs; None for
             no shares.
+        with_isolated_errors: False to measure accumulated errors only, in the executions of the accuracy, and nothing
+            else.
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_comparison_job", "comparison", Urgency.FIRST_ACCURACY,
@@ -174,6 +176,7 @@ class CompareRuns(Request):
     runs: Mapping[str, PrecisionConfig]
     with_group_errors: bool = True
     shares_run: str | None = None
+    with_isolated_errors: bool = True
 
 
 @dataclass(frozen=True)

@@ -138,12 +138,14 @@ class Session(EditableSession):
 
     # -- measurements ---------------------------------------------------------------------------------------------
 
-    def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True) -> None:
+    def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True,
+                           with_isolated_errors: bool = True) -> None:
         """Requests the accuracy of all runs of the session.
 
         Args:
             with_group_errors: True also measures errors at the groups.
             with_shares: True also measures error shares.
+            with_isolated_errors: See `trt_tui.jobs.requests.CompareRuns`.
         """
         runs: dict[str, PrecisionConfig] = {}
         for run, config in self.list_run_configs().items():
@@ -153,7 +155,8 @@ class Session(EditableSession):
         if self.opened_network.reference is not None:
             runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **runs}
         self.send_request(
-            rq.CompareRuns(runs, with_group_errors, shares_run if with_group_errors and with_shares else None))
+            rq.CompareRuns(runs, with_group_errors, shares_run if with_group_errors and with_shares else None,
+                           with_isolated_errors))
         if self.automatic:
             self.request_stages()
             self.request_toggles()

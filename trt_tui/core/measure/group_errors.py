@@ -6,6 +6,7 @@ Only error sums leave the graph.
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
-from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
+from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
 from trt_tui.core.measure.causes import MIN_LOSSLESS_SQNR_DB
 from trt_tui.core.measure.coordinates import (
     add_coordinate_shifts,
@@ -111,6 +113,48 @@ def measure_group_errors(
         task.close()
 
 
+class ConfigWithGroupErrors(SimulatedConfig):
+    """A simulated config whose outputs and accumulated errors at the groups come from the same executions.
+
+    One execution of a feed computes FP32, the config and the error sums at all groups. FP32 is the reference, so no
+    other execution is needed. Arguments are those of `SimulatedConfig`.
+
+    Attributes:
+        group_errors: The accumulated errors by group, over the measured feeds.
+    """
+
+    group_errors: dict[str, GroupErrors]
+
+    def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
+        """Implements `RunSource.measure`. Values beyond FP16's range are not counted."""
+        analysis, config, ranges = self._analysis, self._config, self._ranges
+        network, has_mask = analysis.network, find_common_mask_name(analysis.judged_outputs)
+        session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
+                                     ranges, analysis.mask_axes_by_tensor if has_mask else {}, with_isolated=False,
+                                     with_outputs=True)
+        with closing(session):
+            sums = [ErrorSums() for _ in session.measured_groups]
+            for done, index in enumerate(feed_indices, 1):
+                feed = analysis.samples.read_feed(index)
+                if has_mask:
+                    feed = {**feed, **session.make_mask_feed(read_mask(has_mask, analysis.samples, index))}
+                tables, reference, outputs = session.execute_feed(self.run.name, feed, counts_values_beyond_fp16=False)
+                analysis.store_fp32_outputs(index, reference)
+                reducer.add_feed_outputs(index, outputs)
+                for group_sums, row in zip(sums, tables["accumulated"], strict=True):
+                    group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+                if done < len(feed_indices):
+                    yield None
+        for _ in self._measure_magnitudes(feed_indices):
+            pass
+        self.group_errors = _compute_group_errors(
+            network, config, session.measured_groups,
+            {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
+            analysis.get_magnitudes(feed_indices) or Magnitudes(), measure_weight_errors(network, config, ranges),
+            counts_fp16=False)
+        yield None
+
+
 _FeedTables = tuple[Sequence[str], list[dict[str, np.ndarray]]]
 """The names of the groups in the order of the table rows, and the error tables of each config for one feed."""
 
@@ -168,12 +212,13 @@ class _ErrorTableSession:
     """
 
     def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
-                 ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool,
-                                                                                ...]], with_isolated: bool) -> None:
+                 ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
+                 with_outputs: bool = False) -> None:
         self._analysis = analysis
         self._features = features
         self._configs, self._ranges = configs, ranges
         self._masked_groups, self._isolated = masked_groups, with_isolated
+        self._fetched_tensors = analysis.fetched_tensors if with_outputs else ()
         self._graph_loader = GatedGraphLoader(analysis.backend, analysis.samples, "errors at the groups",
                                               analysis.network)
         self._has_finite_sums = True
@@ -184,7 +229,8 @@ class _ErrorTableSession:
         self._gated_graph = gated_graph = build_gated_graph(
             analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
-            norm_operators=features.norm_operators, outputs=analysis.fetched_tensors[:1], with_reference=True,
+            norm_operators=features.norm_operators, outputs=self._fetched_tensors or analysis.fetched_tensors[:1],
+            with_reference=True,
             with_isolated=self._isolated, mask_axes=self._masked_groups, gates_as_data=self._uses_gates_as_data)
         analysis.session_count += 1
         joins = {
@@ -222,6 +268,14 @@ class _ErrorTableSession:
 
         The isolated table is absent if it was not requested.
         """
+        return self.execute_feed(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)[0]
+
+    def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool) -> tuple[
+            dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Executes a config on one feed. Returns the error tables, and the judged tensors of FP32 and of the config.
+
+        The tables are those of `measure_error_tables`. The tensors are absent if they were not requested.
+        """
         gated_graph, extra_inputs = self._gated_graph, {}
         if gated_graph.counting_gate is not None:
             extra_inputs[gated_graph.counting_gate] = np.array(counts_values_beyond_fp16)
@@ -231,10 +285,16 @@ class _ErrorTableSession:
             if name is not None
         }
         try:
-            result = self._runner.run({**feed, **self._config_feeds[run_name], **extra_inputs}, list(names.values()))
+            output_names = [{tensor: outputs[tensor] for tensor in self._fetched_tensors}
+                            for outputs in (gated_graph.reference_outputs, gated_graph.test_outputs)]
+            result = self._runner.run({**feed, **self._config_feeds[run_name], **extra_inputs},
+                                      [*names.values(), *(name for outputs in output_names
+                                                          for name in outputs.values())])
             tables = {kind: result[name] for kind, name in names.items()}
             if not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables.values()):
-                return tables
+                reference, outputs = ({tensor: convert_to_comparable_array(result[name])
+                                       for tensor, name in outputs.items()} for outputs in output_names)
+                return tables, reference, outputs
         except OutOfMemoryError:
             self._runner.close()
             if not self._graph_loader.switch_to_next_graph_form():
@@ -243,7 +303,7 @@ class _ErrorTableSession:
             self._runner.close()
             self._has_finite_sums = False
         self._load_error_graph()
-        return self.measure_error_tables(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)
+        return self.execute_feed(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)
 
     def close(self) -> None:
         self._runner.close()
@@ -261,8 +321,8 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
 
 def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],
                           error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
-                          magnitudes: Magnitudes, weight_errors: Mapping[str, Mapping[str, float | None]]
-                          ) -> dict[str, GroupErrors]:
+                          magnitudes: Magnitudes, weight_errors: Mapping[str, Mapping[str, float | None]],
+                          counts_fp16: bool = True) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     large_values = find_fp16_overflows(network, config, magnitudes)
     errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
@@ -281,7 +341,7 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
             precision, errors_by_kind["accumulated"][position], isolated, accumulated.ref_max or None,
             _fp16_warning_text(find_boundary_type(group, precision, config.other), accumulated, isolated, headroom,
                                Precision.BF16 in group.allowed_precisions, large),
-            int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
+            *((int(accumulated.fp16_over), int(accumulated.fp16_under)) if fp16 and counts_fp16 else (None, None)),
             largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
             weight_errors.get(name, {}))

@@ -410,13 +410,23 @@ class Simulation:
         """
         if feed_index not in self._fp32_cache:
             result, _ = next(self.execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
-            refuse_undeclared_output_sizes(self.network, {name: self.samples.pad_rows(array, feed_index)
-                                                          for name, array in result.items()})
-            if self.reference_source is None:
-                self._refuse_nan_in_fp32_outputs(feed_index, result)
-            self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), result)
-            self._fp32_cache.put(feed_index, result)
+            self.store_fp32_outputs(feed_index, result)
         return self._fp32_cache.get(feed_index)
+
+    def store_fp32_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """Checks the judged tensors of the network in FP32 for one feed, and keeps them; the first ones remain.
+
+        Raises:
+            InputError: as `get_fp32_outputs`.
+        """
+        if feed_index in self._fp32_cache:
+            return
+        refuse_undeclared_output_sizes(self.network, {name: self.samples.pad_rows(array, feed_index)
+                                                      for name, array in outputs.items()})
+        if self.reference_source is None:
+            self._refuse_nan_in_fp32_outputs(feed_index, outputs)
+        self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), outputs)
+        self._fp32_cache.put(feed_index, outputs)
 
     def _refuse_nan_in_fp32_outputs(self, feed_index: int, fp32_outputs: Mapping[str, np.ndarray]) -> None:
         """Raises an error if the FP32 outputs of the network contain NaN outside masked elements, and names its origin.
