@@ -1,5 +1,7 @@
 """MXFP8 and NVFP4, whose scales belong to blocks: the arithmetic, its simulation, what is written, what takes it"""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 
 from tests import lowered, rtx
 from tests.networks.build import Builder, floats
+from trt_tui.core.engines.group_implementations import has_unrequested_precision
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.preview import build_preview, find_added_kernels
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
@@ -22,6 +27,7 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
 
 FP32, FP16, FILE = Precision.FP32, Precision.FP16, Precision.FILE
+LISTINGS = Path(__file__).parent / "listings"
 TYPES = [Precision.MXFP8, Precision.NVFP4]
 ELEMENTS = {Precision.MXFP8: ml_dtypes.float8_e4m3fn, Precision.NVFP4: ml_dtypes.float4_e2m1fn}
 
@@ -187,6 +193,31 @@ def test_tensorrt_rtx_builds_it(operator, activation, shape, attributes, precisi
     else:
         assert any("FP8UE8M0" in row for row in rows) and "FP8UE8M0" not in product
     assert any("TensorRT (domain trt), which ONNX Runtime does not have" in note for note in typed.notes)
+
+
+def preview_of(text, network):
+    return build_preview(read_layer_listing(text, network), network, "1.7.1.116", (12, 0), 0.5)
+
+
+@pytest.mark.parametrize(("precision", "made"), [(Precision.NVFP4, Precision.NVFP4), (Precision.MXFP8, FP16)])
+def test_a_listing_tells_whether_the_kernel_multiplies_in_the_type(precision, made, opened):
+    """The listings in tests/listings are those of TensorRT-RTX 1.7.1 for SM120."""
+    network = opened(one_layer("Gemm", "Relu"))
+    config, (group,) = PrecisionConfig(precision, FP16), network.groups
+    preview = preview_of((LISTINGS / f"blocks-{precision.value}.txt").read_text("utf-8"), network)
+    implementation = preview.implementations[group.name]
+    assert implementation.precision is made
+    assert has_unrequested_precision(group, config, preview.implementations) is (made is FP16)
+
+
+@pytest.mark.rtx("1.7")
+@pytest.mark.parametrize("precision", TYPES)
+def test_the_builder_lists_what_was_recorded(precision, opened):
+    network = opened(one_layer("Gemm", "Relu"))
+    model = lower_to_typed_network(network, PrecisionConfig(precision, FP16), {"x": 3.0}).model
+    recorded = preview_of((LISTINGS / f"blocks-{precision.value}.txt").read_text("utf-8"), network)
+    now = preview_of(rtx.layers(model, {"x": (4, 96)}, "SM120"), network)
+    assert not find_added_kernels(now, recorded) and not find_added_kernels(recorded, now)
 
 
 @pytest.mark.rtx("1.7")
