@@ -25,6 +25,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
+from trt_tui.tui.screens.search import list_raised_precision_choices
 
 FP32, FP16, FILE = Precision.FP32, Precision.FP16, Precision.FILE
 LISTINGS = Path(__file__).parent / "listings"
@@ -322,3 +323,24 @@ def test_what_is_not_the_type_in_a_file_is_not_simulated_as_it(change, opened, t
         attribute.i = 0 if change == "axis" else 32
     onnx.save(model, tmp_path / "typed.onnx")
     assert any("is not simulated" in note for note in open_network(tmp_path / "typed.onnx").notes)
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_a_weight_that_the_file_transposes_has_the_type_too(precision, opened, tmp_path):
+    """As ModelOpt writes a layer of PyTorch: the weight has an output channel in each row."""
+    network = opened(one_layer("Gemm", transB=1))
+    model = ir.to_proto(lower_to_typed_network(network, PrecisionConfig(precision, FP16), {"x": 1.0}).model)
+    node, position = next((node, index) for index, node in enumerate(model.graph.node) if node.op_type == "Gemm")
+    del node.attribute[:]
+    turn = onnx.helper.make_node("Transpose", [node.input[1]], ["turned"], "turn", perm=[1, 0])
+    model.graph.node.insert(position, turn)
+    model.graph.node[position + 1].input[1] = "turned"
+    onnx.save(model, tmp_path / "typed.onnx")
+    group, = open_network(tmp_path / "typed.onnx").groups
+    assert group.precision_label(FILE) == f"{precision.label} f" and group.file_precision.nearest_precision is precision
+
+
+def test_searches_offer_the_types_only_to_who_uses_one(opened):
+    for precision, offered in ((Precision.INT8, False), (Precision.NVFP4, True)):
+        choices = list_raised_precision_choices(PrecisionConfig.from_precision(precision))
+        assert any(Precision.MXFP8 in intermediate for _, intermediate in choices) is offered
