@@ -1,5 +1,7 @@
 """MXFP8 and NVFP4, whose scales belong to blocks: the arithmetic, its simulation, what is written, what takes it"""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 
 from tests import lowered, rtx
 from tests.networks.build import Builder, floats
+from trt_tui.core.engines.group_implementations import has_unrequested_precision
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.preview import build_preview, find_added_kernels
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
@@ -20,8 +25,10 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
+from trt_tui.tui.screens.search import list_raised_precision_choices
 
 FP32, FP16, FILE = Precision.FP32, Precision.FP16, Precision.FILE
+LISTINGS = Path(__file__).parent / "listings"
 TYPES = [Precision.MXFP8, Precision.NVFP4]
 ELEMENTS = {Precision.MXFP8: ml_dtypes.float8_e4m3fn, Precision.NVFP4: ml_dtypes.float4_e2m1fn}
 
@@ -189,6 +196,31 @@ def test_tensorrt_rtx_builds_it(operator, activation, shape, attributes, precisi
     assert any("TensorRT (domain trt), which ONNX Runtime does not have" in note for note in typed.notes)
 
 
+def preview_of(text, network):
+    return build_preview(read_layer_listing(text, network), network, "1.7.1.116", (12, 0), 0.5)
+
+
+@pytest.mark.parametrize(("precision", "made"), [(Precision.NVFP4, Precision.NVFP4), (Precision.MXFP8, FP16)])
+def test_a_listing_tells_whether_the_kernel_multiplies_in_the_type(precision, made, opened):
+    """The listings in tests/listings are those of TensorRT-RTX 1.7.1 for SM120."""
+    network = opened(one_layer("Gemm", "Relu"))
+    config, (group,) = PrecisionConfig(precision, FP16), network.groups
+    preview = preview_of((LISTINGS / f"blocks-{precision.value}.txt").read_text("utf-8"), network)
+    implementation = preview.implementations[group.name]
+    assert implementation.precision is made
+    assert has_unrequested_precision(group, config, preview.implementations) is (made is FP16)
+
+
+@pytest.mark.rtx("1.7")
+@pytest.mark.parametrize("precision", TYPES)
+def test_the_builder_lists_what_was_recorded(precision, opened):
+    network = opened(one_layer("Gemm", "Relu"))
+    model = lower_to_typed_network(network, PrecisionConfig(precision, FP16), {"x": 3.0}).model
+    recorded = preview_of((LISTINGS / f"blocks-{precision.value}.txt").read_text("utf-8"), network)
+    now = preview_of(rtx.layers(model, {"x": (4, 96)}, "SM120"), network)
+    assert not find_added_kernels(now, recorded) and not find_added_kernels(recorded, now)
+
+
 @pytest.mark.rtx("1.7")
 def test_gpus_before_blackwell_are_refused_before_the_builder_is(run, tmp_path):
     onnx.save(one_layer("Gemm"), tmp_path / "m.onnx")
@@ -291,3 +323,24 @@ def test_what_is_not_the_type_in_a_file_is_not_simulated_as_it(change, opened, t
         attribute.i = 0 if change == "axis" else 32
     onnx.save(model, tmp_path / "typed.onnx")
     assert any("is not simulated" in note for note in open_network(tmp_path / "typed.onnx").notes)
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_a_weight_that_the_file_transposes_has_the_type_too(precision, opened, tmp_path):
+    """As ModelOpt writes a layer of PyTorch: the weight has an output channel in each row."""
+    network = opened(one_layer("Gemm", transB=1))
+    model = ir.to_proto(lower_to_typed_network(network, PrecisionConfig(precision, FP16), {"x": 1.0}).model)
+    node, position = next((node, index) for index, node in enumerate(model.graph.node) if node.op_type == "Gemm")
+    del node.attribute[:]
+    turn = onnx.helper.make_node("Transpose", [node.input[1]], ["turned"], "turn", perm=[1, 0])
+    model.graph.node.insert(position, turn)
+    model.graph.node[position + 1].input[1] = "turned"
+    onnx.save(model, tmp_path / "typed.onnx")
+    group, = open_network(tmp_path / "typed.onnx").groups
+    assert group.precision_label(FILE) == f"{precision.label} f" and group.file_precision.nearest_precision is precision
+
+
+def test_searches_offer_the_types_only_to_who_uses_one(opened):
+    for precision, offered in ((Precision.INT8, False), (Precision.NVFP4, True)):
+        choices = list_raised_precision_choices(PrecisionConfig.from_precision(precision))
+        assert any(Precision.MXFP8 in intermediate for _, intermediate in choices) is offered

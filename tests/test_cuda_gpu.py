@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from tests import networks
+from tests.test_block_scales import TYPES, identity, simulate
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_failure_reason
 from trt_tui.core.calibration.calibration import calibrate
@@ -127,3 +128,15 @@ def test_with_less_memory_runs_go_in_portions_or_on_the_cpu_with_the_same_figure
     assert levels[0].startswith("None MB: CUDA graph;")
     for words in said:
         assert any(words in level for level in levels[1:])
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("data", [False, True])
+def test_scales_of_blocks_are_those_of_the_cpu(precision, data, opened):
+    network, size = identity(opened, precision)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, size)).astype(np.float32) * np.float32(2.0) ** rng.integers(-40, 40, (64, 1))
+    x[0, 3], x[1] = np.nan, 0
+    found, expected = (simulate(OnnxRuntimeBackend(provider), network, PrecisionConfig(precision, Precision.FP32),
+                                {"x": x.astype(np.float32)}, {"x": 8.0}, data) for provider in ("cuda", "cpu"))
+    np.testing.assert_array_equal(found, expected)

@@ -222,7 +222,7 @@ def test_a_cubic_grid_sample_keeps_its_older_form_or_is_refused(tmp_path):
         model = lower_from_source_model(network, PrecisionConfig(precision, Precision.FP16), scales).model
         assert read_mode(next(node for node in model.graph if node.op_type == "GridSample")) == "cubic"
     for precision in (Precision.FP8, Precision.BF16):
-        with refused(title="opset", cause="/grid/GridSample (GridSample) has mode cubic", next_step="INT4 or BF16"):
+        with refused(title="opset", cause="/grid/GridSample (GridSample) has mode cubic", next_step="NVFP4 or BF16"):
             lower_from_source_model(network, PrecisionConfig(precision, Precision.FP32), scales)
     refuse_cubic_grid_samples(network, "TensorRT 8.6")
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "later report them for the engine as built, without this option.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
-    help="Values measured for each layer: errors and shares, errors only (much faster), or none.")
+    help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
 @option_under_heading("Output", "--no-layers", "layers", flag_value="none", hidden=True)
 @file_path_option(
     "Config", "--config", "config_paths", multiple=True, metavar="FILE", help="Start from a precision.json; "

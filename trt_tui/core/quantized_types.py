@@ -168,6 +168,9 @@ NVFP4 = QuantizedType(Precision.NVFP4, INT4.operators, ir.DataType.FLOAT4E2M1, -
 QUANTIZED_TYPES: Mapping[Precision, QuantizedType] = {code.precision: code for code in (INT8, FP8, INT4, MXFP8, NVFP4)}
 """The quantized types by the precision of the layers that read their values."""
 
+BLOCK_PRECISIONS = frozenset(code.precision for code in QUANTIZED_TYPES.values() if code.block_scale_type)
+"""The precisions whose activations have scales for blocks: MXFP8 and NVFP4."""
+
 TYPES_WITH_RANGES = tuple(code for code in QUANTIZED_TYPES.values() if code.needs_ranges)
 TYPES_WITH_RANGES_TEXT = " or ".join((", ".join(code.precision.label for code in TYPES_WITH_RANGES[:-1]),
                                       TYPES_WITH_RANGES[-1].precision.label))

@@ -9,7 +9,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP, CUBIC_GRID_NOTE, find_cubic_grid_samples
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
@@ -103,10 +103,9 @@ def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | No
 def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) -> str:
     """Returns the precisions of a config whose typed network contains TensorRT's own operators, and the releases that
     read it, as text for users; "" if there are none."""
-    precisions = {config.precision_of(group) for group in network.groups}
-    return " and ".join(f"{precision.label} ({quantized_type.requirements_text}, or TensorRT-RTX)"
-                        for precision, quantized_type in QUANTIZED_TYPES.items()
-                        if precision in precisions and quantized_type.block_scale_type)
+    precisions = BLOCK_PRECISIONS.intersection(config.precision_of(group) for group in network.groups)
+    return " and ".join(f"{precision.label} ({QUANTIZED_TYPES[precision].requirements_text}, or TensorRT-RTX)"
+                        for precision in sorted(precisions))
 
 
 def groups_by_release_dependent_precision(network: NetworkOutline,

@@ -130,11 +130,19 @@ class SourceModel:
             value = node.inputs[0]
         return tuple(reversed(steps)) if value is not None else None
 
-    def find_dequantize_step(self, fp32_tensor: str) -> QdqStep | None:
+    def find_dequantize_step(self, fp32_tensor: str, through_copies: bool = False) -> QdqStep | None:
         """Returns the step that dequantizes a stored constant of the file; None if the constant is not stored
-        quantized."""
+        quantized.
+
+        Args:
+            through_copies: True if Casts and copies, such as a Transpose, may stand between the step and the tensor.
+                The axis of the step is then not that of the tensor.
+        """
         value = self.find_ir_value(fp32_tensor)
         node = value.producer() if value is not None else None
+        while through_copies and node is not None and (is_cast(node) or not node.domain and node.op_type in COPIES) \
+                and node.inputs and node.inputs[0] is not None:
+            node = node.inputs[0].producer()
         if node is None or not is_dequantize(node) or stored_tensor(node.inputs[0]) is None:
             return None
         return self.get_qdq_step(node)
@@ -200,7 +208,7 @@ class SourceModel:
                 if not tensor:
                     continue
                 conversion_steps, dequantize_step = self.input_conversion_steps(
-                    layer, index), self.find_dequantize_step(tensor)
+                    layer, index), self.find_dequantize_step(tensor, through_copies=True)
                 steps = (*conversion_steps, dequantize_step) if dequantize_step is not None else conversion_steps
                 refused_nodes |= {step.node_name: reason for step in steps if (reason := qdq_refusal_reason(step))}
                 type_names = {

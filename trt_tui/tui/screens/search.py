@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
@@ -156,8 +156,9 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
     if quantized_rank < other_rank < precision_rank(Precision.FP32):
         boundary_types = [config.other]
         lower_types = [precision for precision in reversed(Precision)
-                       if precision in QUANTIZED_TYPES and QUANTIZED_TYPES[precision].quantizes_activations
-                       and quantized_rank < precision_rank(precision)]
+                       if (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
+                       and quantized_type.quantizes_activations and quantized_rank < precision_rank(precision)
+                       and (not quantized_type.block_scale_type or config.quantized in BLOCK_PRECISIONS)]
         intermediate = [(config.other,), *([(*lower_types, config.other)] if lower_types else [])]
     finer_types = [Precision.FP16_ACC_FP32, Precision.BF16] if config.other is Precision.FP16 else []
     if finer_types or config.other is Precision.FP32 and not config.tf32:
