@@ -141,6 +141,10 @@ def _validate_pattern(text: str) -> None:
 @option_under_heading(
     "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
     "operators for decomposed norms, SmoothQuant, bias correction. Without: all methods do, except scoped and lower.")
+@option_under_heading(
+    "Search", "--free-budget", "zero_cost_budget", default=24, show_default=True, type=click.IntRange(1, 10_000),
+    metavar="N", help="Simulate at most N configs for zero-cost changes. A limit in configs gives the same result on "
+    "every machine; the predicted and the measured time are printed.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
                       "Without: all methods do, except scoped and lower.")
@@ -168,8 +172,8 @@ def _validate_pattern(text: str) -> None:
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
-           presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
-           higher_from: str | None, sample: str | None,
+           presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, zero_cost_budget: int,
+           ranges: bool | None, lower: bool, higher_from: str | None, sample: str | None,
            max_raised: int | None, max_latency: float | None, cost_paths: tuple[str, ...], max_builds: int,
            no_hold_out: bool, check: str | None, fail_codes: tuple[int, ...], ignored_fail_codes: tuple[int, ...],
            fail_patterns: tuple[str, ...], artifact_folder: str | None, markdown_path: str | None, output: str,
@@ -212,8 +216,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         check_output_folder(artifact_folder, can_have_content=True)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
-                                  try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
-                                  max_builds=max_builds, check_command=check,
+                                  try_zero_cost=free, zero_cost_budget=zero_cost_budget, max_raised=max_raised,
+                                  max_latency=max_latency, max_builds=max_builds, check_command=check,
                                   check_rules=CheckRules(fail_codes, ignored_fail_codes, fail_patterns),
                                   artifact_folder=os.path.abspath(artifact_folder) if artifact_folder else "",
                                   sample=sample or "", hold_out=not no_hold_out, cost_paths=cost_paths)

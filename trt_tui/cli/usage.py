@@ -78,6 +78,9 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("search", ), ("fail_codes", "ignored_fail_codes", "fail_patterns", "artifact_folder"),
                        lambda values: values["check"] is None, "it applies to --check, and --check is missing",
                        "Name a command with --check, or leave it out."),
+    IneffectiveOptions(("search", ), ("zero_cost_budget", ), lambda values: values["free"] is False or (
+        values["free"] is None and (values["lower"] or values["method"] in ("scoped", "lower"))),
+                       "it limits the zero-cost changes, and none are tried", "Leave it out, or add --free."),
     IneffectiveOptions(("search", ), ("lower", ), lambda values: "method" in find_given_options(),
                        "--method selects another strategy", "Leave out one of them."),
     IneffectiveOptions(

@@ -10,6 +10,7 @@ from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
 from trt_tui.jobs.check_rules import CheckRules
 from trt_tui.jobs.steps import Urgency
 from trt_tui.options import Options
@@ -543,6 +544,7 @@ class FindMixedPrecisionConfig(Request):
         higher_precision: The precision that groups are raised to.
         try_ranges: True to try other ranges before groups are raised.
         try_zero_cost: True to try zero-cost moves before other ranges.
+        zero_cost_budget: The maximum number of configs that are evaluated for zero-cost moves.
         max_raised: The maximum number of groups above their default precision; None for no limit.
         max_latency: The maximum latency in ms, estimated from engines; None for no limit.
         max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.
@@ -578,6 +580,7 @@ class FindMixedPrecisionConfig(Request):
     artifact_folder: str = ""
     intermediate_precisions: tuple[Precision, ...] = ()
     try_zero_cost: bool = True
+    zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET
     fixed_groups: tuple[str, ...] = ()
     sample: str = ""
     use_preview: bool = False

@@ -26,10 +26,11 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.search import SearchSpace
 from trt_tui.core.search.latency_prediction import LatencyPrediction
+from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import file_sha256
 from trt_tui.files.scratch import create_scratch_folder
-from trt_tui.formatting import counted_noun_text
+from trt_tui.formatting import counted_noun_text, duration_text
 from trt_tui.jobs import build, engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -288,6 +289,12 @@ class WorkspaceEvaluator:
                                                     reason=f"search:{self._request.method}",
                                                     may_leave_file=leaves_file, one_pass=True)
         return {proposal.label: proposal.config for proposal in zero_cost_configs}
+
+    def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
+        self._report.send(ev.LogMessage(
+            self._report.job, "Zero-cost changes: at most "
+            f"{counted_noun_text(effort.budget, 'simulated config')}, about "
+            f"{duration_text(effort.predicted_s)} (--free-budget).", "info"))
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:

@@ -12,6 +12,7 @@ from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
+from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -28,6 +29,7 @@ MAX_BUILDS = 3
 def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
                         higher_precision: Precision = Precision.FP32, intermediate_precisions: Sequence[Precision] = (),
                         try_ranges: bool | None = None, try_zero_cost: bool | None = None,
+                        zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET,
                         max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
                         check_command: str | None = None, check_rules: CheckRules | None = None,
                         artifact_folder: str = "", sample: str = "", hold_out: bool = True,
@@ -46,7 +48,8 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                                        raises_precision if try_ranges is None else try_ranges, max_raised, max_latency,
                                        max_builds, check_command, check_rules or CheckRules(), artifact_folder,
                                        tuple(intermediate_precisions),
-                                       raises_precision if try_zero_cost is None else try_zero_cost, sample=sample,
+                                       raises_precision if try_zero_cost is None else try_zero_cost,
+                                       zero_cost_budget=zero_cost_budget, sample=sample,
                                        hold_out=hold_out and not sample, cost_paths=tuple(cost_paths))
 
 
@@ -120,6 +123,10 @@ class SearchStatus:
                                  for layer, row in zip(result.reduction_steps, rows[1:], strict=True)]
         if removals := self.end_event.qdq_removals:
             record["unused_qdq"] = [removal.to_record() for removal in removals]
+        if (effort := self.end_event.zero_cost_effort).text:
+            record["zero_cost"] = {
+                "tried": effort.tried, "changes": effort.total, "evaluations": effort.evaluations,
+                "budget": effort.budget, "not_measured": list(effort.unmeasured_kinds), "said": effort.text}
         if (target_outcome := self.end_event.target_outcome) is not None:
             record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
         if self.end_event.confirmed is not None:
