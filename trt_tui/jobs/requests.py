@@ -559,8 +559,9 @@ class FindMixedPrecisionConfig(Request):
             that do not change the engine.
         sample: The sample on whose batch alone accuracy is measured: its index, "worst" for the worst sample of
             ``config``, or "" for all samples.
-        hold_out: True to measure the result on every third batch, and to choose on the others, if there are enough
-            samples.
+        hold_out: True to measure the result on held-out samples, and to choose on the others, if there are enough
+            samples (`trt_tui.core.data.held_out`).
+        hold_out_few: True to do so with few samples too. The search fails if nothing can be held out.
         cost_paths: Profiles of engines (`trt_tui.core.engines.group_times`), of the start config and of all groups
             raised. With them the search minimizes predicted latency rather than the number of raised groups.
     """
@@ -585,6 +586,7 @@ class FindMixedPrecisionConfig(Request):
     sample: str = ""
     use_preview: bool = False
     hold_out: bool = True
+    hold_out_few: bool = False
     cost_paths: tuple[str, ...] = ()
 
 

@@ -685,6 +685,9 @@ class SearchJob:
             measured = (accuracy_with_interval
                         if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
             accuracy = self._add_export_caveat(measured)
+            if held_out_result is not None and held_out_result.miss_text:
+                accuracy = replace(accuracy, caveats=(*accuracy.caveats,
+                                                      Caveat("held-out samples", held_out_result.miss_text)))
             result = replace(
                 result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy)))
             if measured is accuracy and measured is not accuracy_with_interval:

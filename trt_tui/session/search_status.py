@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult
+from trt_tui.core.measure.target_outcome import HeldOutResult, Outcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
@@ -33,7 +33,7 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                         max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
                         check_command: str | None = None, check_rules: CheckRules | None = None,
                         artifact_folder: str = "", sample: str = "", hold_out: bool = True,
-                        cost_paths: Sequence[str] = ()) -> rq.FindMixedPrecisionConfig:
+                        hold_out_few: bool = False, cost_paths: Sequence[str] = ()) -> rq.FindMixedPrecisionConfig:
     """Builds the request of a search, for the app and the commands.
 
     The arguments are those of `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
@@ -50,7 +50,8 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                                        tuple(intermediate_precisions),
                                        raises_precision if try_zero_cost is None else try_zero_cost,
                                        zero_cost_budget=zero_cost_budget, sample=sample,
-                                       hold_out=hold_out and not sample, cost_paths=tuple(cost_paths))
+                                       hold_out=hold_out and not sample, hold_out_few=hold_out_few,
+                                       cost_paths=tuple(cost_paths))
 
 
 @dataclass
@@ -82,15 +83,15 @@ class SearchStatus:
     def is_target_met(self) -> bool:
         """True if the best config of the search meets the tolerance.
 
-        If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too,
-        and so must the config on held-out samples if there are any.
+        If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too.
+        On held-out samples, if there are any, the config must not miss it with certainty.
         """
         if self.end_event is not None:
             confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
             is_met = self.end_event.result.is_met if confirmed is None else confirmed
             exported = self.end_event.exported
             is_met = is_met and (exported is None or exported.is_met is not False)
-            return is_met and (held_out is None or held_out.target_result.passes)
+            return is_met and (held_out is None or held_out.target_result.target_outcome.outcome is not Outcome.FAIL)
         return self.progress is not None and self.progress.is_met
 
     @property
@@ -132,8 +133,12 @@ class SearchStatus:
         if self.end_event.confirmed is not None:
             record["confirmed_by_engine"] = self.end_event.confirmed
         if (held_out := self.end_event.held_out) is not None:
-            record["held_out"] = {"samples": held_out.sample_count, "chosen_on": held_out.search_samples,
-                                  "met": held_out.target_result.passes, "figure": held_out.target_result.value_text}
+            target_outcome = held_out.target_result.target_outcome
+            record["held_out"] = {
+                "samples": held_out.sample_count, "chosen_on": held_out.search_samples,
+                "met": held_out.target_result.passes, "figure": held_out.target_result.value_text,
+                "outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons),
+                "values": [asdict(value) for value in held_out.values]}
         if (exported := self.end_event.exported) is not None:
             record["exported_network"] = {
                 "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text
@@ -241,15 +246,19 @@ def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisi
 def held_out_result_text(held_out: HeldOutResult) -> str:
     """Returns the result of a search on held-out samples, which the search has not used, as text.
 
-    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL?: the 95 % interval 19.2 to 20.6 dB spans the
-    target".
+    For example "chosen on 64 samples: ~20.4 dB (19.9 to 21.0 dB); on 32 held out: ~19.8 dB (19.2 to 20.6 dB): FAIL?:
+    the 95 % interval 19.2 to 20.6 dB spans the target". The numbers in parentheses are 95 % confidence intervals.
     """
-    held_out_result = held_out.target_result
-    return (
-        f"chosen on "
-        f"{held_out.search_samples} samples; on "
-        f"{held_out.sample_count} held out {mark_figures_as_simulated(held_out_result.value_text)}: "
-        f"{held_out_result.target_outcome.text}")
+    searched = ", ".join(_value_with_interval_text(value.searched, value.searched_interval)
+                         for value in held_out.values)
+    measured = ", ".join(_value_with_interval_text(value.held_out, value.held_out_interval)
+                         for value in held_out.values)
+    return (f"chosen on {counted_noun_text(held_out.search_samples, 'sample')}: {searched}; on "
+            f"{held_out.sample_count} held out: {measured}: {held_out.target_result.target_outcome.text}")
+
+
+def _value_with_interval_text(value_text: str, interval_text: str) -> str:
+    return mark_figures_as_simulated(value_text) + (f" ({interval_text})" if interval_text else "")
 
 
 def best_evaluation_text(search_status: SearchStatus) -> str:

@@ -89,7 +89,8 @@ class ZeroCostEffort:
         text = (f"tried {self.tried} of {counted_noun_text(self.total, 'zero-cost change')} in "
                 f"{counted_noun_text(self.evaluations, 'simulated config')} of at most {self.budget}")
         if self.is_exhausted:
-            text += "; the budget is used up (--free-budget), and the rest was not tried"
+            rest = "the rest was" if self.tried < self.total or self.unmeasured_kinds else "further combinations were"
+            text += f"; the budget is used up (--free-budget), and {rest} not tried"
         elif self.tried < self.total:
             text += "; the tolerance was met without the rest"
         if self.unmeasured_kinds:
