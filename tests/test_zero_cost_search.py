@@ -73,7 +73,8 @@ def test_a_change_that_worsens_the_value_of_the_target_is_not_taken():
 
 
 def test_what_meets_the_tolerance_ends_the_trials():
-    context, asked = run_pass(Space({"one": "a", "two": "b"}, {"bias": "c"}), {"one": 5, "two": 1, "bias": 1}, bound=5.0)
+    space = Space({"one": "a", "two": "b"}, {"bias": "c"})
+    context, asked = run_pass(space, {"one": 5, "two": 1, "bias": 1}, bound=5.0)
     assert asked == [("one",)] and context.zero_cost_sets == ("one",)
     assert context.zero_cost_effort.text.endswith("; the tolerance was met without the rest")
 
