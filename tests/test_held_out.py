@@ -67,5 +67,5 @@ def test_a_miss_on_held_out_samples_turns_a_pass_into_a_doubt(before, passes, af
     held_out = HeldOutResult(TargetResult(passes, -0.9 if not passes else 0.4), 16, 48, (value,))
     outcome = TargetOutcome(before, ("a reason",)).with_doubt(held_out.miss_text)
     assert outcome.outcome is after
-    assert ("16 held-out samples" in outcome.text and "19.1 dB (18.2 to 20.0 dB)" in outcome.text) is (
+    assert ("16 held-out samples" in outcome.text and "~19.1 dB (18.2 to 20.0 dB)" in outcome.text) is (
         before.passes and not passes)

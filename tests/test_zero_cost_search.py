@@ -5,14 +5,22 @@ import math
 
 import pytest
 
-from tests.driven import save_resnet
+from tests.driven import DrivenWorker, of, save_resnet
+from trt_tui.core.engines.preview import Kernel, Preview
 from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, ZeroCostEffort
 from trt_tui.core.search.zero_cost_passes import try_zero_cost_moves
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs import zero_cost_moves
+from trt_tui.jobs.steps import Urgency
 
-MOVE, OTHER = BiasCorrectionMove("AAAAAA=="), RangeMove(1.0, "user")
+INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
+MOVE = BiasCorrectionMove("AAAAAA==")
 
 
 def key(name):
@@ -116,3 +124,50 @@ def test_options_without_effect_are_refused(words, run, tmp_path):
     code, _, err = run("search", options.model, "--data", options.data, "--tolerance", "sqnr>=50", *words,
                                "-o", str(tmp_path / "p.json"))
     assert code == 2 and words[-1 if words[-1] != "3" else -2] in err
+
+
+# -- the values of changes before they are made ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(tmp_path):
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.OpenNetwork(save_resnet(tmp_path, samples=12)))
+    return worker
+
+
+def test_values_of_changes_stream_in_and_are_those_of_a_whatif(worker):
+    group = next(group.name for group in worker.network.groups if group.is_quantizable)
+    events = of(worker.answer(rq.MeasureZeroCostChanges(group, INT8)), ev.ZeroCostChangesMeasured)
+    assert [event.is_complete for event in events] == [False] * (len(events) - 1) + [True]
+    known = [sum(change.accuracy is not None for change in event.changes) for event in events]
+    assert known == sorted(known) and known[0] == 0 and known[-1] == len(events[-1].changes) == 2
+    assert [change.is_for_network for change in events[-1].changes] == [False, True]
+    assert all(change.added_kernels is None for change in events[-1].changes), "no preview was requested"
+    for change in events[-1].changes:
+        measured = of(worker.answer(rq.MeasureWhatIf(change.config)), ev.AccuracyMeasured)[-1].accuracy
+        assert measured == change.accuracy
+
+
+def test_added_kernels_are_those_of_previews(worker, monkeypatch):
+    class Client:
+        def __init__(self, *arguments):
+            pass
+
+        def preview_config(self, config):
+            yield Urgency.REMEDIES
+            return Preview(kernels=(Kernel("gemm", (), (), ()),) * (3 + len(config.moves)))
+
+    monkeypatch.setattr(zero_cost_moves, "PreviewClient", Client)
+    monkeypatch.setattr(zero_cost_moves, "is_tensorrt_rtx_installed", lambda: True)
+    event = of(worker.answer(rq.MeasureZeroCostChanges("", INT8, use_preview=True)), ev.ZeroCostChangesMeasured)[-1]
+    assert [change.added_kernels for change in event.changes] == [len(change.config.moves) for change in event.changes]
+
+
+def test_a_network_without_possible_changes_gets_reasons(worker):
+    plain = PrecisionConfig.from_precision(Precision.FP32)
+    event = of(worker.answer(rq.MeasureZeroCostChanges("", plain)), ev.ZeroCostChangesMeasured)[-1]
+    assert event.is_complete and not event.changes
+    reasons = find_network_refusal_reasons(worker.network, plain)
+    assert all(reasons.values()) and reasons["bias correction"] == "it does not run in INT8"
+    assert find_network_refusal_reasons(worker.network, INT8)["bias correction"] == ""

@@ -26,7 +26,7 @@ from trt_tui.core.measure.metric_scoring import SCRAMBLED, SHUFFLED
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.target import Target
 from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text, escape_hidden_characters
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, mark_figures_as_simulated
 
 MIN_SAMPLES_OF_MAXIMUM = 19
 """The number of samples from which on the next one exceeds their largest error with a probability of at most 5 %."""
@@ -287,8 +287,10 @@ class HeldOutResult:
         """The reason for doubt in a result that misses the target on held-out samples; "" if it meets the target."""
         if self.target_result.passes:
             return ""
-        values = ", ".join(value.held_out + (f" ({value.held_out_interval})" if value.held_out_interval else "")
-                           for value in self.values) or self.target_result.value_text
+        values = ", ".join(
+            mark_figures_as_simulated(value.held_out) + (f" ({value.held_out_interval})" if value.held_out_interval
+                                                         else "")
+            for value in self.values) or mark_figures_as_simulated(self.target_result.value_text)
         return (f"on {counted_noun_text(self.sample_count, 'held-out sample')}, which the search has not used, it "
                 f"misses the target: {values}")
 
