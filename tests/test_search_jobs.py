@@ -768,6 +768,30 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     assert SearchStatus(GOAL, end_event=replace(ended, held_out=None)).is_target_met
 
 
+@pytest.mark.parametrize("target", ["metric>=base-0.5", "agreement>=50%"])
+def test_metric_and_agreement_are_measured_on_held_out_samples_with_their_labels(target, tmp_path):
+    """The samples keep their labels, and the base of a metric there is that of FP32 on them."""
+    options = save_mlp(tmp_path, samples=96)
+    data = dict(np.load(options.data))
+    labels = networks.quiet_session(onnx.load(options.model)).run(None, data)[0].argmax(1)
+    np.savez(options.data, **data, labels=labels)
+    script = tmp_path / "metric.py"
+    script.write_text("def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
+                      "    return float((y.argmax(1) == labels['labels']).mean())\n")
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score", whatif_samples=8)))
+    ended = found(worker.answer(replace(GOAL, tolerances=(target,), try_ranges=False)))
+    assert (ended.held_out.sample_count, ended.held_out.search_samples) == (20, 52)
+    (value,) = ended.held_out.values
+    assert value.target == target and value.searched and value.held_out
+    assert value.searched_interval and value.held_out_interval and ended.held_out.target_result.passes
+    view = worker.workspace.make_search_view(True)
+    calibrating = {worker.workspace.data_sets.calibration_samples.feed_position(index)[0]
+                   for index in range(len(worker.workspace.data_sets.calibration_samples))}
+    used = {worker.workspace.data_sets.judged_samples.feed_position(index)[0] for index in view.held_out}
+    assert not calibrating & used and not set(view.held_out) & set(view.feeds)
+
+
 def test_few_samples_are_not_held_out(tmp_path):
     worker, events = held_out_of(tmp_path, save_mlp(tmp_path, samples=40), batch=4)
     assert found(events).held_out is None and worker.workspace.held_out == []
