@@ -40,6 +40,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.core.search import Evaluation, SearchResult
+from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,40 @@ class RemediesMeasured(ResultEvent, changes_rows=False):
 
 
 @dataclass(frozen=True)
+class ZeroCostChange:
+    """A zero-cost change before it is made.
+
+    Attributes:
+        config: The config with the change.
+        is_for_network: True if the change is made wherever the network allows it; False for a single group.
+        accuracy: The simulated accuracy of the config; None if it is not measured yet.
+        added_kernels: The number of kernels that the previewed engine has more than without the change; None if it is
+            unknown.
+    """
+
+    label: str
+    config: PrecisionConfig
+    is_for_network: bool
+    accuracy: Accuracy | None = None
+    added_kernels: int | None = None
+
+
+@dataclass(frozen=True)
+class ZeroCostChangesMeasured(ResultEvent, changes_rows=False):
+    """The event with the zero-cost changes of a config. It is sent again as more values are measured.
+
+    Attributes:
+        group: The name of the group whose changes are among them; "" for none.
+        is_complete: True if all changes are listed and measured.
+    """
+
+    group: str
+    config: PrecisionConfig
+    changes: tuple[ZeroCostChange, ...]
+    is_complete: bool = False
+
+
+@dataclass(frozen=True)
 class TensorStatsMeasured(ResultEvent, changes_rows=False):
     """The event with the FP32 tensor statistics of a group's inputs and result, by tensor.
 
@@ -429,6 +464,7 @@ class SearchEnded(Event):
         exported: The exported file of the result; None if the simulated result does not meet the tolerances.
         has_other_samples: True if the values belong to other samples than those of the session.
         qdq_removals: The removals of unused Q/DQ, in their order: those in the result, and those that were rejected.
+        zero_cost_effort: The number of zero-cost changes that were tried, within their budget.
     """
 
     result: SearchResult
@@ -446,6 +482,7 @@ class SearchEnded(Event):
     exported: ExportedResult | None = None
     has_other_samples: bool = False
     qdq_removals: tuple[QdqRemoval, ...] = ()
+    zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
 
 
 @dataclass(frozen=True)
