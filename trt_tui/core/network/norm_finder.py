@@ -4,6 +4,7 @@ consumers."""
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from trt_tui.core.network.channel_scaling import find_channel_scalings
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -34,7 +35,8 @@ def find_normalisations_and_biases(graph: LayerGraph, groups: Sequence[FusionGro
         norms[group.name] = _add_rewrite_refusal_reasons(graph, norm, group,
                                                          {name: norm_group.name
                                                           for name, norm_group in group_by_layer.items()})
-    return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites})
+    return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites},
+                           find_channel_scalings(graph, groups))
 
 
 def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,
