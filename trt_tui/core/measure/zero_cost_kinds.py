@@ -3,6 +3,7 @@
 A new kind has its own module with a subclass of `ZeroCostKind`, and one entry in `ZERO_COST_KINDS`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -86,13 +87,18 @@ class RewriteKind(ZeroCostKind):
     move_class = RewriteMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return rewrite_refusal_reason(network, group)
+        ready = replace_file_precision(config, [group])
+        return rewrite_refusal_reason(network, group) or (
+            "" if self._rounds_values(group, ready) else "it runs in neither FP16 nor BF16")
+
+    @staticmethod
+    def _rounds_values(group: FusionGroup, config: PrecisionConfig) -> bool:
+        return config.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         ready, _ = context.prepare_config(context.groups)
         groups = [group for group in context.groups
-                  if ready.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
-                  and group.name not in context.config.get_moves(RewriteMove)]
+                  if self._rounds_values(group, ready) and group.name not in context.config.get_moves(RewriteMove)]
         rewrites = zero_cost_moves.propose_normalisation_rewrites(context.network, groups, context.reason)
         if rewrites:
             operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
@@ -107,7 +113,13 @@ class SmoothQuantKind(ZeroCostKind):
     move_class = SmoothQuantMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return smoothquant_refusal_reason(network, group)
+        subject = self.find_subject(network, group)
+        if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
+            return reason
+        readers = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
+        ready = replace_file_precision(config, readers)
+        return "" if any(ready.precision_of(reader) is Precision.INT8 for reader in readers) else (
+            "no layer that reads the norm runs in INT8")
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
@@ -201,6 +213,19 @@ def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group
     can."""
     return {kind.title: kind.refusal_reason(network, group, config)
             for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.exists_for(network)}
+
+
+def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfig) -> dict[str, str]:
+    """Returns the reason why no fusion group can have each kind of change, by the title of the kind; "" if one can.
+
+    Of several reasons, the one of most groups is returned.
+    """
+    reasons: dict[str, str] = {}
+    for kind in ZERO_COST_KINDS:
+        if kind.is_for_searches and kind.exists_for(network):
+            counts = Counter(kind.refusal_reason(network, group, config) for group in network.groups)
+            reasons[kind.title] = "" if "" in counts or not counts else counts.most_common(1)[0][0]
+    return reasons
 
 
 def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
