@@ -23,6 +23,9 @@ UNSCALED = 0
 _MAX_NUMBERS = 1 << 20
 """The maximum number of channel numbers of one tensor; a tensor with more stays unscaled."""
 
+_MIN_OPEN_BOUND = 3e38
+"""The magnitude from which a bound of a Clip bounds nothing."""
+
 _SAME_SHAPE_OPERATORS = frozenset("Relu LeakyRelu Neg Abs Identity Dropout".split())
 """Operators with one data input and a result of its shape that commute with positive factors."""
 
@@ -462,7 +465,7 @@ class ChannelTracer:
                 return ""
             bounds.append(float(constant.numpy().reshape(-1)[0]) if constant is not None else attributes.get_float(
                 attribute, default))
-        low, high = (bound if abs(bound) < np.finfo(np.float32).max else math.copysign(math.inf, bound)
+        low, high = (bound if abs(bound) < _MIN_OPEN_BOUND else math.copysign(math.inf, bound)
                      for bound in bounds)
         numbers = self._read_numbers(layer.inputs[0])
         if low > 0 or high < 0:
