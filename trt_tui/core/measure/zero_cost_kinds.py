@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -15,12 +16,20 @@ from trt_tui.core.measure.zero_cost_kind import (
     ZeroCostKind,
     ZeroCostStage,
 )
+from trt_tui.core.moves.attention_scale_move import (
+    PLACEMENT_LABELS,
+    SINGLE_PLACEMENTS,
+    AttentionScaleMove,
+    ScalePlacement,
+    attention_scale_refusal_reason,
+    placement_refusal_reason,
+)
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     find_qdq_repair,
@@ -107,56 +116,109 @@ class RewriteKind(ZeroCostKind):
 
 
 class SmoothQuantKind(ZeroCostKind):
-    """Scaled channels between a normalisation and the INT8 layers that read it."""
+    """Scaled channels between their producers and the INT8 layers that multiply them."""
 
     title = "SmoothQuant"
     move_class = SmoothQuantMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        subject = self.find_subject(network, group)
-        if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
-            return reason
-        readers = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
-        ready = replace_file_precision(config, readers)
-        return "" if any(ready.precision_of(reader) is Precision.INT8 for reader in readers) else (
-            "no layer that reads the norm runs in INT8")
+        return smoothquant_refusal_reason(network, group)
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        return network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
+        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        consumers = network.zero_cost_support.norms[subject].consumers
-        readers = (network.find_group(consumer.port[0]) for consumer in consumers)
-        return [consumer.activation for consumer in consumers], [group.name for group in readers if group is not None]
+        scaling = network.zero_cost_support.channel_scalings[subject]
+        layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
+        groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
+        return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network, norms = context.network, self._find_smoothable_normalisations(context)
-        if not norms:
-            return
-        channel_maxima = context.get_measured_values("largest values of channels", (), norms)
-        changed_groups = [network.get_group(name) for norm in norms
-                          for name in dict.fromkeys((norm, *self.find_changed_parts(network, norm)[1]))]
-        for strength in SMOOTHQUANT_STRENGTHS:
-            moves = zero_cost_moves.measure_smoothquant_moves(
-                network, norms, context.samples, context.backend, strength=strength, reason=context.reason,
-                channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
-                executor=context.make_executor())
-            changed, suffix = context.prepare_config(changed_groups)
-            yield ConfigProposal(f"{self.title} {strength:g}{suffix}", add_zero_cost_moves(changed, network, moves))
+        """Yields the channels behind normalisations, and then those between other layers, for each strength.
 
-    def _find_smoothable_normalisations(self, context: ProposalContext) -> list[str]:
-        """Returns the names of the normalisations that feed some groups, are read by INT8 layers, and have no
-        SmoothQuant scale yet."""
-        network, norms = context.network, context.network.zero_cost_support.norms
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        network, subjects = context.network, self._find_smoothable_subjects(context)
+        if not subjects:
+            return
+        channel_maxima = context.get_measured_values("largest values of channels", (), subjects)
+        moves_by_strength = {strength: zero_cost_moves.measure_smoothquant_moves(
+            network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
+            channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
+            executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
+        norms = network.zero_cost_support.norms
+        for names, place in (([name for name in subjects if name in norms], ""),
+                             ([name for name in subjects if name not in norms], " between weights")):
+            changed, suffix = context.prepare_config(
+                network.get_group(name) for subject in names for name in self.find_changed_parts(network, subject)[1])
+            for strength, moves in moves_by_strength.items() if names else ():
+                yield ConfigProposal(
+                    f"{self.title} {strength:g}{place}{suffix}",
+                    add_zero_cost_moves(changed, network, {name: moves[name] for name in names}))
+
+    def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
+        """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
+        SmoothQuant factors yet."""
+        network = context.network
         smoothable = []
         for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
-            if name is None or norms[name].no_smoothquant_reason or name in context.config.get_moves(SmoothQuantMove):
+            if name is None or scaling_refusal_reason(network, name) or name in context.config.get_moves(
+                    SmoothQuantMove):
                 continue
-            readers = [network.get_group(reader) for reader in self.find_changed_parts(network, name)[1]]
+            scaling = network.zero_cost_support.channel_scalings[name]
+            readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
             ready, _ = context.prepare_config(readers)
             if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
                 smoothable.append(name)
         return smoothable
+
+
+class AttentionScaleKind(ZeroCostKind):
+    """The scale of the scores of an attention, in front of the product of queries and keys."""
+
+    title = "QK scale"
+    move_class = AttentionScaleMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return attention_scale_refusal_reason(network, group.name)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the groups that produce the operands. Ranges are scaled with their tensors, and stay.
+
+        Implements `ZeroCostKind.find_changed_parts`.
+        """
+        scale = network.zero_cost_support.attention_scales[subject]
+        layers = [producer.port[0] for operand in (scale.query, scale.key) for producer in operand.producers]
+        groups = (network.find_group(layer) for layer in layers)
+        return (), list(dict.fromkeys(group.name for group in groups if group is not None))
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        """Yields the scale at one operand, and its square root at both.
+
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        network = context.network
+        subjects = [group.name for group in context.groups
+                    if not attention_scale_refusal_reason(network, group.name)
+                    and group.name not in context.config.get_moves(AttentionScaleMove)
+                    and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32]
+        scales = network.zero_cost_support.attention_scales
+        for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
+            moves = {}
+            for subject in subjects:
+                possible = [placement for placement in placements
+                            if not placement_refusal_reason(scales[subject], placement)]
+                if possible:
+                    moves[subject] = make_attention_scale_move(network, subject, possible[0], context.reason)
+            if not moves:
+                continue
+            names = dict.fromkeys(name for subject in moves
+                                  for name in (subject, *self.find_changed_parts(network, subject)[1]))
+            changed, suffix = context.prepare_config(map(network.get_group, names))
+            places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
+            yield ConfigProposal(
+                f"{self.title} {' or '.join(places)}{scale_measurement_text(context, moves)}{suffix}",
+                add_zero_cost_moves(changed, network, moves))
 
 
 class BiasCorrectionKind(ZeroCostKind):
@@ -193,8 +255,8 @@ class BiasCorrectionKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
 
 
-ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), SmoothQuantKind(),
-                                             BiasCorrectionKind())
+ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(),
+                                             AttentionScaleKind(), SmoothQuantKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {
