@@ -113,12 +113,12 @@ class ChannelMeanCollector:
     Attributes:
         channel_axis: The axis of the channels.
         scale: The scale of INT8.
-        channel_factors: The SmoothQuant factors by which the channels are divided first; None for no division.
+        channel_divisors: The divisors of the channels, which broadcast to the tensor; None for no division.
     """
 
     channel_axis: int
     scale: float
-    channel_factors: np.ndarray | None = None
+    channel_divisors: np.ndarray | None = None
     exact_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
     rounded_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
     count: int = 0
@@ -131,8 +131,8 @@ class ChannelMeanCollector:
         """
         axis = self.channel_axis % array.ndim
         other_axes = tuple(index for index in range(array.ndim) if index != axis)
-        if self.channel_factors is not None:
-            array = array / self.channel_factors
+        if self.channel_divisors is not None:
+            array = array / self.channel_divisors
         quantized_values = np.rint(array / np.float32(self.scale))
         np.clip(quantized_values, -128, 127, out=quantized_values)
         self.exact_sums = self.exact_sums + array.sum(axis=other_axes, dtype=np.float64)
@@ -169,7 +169,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
     """
     folds = FoldedConstants(network, config)
     group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folds)
-    factors = _find_smoothquant_factors(network, config)
+    divisors = config.find_channel_divisors(network)
     moves: dict[str, BiasCorrectionMove] = {}
     sites_by_group: dict[str, tuple[QdqSite, QdqSite]] = {}
     collectors: dict[str, ChannelMeanCollector] = {}
@@ -182,7 +182,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         sites_by_group[group.name] = inputs[0], weights[0]
         conv = network.get_layer(bias.layer).op_type == "Conv"
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
-        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, factors.get((bias.layer, 1)))
+        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, divisors.get(inputs[0].tensor))
     by_tensor: dict[str, _CollectorFanout] = {}
     for name, collector in collectors.items():
         by_tensor.setdefault(sites_by_group[name][0].tensor, _CollectorFanout([])).collectors.append(collector)
@@ -215,13 +215,6 @@ class _CollectorFanout:
     def merge_values(self, later: _CollectorFanout) -> None:
         for collector, later_collector in zip(self.collectors, later.collectors, strict=True):
             collector.merge_values(later_collector)
-
-
-def _find_smoothquant_factors(network: Network, config: PrecisionConfig) -> dict[tuple[str, int], np.ndarray]:
-    """Returns the SmoothQuant factors by which a weight's input channels are divided, by the layer and port of the
-    weight."""
-    return {read.port: vectors.decode_vector(move.factors) for name, move in config.get_moves(SmoothQuantMove).items()
-            for read in network.zero_cost_support.norms[name].consumers}
 
 
 def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: QdqSite,

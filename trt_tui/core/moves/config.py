@@ -9,6 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+
 from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
@@ -178,6 +180,15 @@ class PrecisionConfig(DefaultPrecisions):
             if subjects:
                 yield move_class, [(subject, self.moves[move_class.kind, subject])
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
+
+    def find_channel_divisors(self, network: NetworkOutline) -> dict[str, np.ndarray]:
+        """Returns the divisors of all tensors whose channels moves scale, by tensor, as
+        `Move.find_channel_divisors`."""
+        divisors: dict[str, np.ndarray] = {}
+        for (_, subject), move in self.moves.items():
+            for tensor, factors in move.find_channel_divisors(network, subject).items():
+                divisors[tensor] = factors * divisors[tensor] if tensor in divisors else factors
+        return divisors
 
     # -- precisions -----------------------------------------------------------------------------------------------
 

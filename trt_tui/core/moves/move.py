@@ -245,11 +245,10 @@ class Move(ABC):
         """
         return {}
 
-    @property
-    def channel_divisors(self) -> np.ndarray | None:
-        """The float32 divisors of the channels at the output of the normalisation in the group. None if the move does
-        not scale channels."""
-        return None
+    def find_channel_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        """Returns the float32 divisors of the tensors whose channels the move scales, by tensor. Their shapes broadcast
+        to the tensors."""
+        return {}
 
     @property
     def is_normalisation_rewrite(self) -> bool:

@@ -91,9 +91,13 @@ class SmoothQuantMove(Move):
         edits.update((read.port, _ChannelScaling(factors, read.axis)) for read in norm.consumers)
         return edits
 
-    @property
-    def channel_divisors(self) -> np.ndarray:
-        return vectors.decode_vector(self.factors)
+    def find_channel_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        """Returns the factors for the result of the normalisation and its copies.
+
+        Implements `Move.find_channel_divisors`.
+        """
+        return dict.fromkeys(network.zero_cost_support.norms[subject].scaled_tensors,
+                             vectors.decode_vector(self.factors))
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,7 @@ def build_gated_graph(
     return GatedGraph(
         _build_model(emitter,
                      graph_outputs), network, features, gates=inputs.gate_names(), scale_inputs=inputs.scale_names(),
-        weight_inputs=inputs.weight_inputs, factor_inputs=inputs.factor_input_names, compared_outputs={
+        weight_inputs=inputs.weight_inputs, factor_inputs=inputs.factor_inputs, compared_outputs={
             compared_tensor.name: f"compared/{compared_tensor.name}"
             for compared_tensor in compared_tensors
         }, reference_inputs={

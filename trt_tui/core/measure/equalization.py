@@ -1,0 +1,443 @@
+"""The equalization of activation channels between layers: measured channels, factors, ranges, and the choice of factors.
+
+The choice needs the error at the judged outputs. Three of four samples choose the factors, and the moves are proposed
+only if they also reduce the error of the other samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.calibration.non_finite import explain_non_finite_errors
+from trt_tui.core.calibration.range_methods import choose_amax
+from trt_tui.core.calibration.tensor_collection import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    CalibrationContext,
+    NetworkProbe,
+    RunProgress,
+    collect_tensors,
+)
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import Executor
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.moves import vectors
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.equalization_move import (
+    EQUALIZATION_FORMULAS,
+    EqualizationMove,
+    compute_equalization_factors,
+    limit_factors,
+)
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import PRODUCTS
+from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant, ScaledTensor
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
+from trt_tui.core.runner import Backend
+
+CLIP_HEADROOM = 1.25
+"""The minimum ratio between a bound of a Clip and the largest value of a scaled channel, on all samples."""
+
+MAX_ROUNDS = 16
+"""The maximum number of rounds in which the factors of neighbouring channels are computed."""
+
+CONVERGED_CHANGE = 0.01
+"""The largest relative change of a factor in the last round."""
+
+HELD_OUT_STEP = 4
+"""Every fourth sample is held out from the choice of factors."""
+
+MAX_CHOICE_EVALUATIONS = 64
+"""The maximum number of configs that the choice of factors evaluates."""
+
+MAX_ULP_RATIO = 100.0
+"""The maximum ratio between the squared error of the moves in FP32 and that of a change of the same constants by one
+unit in the last place."""
+
+SampleErrors = Callable[[PrecisionConfig, Sequence[int]], tuple[np.ndarray, np.ndarray]]
+"""A function that measures a config on some feeds: the noise and the signal energy by sample and judged output."""
+
+
+@dataclass
+class ChannelExtremaCollector:
+    """A collector of the largest value and of the largest negative magnitude of each channel of a tensor.
+
+    Attributes:
+        scaled_tensor: The tensor; both arrays have the shape of its divisors.
+    """
+
+    scaled_tensor: ScaledTensor
+    high: np.ndarray | None = None
+    low: np.ndarray | None = None
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Adds the values of a float array.
+
+        Raises:
+            ValueError: The array contains NaN or an infinity.
+        """
+        shape = (1,) * (array.ndim - len(self.scaled_tensor.shape)) + self.scaled_tensor.shape
+        axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+        high = array.max(axis=axes, keepdims=True, initial=0.0).reshape(self.scaled_tensor.shape)
+        low = (-array.min(axis=axes, keepdims=True, initial=0.0)).reshape(self.scaled_tensor.shape)
+        if not (np.isfinite(high).all() and np.isfinite(low).all()):
+            raise ValueError("NaN or an infinity")
+        self._merge(high, low)
+
+    def merge_values(self, later_collector: ChannelExtremaCollector) -> None:
+        """Adds the extrema of another collector, which has seen later feeds."""
+        if later_collector.high is not None and later_collector.low is not None:
+            self._merge(later_collector.high, later_collector.low)
+
+    def _merge(self, high: np.ndarray, low: np.ndarray) -> None:
+        self.high = high if self.high is None else np.maximum(self.high, high)
+        self.low = low if self.low is None else np.maximum(self.low, low)
+
+    @property
+    def amax(self) -> np.ndarray:
+        assert self.high is not None and self.low is not None  # at least one feed was added
+        return np.maximum(self.high, self.low)
+
+
+ChannelExtrema = dict[str, ChannelExtremaCollector]
+"""The extrema of the channels, by tensor."""
+
+
+def measure_channel_extrema(network: Network, scaled_tensors: Iterable[ScaledTensor], samples: Samples,
+                            backend: Backend, known_extrema: ChannelExtrema, *, progress: RunProgress | None = None,
+                            executor: Executor[CalibrationContext] | None = None) -> None:
+    """Measures the extrema of the channels of tensors and adds those that are not known yet.
+
+    Raises:
+        InputError: A tensor contains NaN or an infinity, or the data cannot be read.
+    """
+    collectors = {scaled.tensor: ChannelExtremaCollector(scaled)
+                  for scaled in scaled_tensors if scaled.tensor not in known_extrema}
+    with explain_non_finite_errors(network.model, samples, backend):
+        collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    known_extrema.update(collectors)
+
+
+# -- factors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChannelLimits:
+    """The limits of the factors of one scaling: the minimum of each factor, and the channels whose factor is 1."""
+
+    min_factors: np.ndarray
+    is_fixed: np.ndarray
+
+
+def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
+                        clip_extrema: Sequence[ChannelExtrema]) -> ChannelLimits:
+    """Returns the limits of the factors with which no range grows and no Clip changes a value of the samples.
+
+    A channel with a value near a bound of a Clip keeps its factor of 1, so that the Clip limits it as before.
+
+    Args:
+        extrema: Extrema of the channels on the calibration samples.
+        clip_extrema: Extrema of the inputs of Clips, for each set of samples.
+    """
+    min_factors = np.full(scaling.channels, 1e-30, np.float64)
+    is_fixed = np.zeros(scaling.channels, bool)
+    for scaled in scaling.tensors:
+        if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
+            shares = scaled.channel_maxima(amax / amax.max(), scaling.channels)
+            np.maximum(min_factors, shares, out=min_factors)
+    by_name = {scaled.tensor: scaled for scaled in scaling.tensors}
+    for clip in scaling.clips:
+        for bound, side in ((clip.high, "high"), (-clip.low, "low")):
+            if bound == 0 or not np.isfinite(bound):
+                continue
+            for collected in clip_extrema:
+                values = by_name[clip.tensor].channel_maxima(getattr(collected[clip.tensor], side), scaling.channels)
+                needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
+                    scaling.channels, np.inf)
+                is_fixed |= needed > 1
+                np.maximum(min_factors, needed, out=min_factors)
+    return ChannelLimits(np.where(is_fixed, 1.0, min_factors), is_fixed)
+
+
+def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], formulas: Mapping[str, str],
+                  extrema: ChannelExtrema, limits: Mapping[str, ChannelLimits]) -> dict[str, np.ndarray]:
+    """Returns the factors of each scaling by one formula each, by group.
+
+    The ranges of weights depend on the factors at their other side. The factors are therefore computed in rounds, as in
+    Nagel et al., until they change little.
+
+    Args:
+        formulas: One of `EQUALIZATION_FORMULAS` for each group.
+    """
+    weights = _WeightMagnitudes(network, scalings)
+    factors = {group: np.ones(scaling.channels, np.float32) for group, scaling in scalings.items()}
+    for _ in range(MAX_ROUNDS):
+        change = 0.0
+        for group, scaling in scalings.items():
+            activation = _activation_amax(scaling, extrema)
+            computed = limit_factors(
+                compute_equalization_factors(formulas[group], activation,
+                                             weights.find_channel_amax(scaling.producers, scaling.channels, group,
+                                                                       factors),
+                                             weights.find_channel_amax(scaling.readers, scaling.channels, group,
+                                                                       factors)),
+                limits[group].min_factors, limits[group].is_fixed)
+            change = max(change, float(np.abs(np.log(computed / factors[group])).max(initial=0.0)))
+            factors[group] = computed
+        if change < CONVERGED_CHANGE:
+            break
+    return factors
+
+
+def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.ndarray:
+    """Returns the largest magnitude of each channel over the tensors that the readers multiply."""
+    amax = np.zeros(scaling.channels, np.float32)
+    read_tensors = {reader.activation for reader in scaling.readers}
+    for scaled in scaling.tensors:
+        if scaled.tensor in read_tensors:
+            np.maximum(amax, scaled.channel_maxima(extrema[scaled.tensor].amax, scaling.channels), out=amax)
+    return amax
+
+
+class _WeightMagnitudes:
+    """The magnitudes of the weights of some scalings, with the factors of the other scalings."""
+
+    def __init__(self, network: Network, scalings: Mapping[str, ChannelScaling]) -> None:
+        self._network = network
+        self._constants_by_port: dict[Port, list[tuple[str, ScaledConstant]]] = {}
+        for group, scaling in scalings.items():
+            for constant in (*scaling.producers, *scaling.readers):
+                self._constants_by_port.setdefault(constant.port, []).append((group, constant))
+
+    def find_channel_amax(self, constants: Sequence[ScaledConstant], channels: int, group: str,
+                          factors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the largest magnitude of the weights on one side of each channel, without its own factor."""
+        weights = [constant for constant in constants if constant.port[1] == 1
+                   and self._network.get_layer(constant.port[0]).op_type in PRODUCTS] or constants
+        result = np.zeros(channels, np.float32)
+        for constant in weights:
+            magnitudes = np.abs(self._network.constant_value(constant.tensor))
+            for other_group, other in self._constants_by_port[constant.port]:
+                if other_group != group:
+                    magnitudes = magnitudes / other.divisors(factors[other_group])
+            np.maximum(result, constant.channel_maxima(magnitudes, channels), out=result)
+        return result
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DividedHistograms:
+    """A collector of the histograms of a tensor after its division by several sets of divisors."""
+
+    divisors: Sequence[np.ndarray]
+    histograms: list[Histogram] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.histograms = self.histograms or [Histogram() for _ in self.divisors]
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Adds the values of a float array; raises the errors of `Histogram.add_values`."""
+        for divisors, histogram in zip(self.divisors, self.histograms, strict=True):
+            histogram.add_values(array / divisors)
+
+    def merge_values(self, later_collector: DividedHistograms) -> None:
+        """Adds the histograms of another collector, which has seen later feeds."""
+        for histogram, later_histogram in zip(self.histograms, later_collector.histograms, strict=True):
+            histogram.merge_values(later_histogram)
+
+
+@dataclass(frozen=True)
+class RangeSource:
+    """The origin of the ranges of divided tensors.
+
+    Attributes:
+        ranges: The calibrated amax by tensor name, before the division.
+        method: The range method; "" if the ranges come from elsewhere, such as a calibration cache.
+    """
+
+    ranges: Mapping[str, float]
+    method: str
+
+
+def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: Mapping[str, ChannelScaling],
+                           factor_sets: Sequence[Mapping[str, np.ndarray]], extrema: ChannelExtrema,
+                           source: RangeSource, samples: Samples, backend: Backend, *,
+                           progress: RunProgress | None = None, executor: Executor[CalibrationContext] | None = None
+                           ) -> list[dict[str, dict[str, float]]]:
+    """Returns the amax of the divided tensors that quantized layers may read, by group and tensor, for each factor set.
+
+    With ``minmax`` the ranges follow exactly from the extrema of the channels. Other methods depend on the distribution
+    of the values, which is measured again. Ranges of unknown origin shrink like the extrema do.
+
+    Args:
+        factor_sets: Sets of factors by group.
+    """
+    quantized_types = _find_quantized_types(network, config)
+    calibrated_tensors = frozenset(network.calibrated_tensors)
+    scaled_tensors = {(group, scaled.tensor): scaled for group, scaling in scalings.items()
+                      for scaled in scaling.tensors if scaled.tensor in calibrated_tensors}
+    histograms: dict[str, DividedHistograms] = {}
+    if source.method not in ("", "minmax"):
+        histograms = {tensor: DividedHistograms([scaled.divisors(factors[group]) for factors in factor_sets])
+                      for (group, tensor), scaled in scaled_tensors.items()}
+        with explain_non_finite_errors(network.model, samples, backend):
+            collect_tensors(network.model, histograms, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    range_sets: list[dict[str, dict[str, float]]] = []
+    for index, factors in enumerate(factor_sets):
+        own: dict[str, float] = {}
+        for (group, tensor), scaled in scaled_tensors.items():
+            amax = extrema[tensor].amax
+            if tensor in histograms:
+                own[tensor] = choose_amax(histograms[tensor].histograms[index], source.method,
+                                          quantized_types.get(tensor, INT8))
+                continue
+            own[tensor] = float((amax / scaled.divisors(factors[group])).max(initial=0.0))
+            if not source.method and amax.max(initial=0.0) > 0:
+                own[tensor] *= source.ranges.get(tensor, float(amax.max())) / float(amax.max())
+        by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
+        for group, tensor in scaled_tensors:
+            joined = [name for name in network.tensors_with_shared_range.get(tensor, (tensor,))
+                      if name in calibrated_tensors]
+            joined_amax = max(own.get(name, source.ranges.get(name, 0.0)) for name in joined)
+            by_group[group].update(dict.fromkeys(joined, joined_amax))
+        range_sets.append(by_group)
+    return range_sets
+
+
+def _find_quantized_types(network: Network, config: PrecisionConfig) -> dict[str, QuantizedType]:
+    """Returns the quantized type in which a config reads each tensor, by tensor."""
+    return {site.tensor: QUANTIZED_TYPES[precision] for group in network.groups
+            if (precision := config.precision_of(group)) in QUANTIZED_TYPES
+            for site in group.calibrated_qdq_sites(precision)}
+
+
+# -- choice ------------------------------------------------------------------------------------------------------------
+
+
+class JudgedErrors:
+    """The judged errors of configs, on the samples that choose and on those that are held out.
+
+    Args:
+        measure_sample_errors: A function that measures a config on some feeds: the noise and the signal energy of each
+            sample at each judged output, float64 ``(samples, outputs)``.
+        feeds: The feeds. If there are fewer than `HELD_OUT_STEP` of them, the samples inside the feeds are divided. A
+            single sample does both.
+    """
+
+    def __init__(self, measure_sample_errors: SampleErrors, feeds: Sequence[int]) -> None:
+        self._measure = measure_sample_errors
+        self._splits_feeds = len(feeds) >= HELD_OUT_STEP
+        is_held_out = [index % HELD_OUT_STEP == HELD_OUT_STEP - 1 for index in range(len(feeds))]
+        self._feeds = {held_out: tuple(feed for feed, flag in zip(feeds, is_held_out, strict=True)
+                                       if not self._splits_feeds or flag is held_out) for held_out in (False, True)}
+        self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
+        self.evaluation_count = 0
+
+    def find_error(self, config: PrecisionConfig, *, held_out: bool = False) -> float:
+        """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
+        key = (config, held_out)
+        if key not in self._errors:
+            self.evaluation_count += 1
+            noise, signal = self._measure(config, self._feeds[held_out])
+            for flag in (held_out,) if self._splits_feeds else (False, True):
+                self._errors[config, flag] = self._sum_errors(noise, signal, flag)
+        return self._errors[key]
+
+    def _sum_errors(self, noise: np.ndarray, signal: np.ndarray, held_out: bool) -> float:
+        if not self._splits_feeds and len(noise) >= HELD_OUT_STEP:
+            rows = (np.arange(len(noise)) % HELD_OUT_STEP == HELD_OUT_STEP - 1) == held_out
+            noise, signal = noise[rows], signal[rows]
+        noise, signal = noise.sum(0), signal.sum(0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = float(np.where(noise == 0, 0, noise / signal).sum())
+        return error if np.isfinite(error) else np.inf
+
+
+Moves = dict[str, EqualizationMove]
+
+
+def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Moves], PrecisionConfig],
+                 errors: JudgedErrors) -> Moves:
+    """Returns the moves of least judged error; {} if none reduce it, or if they do not reduce it on other samples.
+
+    First the formula that is best for all groups is chosen. Then, group by group, the move is left out or replaced by
+    that of another formula if this reduces the error.
+
+    Args:
+        moves_by_formula: The moves of all groups by formula.
+        add_moves: A function that returns the config with some moves.
+    """
+    def find_error(moves: Moves, held_out: bool = False) -> float:
+        return errors.find_error(add_moves(moves), held_out=held_out)
+
+    uniform = min(({}, *moves_by_formula.values()), key=find_error)
+    chosen = dict(uniform)
+    groups = list(next(iter(moves_by_formula.values()), {}))
+    alternatives = [(group, formula) for formula in (None, *moves_by_formula) for group in groups]
+    for group, formula in alternatives[:MAX_CHOICE_EVALUATIONS] if len(groups) > 1 else ():
+        changed = {name: move for name, move in chosen.items() if name != group}
+        if formula is not None:
+            changed[group] = moves_by_formula[formula][group]
+        if find_error(changed) < find_error(chosen):
+            chosen = changed
+    unchanged_error = find_error({}, held_out=True)
+    return next((dict(moves) for moves in (chosen, uniform)
+                 if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)), {})
+
+
+# -- equality in FP32 --------------------------------------------------------------------------------------------------
+
+
+def fp32_difference_reason(network: Network, moves: Moves, tensors: Sequence[str], samples: Samples,
+                           backend: Backend, feeds: Sequence[int]) -> str:
+    """Returns the reason why moves change the network in FP32 by more than rounding; "" if they do not.
+
+    The scale of rounding is the change of the tensors if every changed constant is moved by one unit in the last place,
+    up or down at random.
+
+    Args:
+        tensors: The judged tensors.
+    """
+    changed = rewrite_network_for_config(network, PrecisionConfig.from_precision(Precision.FP32).with_moves(moves))
+    models = [network.model, changed.network.model, _move_by_one_ulp(changed.network.model, network.model)]
+    runs = [_execute_fp32(model, tensors, samples, backend, feeds) for model in models]
+    for tensor in tensors:
+        noise = ulp_noise = 0.0
+        for original, equalized, moved in zip(*(run[tensor] for run in runs), strict=True):
+            noise += float(np.square(equalized - original, dtype=np.float64).sum())
+            ulp_noise += float(np.square(moved - equalized, dtype=np.float64).sum())
+        if not noise <= MAX_ULP_RATIO * ulp_noise:
+            return f"in FP32 it changes {tensor} by more than rounding explains"
+    return ""
+
+
+def _move_by_one_ulp(model: ir.Model, original_model: ir.Model) -> ir.Model:
+    """Returns a model in which the constants that another model lacks are moved by one unit in the last place."""
+    moved, random = model.clone(), np.random.default_rng(0)
+    for name, value in moved.graph.initializers.items():
+        if name not in original_model.graph.initializers and value.const_value is not None:
+            array = value.const_value.numpy()
+            directions = np.where(random.random(array.shape) < 0.5, -np.inf, np.inf).astype(np.float32)
+            value.const_value = ir.Tensor(np.nextafter(array, directions), name=name)
+    return moved
+
+
+def _execute_fp32(model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend,
+                  feeds: Sequence[int]) -> dict[str, list[np.ndarray]]:
+    """Returns the values of tensors of a model in each feed."""
+    probe = NetworkProbe(model)
+    names = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in tensors}
+    values: dict[str, list[np.ndarray]] = {tensor: [] for tensor in tensors}
+    with probe.load_probe_runner(backend, samples) as runner:
+        for feed in feeds:
+            result = runner.run(samples.read_feed(feed))
+            for tensor, name in names.items():
+                values[tensor].append(np.array(result[name], np.float64))
+    return values

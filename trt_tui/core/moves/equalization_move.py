@@ -1,0 +1,156 @@
+"""The equalization move: it scales the channels between the layers that write activations and those that read them.
+
+A network computes the same values if the output channels of a layer are divided by positive factors and all readers
+multiply the channels back, as long as the operators between commute with the factors. Sources of the factors:
+
+- Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section 4.1:
+  ``s = sqrt(r1 / r2)``, after which the weights ``r1`` that write a channel and ``r2`` that read it have equal ranges.
+- Xiao et al., "SmoothQuant" (ICML 2023), for any producer: ``s = max|X|^a / max|W|^(1-a)``.
+
+No formula is best for every network. `trt_tui.core.measure.equalization` chooses by the judged error.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trt_tui.core.moves import vectors
+from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
+from trt_tui.core.moves.smoothquant_move import smoothquant_factors
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.quantized_types import MAX_AMAX
+
+WEIGHT_RANGES_FORMULA = "weights"
+"""The formula that equalizes the ranges of the weights on both sides of a channel."""
+
+EQUALIZATION_FORMULAS: Mapping[str, float | None] = {
+    "0.5": 0.5, WEIGHT_RANGES_FORMULA: None, "0.75": 0.75, "1": 1.0}
+"""The formulas of the factors, the usual one first: the exponent of the activations, None for the ranges of weights."""
+
+MAX_FACTOR = 1024.0
+"""The largest factor, and the reciprocal of the smallest one."""
+
+
+def compute_equalization_factors(formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray,
+                                 reader_amax: np.ndarray) -> np.ndarray:
+    """Returns the factors of one of `EQUALIZATION_FORMULAS`, float32 ``(channels,)``; 1 for dead channels.
+
+    A channel is dead if its activations or the weights of a side that the formula uses are all zero.
+
+    Args:
+        activation_amax: Largest magnitude of each channel at the readers.
+        producer_amax: Largest magnitude of the weights that write each channel.
+        reader_amax: Largest magnitude of the weights that read each channel.
+    """
+    exponent = EQUALIZATION_FORMULAS[formula]
+    if exponent is not None:
+        return smoothquant_factors(activation_amax, reader_amax, exponent)
+    factors = smoothquant_factors(producer_amax, reader_amax, 0.5)
+    return np.where(activation_amax > 0, factors, 1.0).astype(np.float32)
+
+
+def limit_factors(factors: np.ndarray, min_factors: np.ndarray, is_fixed: np.ndarray) -> np.ndarray:
+    """Returns factors with which no range grows, float32 ``(channels,)``.
+
+    All factors are multiplied by one number, which changes no error of a quantized type. It is the smallest with which
+    every factor is at least its minimum, or the one that brings the fixed channels nearest to 1. Then the factors are
+    limited to `MAX_FACTOR`, its reciprocal and their minima.
+
+    Args:
+        factors: Positive factors.
+        min_factors: The minimum of each factor: the share of the range of a tensor that the channel uses.
+        is_fixed: True for channels whose factor must be 1.
+    """
+    exact = factors.astype(np.float64)
+    if is_fixed.any():
+        scale = float(np.exp(-np.log(exact[is_fixed]).mean()))
+    else:
+        scale = float((min_factors / exact).max(initial=0.0)) or 1.0
+    limited = np.maximum(np.clip(exact * scale, 1 / MAX_FACTOR, MAX_FACTOR), min_factors)
+    return np.where(is_fixed, 1.0, limited).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class EqualizationMove(Move):
+    """The factors of the channels that a fusion group writes, and the ranges of the divided tensors.
+
+    Attributes:
+        formula: The formula of the factors, one of `EQUALIZATION_FORMULAS`.
+        factors: One positive number for each channel, encoded by `trt_tui.core.moves.vectors`.
+        ranges: The amax of each tensor after the division, in the units of the divided tensor.
+    """
+
+    edits_constants = has_measured_values = True
+    kind, subject_kind = "equalize", GROUP_SUBJECTS
+
+    formula: str
+    factors: str
+    ranges: dict[str, float] = field(default_factory=dict)
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> tuple[str, tuple[tuple[str, float], ...]]:
+        return self.factors, tuple(sorted(self.ranges.items()))
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        scaling = network.zero_cost_support.channel_scalings.get(subject)
+        if scaling is None:
+            return "it writes no channels that other layers multiply"
+        if not scaling.channels:
+            return scaling.refusal_reason
+        known_tensors = {scaled.tensor for scaled in scaling.tensors}
+        if unknown_tensors := [name for name in self.ranges if name not in known_tensors]:
+            return f"{unknown_tensors[0]} is not one of the tensors with its channels"
+        if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
+            return "a range is a number from 0 to the largest FP32 value"
+        return vectors.invalid_vector_reason(self.factors, scaling.channels, positive=True)
+
+    @property
+    def fixed_ranges(self) -> Mapping[str, float]:
+        return self.ranges
+
+    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
+        return [scaled.tensor for scaled in network.zero_cost_support.channel_scalings[subject].tensors]
+
+    def find_channel_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        factors = vectors.decode_vector(self.factors)
+        return {scaled.tensor: scaled.divisors(factors)
+                for scaled in network.zero_cost_support.channel_scalings[subject].tensors}
+
+    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
+        """Sets the ranges of the tensors whose channels are divided.
+
+        Implements `Move.adjust_ranges`.
+        """
+        amax_by_tensor.update(self.ranges)
+
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+        """Returns the division of the constants that write the channels and the product of the weights that read them.
+
+        Implements `Move.find_constant_edits`.
+        """
+        scaling = network.zero_cost_support.channel_scalings[subject]
+        factors = vectors.decode_vector(self.factors)
+        divisors_by_port: dict[Port, tuple[np.ndarray, ...]] = {}
+        for constant in (*scaling.producers, *scaling.readers):
+            divisors_by_port[constant.port] = (*divisors_by_port.get(constant.port, ()), constant.divisors(factors))
+        return {port: _ChannelDivision(divisors) for port, divisors in divisors_by_port.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _ChannelDivision(ConstantEdit):
+    """The division of a constant by arrays that broadcast to its shape.
+
+    A layer can write and read channels with the same factors, so that its weight is divided twice.
+    """
+
+    divisors: tuple[np.ndarray, ...]
+
+    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
+        assert constant is not None  # the constant is a weight, a bias or a scale of the network
+        for divisors in self.divisors:
+            constant = constant / divisors
+        return constant
