@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from trt_tui.core.measure.zero_cost_kind import ConfigProposal, ProposalContext, ZeroCostKind
+import numpy as np
+
+from trt_tui.core.calibration.tensor_collection import RunProgress
+from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, ZeroCostKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.jobs.executors import get_executor
@@ -23,9 +26,21 @@ def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups:
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
+    def measure_sample_errors(changed: PrecisionConfig, feeds: Sequence[int], progress: RunProgress
+                              ) -> tuple[np.ndarray, np.ndarray]:
+        errors: tuple[np.ndarray, np.ndarray] | None = None
+        for partial in workspace.analysis.measure_noise_by_sample(changed, workspace.ranges, feeds):
+            errors = partial.value
+            progress(partial.done_count, partial.total_count)
+        assert errors is not None, "a workspace has feeds"
+        return errors
+
+    judgement = Judgement(workspace.data_sets.judged_samples, tuple(workspace.feeds), tuple(dict.fromkeys(
+        output.tensor for output in workspace.judged_outputs if workspace.network.is_float(output.tensor))),
+        measure_sample_errors)
     context = ProposalContext(
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
         workspace.calibration.method if workspace.calibration is not None else "", reason, may_leave_file, one_pass,
-        workspace.one_pass_values, lambda: get_executor(workspace, reporter),
+        workspace.one_pass_values, judgement, lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True))
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]

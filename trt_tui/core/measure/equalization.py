@@ -1,4 +1,4 @@
-"""The equalization of activation channels between layers: measured channels, factors, ranges, and the choice of factors.
+"""The equalization of activation channels between layers: channel extrema, factors, ranges, and the choice of factors.
 
 The choice needs the error at the judged outputs. Three of four samples choose the factors, and the moves are proposed
 only if they also reduce the error of the other samples.
@@ -25,9 +25,11 @@ from trt_tui.core.calibration.tensor_collection import (
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.equalization_move import (
+    CLIP_HEADROOM,
     EQUALIZATION_FORMULAS,
     EqualizationMove,
     compute_equalization_factors,
@@ -40,9 +42,6 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
 
-CLIP_HEADROOM = 1.25
-"""The minimum ratio between a bound of a Clip and the largest value of a scaled channel, on all samples."""
-
 MAX_ROUNDS = 16
 """The maximum number of rounds in which the factors of neighbouring channels are computed."""
 
@@ -52,16 +51,15 @@ CONVERGED_CHANGE = 0.01
 HELD_OUT_STEP = 4
 """Every fourth sample is held out from the choice of factors."""
 
-MAX_CHOICE_EVALUATIONS = 64
+MAX_CHOICE_EVALUATIONS = 32
 """The maximum number of configs that the choice of factors evaluates."""
+
+MAX_FP32_FEEDS = 4
+"""The maximum number of feeds on which the equality in FP32 is measured."""
 
 MAX_ULP_RATIO = 100.0
 """The maximum ratio between the squared error of the moves in FP32 and that of a change of the same constants by one
 unit in the last place."""
-
-SampleErrors = Callable[[PrecisionConfig, Sequence[int]], tuple[np.ndarray, np.ndarray]]
-"""A function that measures a config on some feeds: the noise and the signal energy by sample and judged output."""
-
 
 @dataclass
 class ChannelExtremaCollector:
@@ -164,15 +162,15 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     return ChannelLimits(np.where(is_fixed, 1.0, min_factors), is_fixed)
 
 
-def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], formulas: Mapping[str, str],
+def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], formula: str,
                   extrema: ChannelExtrema, limits: Mapping[str, ChannelLimits]) -> dict[str, np.ndarray]:
-    """Returns the factors of each scaling by one formula each, by group.
+    """Returns the factors of each scaling by a formula, by group.
 
     The ranges of weights depend on the factors at their other side. The factors are therefore computed in rounds, as in
     Nagel et al., until they change little.
 
     Args:
-        formulas: One of `EQUALIZATION_FORMULAS` for each group.
+        formula: One of `EQUALIZATION_FORMULAS`.
     """
     weights = _WeightMagnitudes(network, scalings)
     factors = {group: np.ones(scaling.channels, np.float32) for group, scaling in scalings.items()}
@@ -181,7 +179,7 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
         for group, scaling in scalings.items():
             activation = _activation_amax(scaling, extrema)
             computed = limit_factors(
-                compute_equalization_factors(formulas[group], activation,
+                compute_equalization_factors(formula, activation,
                                              weights.find_channel_amax(scaling.producers, scaling.channels, group,
                                                                        factors),
                                              weights.find_channel_amax(scaling.readers, scaling.channels, group,
@@ -324,40 +322,42 @@ def _find_quantized_types(network: Network, config: PrecisionConfig) -> dict[str
 class JudgedErrors:
     """The judged errors of configs, on the samples that choose and on those that are held out.
 
+    If there are fewer than `HELD_OUT_STEP` feeds, the samples inside the feeds are divided. Fewer samples do both.
+
     Args:
-        measure_sample_errors: A function that measures a config on some feeds: the noise and the signal energy of each
-            sample at each judged output, float64 ``(samples, outputs)``.
-        feeds: The feeds. If there are fewer than `HELD_OUT_STEP` of them, the samples inside the feeds are divided. A
-            single sample does both.
+        progress: A callback after each feed of a config.
+        known_errors: The errors measured so far, by config; receives new ones.
     """
 
-    def __init__(self, measure_sample_errors: SampleErrors, feeds: Sequence[int]) -> None:
-        self._measure = measure_sample_errors
-        self._splits_feeds = len(feeds) >= HELD_OUT_STEP
-        is_held_out = [index % HELD_OUT_STEP == HELD_OUT_STEP - 1 for index in range(len(feeds))]
-        self._feeds = {held_out: tuple(feed for feed, flag in zip(feeds, is_held_out, strict=True)
-                                       if not self._splits_feeds or flag is held_out) for held_out in (False, True)}
-        self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
-        self.evaluation_count = 0
+    def __init__(self, judgement: Judgement, progress: RunProgress,
+                 known_errors: dict[tuple[PrecisionConfig, bool], float]) -> None:
+        self._measure, self._progress, self._errors = judgement.measure_sample_errors, progress, known_errors
+        self._splits_feeds = len(judgement.feeds) >= HELD_OUT_STEP
+        self._feeds = {
+            held_out: tuple(feed for index, feed in enumerate(judgement.feeds)
+                            if not self._splits_feeds or _is_held_out(index) is held_out)
+            for held_out in (False, True)
+        }
 
-    def find_error(self, config: PrecisionConfig, *, held_out: bool = False) -> float:
+    def find_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
-        key = (config, held_out)
-        if key not in self._errors:
-            self.evaluation_count += 1
-            noise, signal = self._measure(config, self._feeds[held_out])
+        if (config, held_out) not in self._errors:
+            noise, signal = self._measure(config, self._feeds[held_out], self._progress)
             for flag in (held_out,) if self._splits_feeds else (False, True):
-                self._errors[config, flag] = self._sum_errors(noise, signal, flag)
-        return self._errors[key]
+                rows = [index for index in range(len(noise)) if self._splits_feeds or len(noise) < HELD_OUT_STEP
+                        or _is_held_out(index) is flag]
+                self._errors[config, flag] = _sum_judged_errors(noise[rows].sum(0), signal[rows].sum(0))
+        return self._errors[config, held_out]
 
-    def _sum_errors(self, noise: np.ndarray, signal: np.ndarray, held_out: bool) -> float:
-        if not self._splits_feeds and len(noise) >= HELD_OUT_STEP:
-            rows = (np.arange(len(noise)) % HELD_OUT_STEP == HELD_OUT_STEP - 1) == held_out
-            noise, signal = noise[rows], signal[rows]
-        noise, signal = noise.sum(0), signal.sum(0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = float(np.where(noise == 0, 0, noise / signal).sum())
-        return error if np.isfinite(error) else np.inf
+
+def _is_held_out(index: int) -> bool:
+    return index % HELD_OUT_STEP == HELD_OUT_STEP - 1
+
+
+def _sum_judged_errors(noise: np.ndarray, signal: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = float(np.where(noise == 0, 0, noise / signal).sum())
+    return error if np.isfinite(error) else np.inf
 
 
 Moves = dict[str, EqualizationMove]
@@ -375,12 +375,13 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
         add_moves: A function that returns the config with some moves.
     """
     def find_error(moves: Moves, held_out: bool = False) -> float:
-        return errors.find_error(add_moves(moves), held_out=held_out)
+        return errors.find_error(add_moves(moves), held_out)
 
     uniform = min(({}, *moves_by_formula.values()), key=find_error)
     chosen = dict(uniform)
     groups = list(next(iter(moves_by_formula.values()), {}))
-    alternatives = [(group, formula) for formula in (None, *moves_by_formula) for group in groups]
+    alternatives = [(group, formula) for formula in (None, *moves_by_formula) for group in groups
+                    if formula is None or group in moves_by_formula[formula]]
     for group, formula in alternatives[:MAX_CHOICE_EVALUATIONS] if len(groups) > 1 else ():
         changed = {name: move for name, move in chosen.items() if name != group}
         if formula is not None:
@@ -390,6 +391,49 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
     unchanged_error = find_error({}, held_out=True)
     return next((dict(moves) for moves in (chosen, uniform)
                  if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)), {})
+
+
+def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str],
+                    add_moves: Callable[[PrecisionConfig, Moves], PrecisionConfig]) -> Moves:
+    """Returns the equalization moves of least judged error for some groups; {} if none reduce it.
+
+    Args:
+        config: The config to which the moves are added.
+        subjects: Groups whose channels can be scaled.
+        add_moves: A function that returns a config with some moves added.
+
+    Raises:
+        InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
+    """
+    network, judgement = context.network, context.judgement
+    scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
+    progress, executor = context.make_progress("largest values of channels"), context.make_executor()
+    scaled_tensors = [scaled for scaling in scalings.values() for scaled in scaling.tensors]
+    extrema: ChannelExtrema = context.get_measured_values("channel extrema", (), subjects)
+    measure_channel_extrema(network, scaled_tensors, context.samples, context.backend, extrema, progress=progress,
+                            executor=executor)
+    clipped = {clip.tensor for scaling in scalings.values() for clip in scaling.clips}
+    judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
+    measure_channel_extrema(network, [scaled for scaled in scaled_tensors if scaled.tensor in clipped],
+                            judgement.samples, context.backend, judged_extrema, progress=progress)
+    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
+              for subject, scaling in scalings.items()}
+    factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
+    range_sets = measure_divided_ranges(
+        network, config, scalings, factor_sets, extrema, RangeSource(context.ranges, context.range_method),
+        context.samples, context.backend, progress=context.make_progress("ranges of equalized channels"),
+        executor=executor)
+    moves_by_formula = {
+        formula: {subject: EqualizationMove(formula, vectors.encode_vector(factors[subject]), ranges[subject],
+                                            context.reason) for subject in subjects if (factors[subject] != 1).any()}
+        for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
+    }
+    known_errors = context.measured_values.setdefault(("judged errors", context.range_method, judgement.feeds), {})
+    chosen = choose_moves(moves_by_formula, lambda moves: add_moves(config, moves),
+                          JudgedErrors(judgement, context.make_progress("error of equalized channels"), known_errors))
+    is_different = chosen and fp32_difference_reason(network, chosen, judgement.tensors, judgement.samples,
+                                                     context.backend, judgement.feeds[:MAX_FP32_FEEDS])
+    return {} if is_different else chosen
 
 
 # -- equality in FP32 --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ A new kind has its own module with a subclass of `ZeroCostKind`, and one entry i
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure import equalization, zero_cost_moves
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -16,6 +16,7 @@ from trt_tui.core.measure.zero_cost_kind import (
 )
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
@@ -30,6 +31,7 @@ from trt_tui.core.moves.zero_cost_checks import (
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant to try, the usual exponent first."""
@@ -147,6 +149,73 @@ class SmoothQuantKind(ZeroCostKind):
         return smoothable
 
 
+class EqualizationKind(ZeroCostKind):
+    """Scaled channels between the layers that write them and the quantized layers that read them."""
+
+    title = "equalization"
+    move_class = EqualizationMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        subject = self.find_subject(network, group)
+        if subject is None:
+            return "it neither writes nor reads channels of two layers with weights"
+        if reason := equalization_refusal_reason(network, subject):
+            return reason
+        readers = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
+        ready = replace_file_precision(config, readers)
+        return "" if any(ready.precision_of(reader) in QUANTIZED_TYPES for reader in readers) else (
+            "no quantized layer reads its channels")
+
+    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
+        """Returns the group that writes the channels that a group reads, or else the group itself if it writes some.
+
+        Implements `ZeroCostKind.find_subject`.
+        """
+        layers, scalings = set(group.layers), network.zero_cost_support.channel_scalings
+        subjects = (subject for subject, scaling in scalings.items()
+                    if any(reader.port[0] in layers for reader in scaling.readers))
+        return next(subjects, group.name if group.name in scalings else None)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        scaling = network.zero_cost_support.channel_scalings[subject]
+        groups = (network.find_group(constant.port[0]) for constant in (*scaling.readers, *scaling.producers))
+        return ([scaled.tensor for scaled in scaling.tensors],
+                list(dict.fromkeys(group.name for group in groups if group is not None)))
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, subjects = context.network, self._find_open_subjects(context)
+        changed_groups = [network.get_group(name) for name in dict.fromkeys(
+            name for subject in subjects for name in self.find_changed_parts(network, subject)[1])]
+        changed, suffix = context.prepare_config(changed_groups)
+        moves = equalization.find_best_moves(
+            context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
+        ) if subjects else {}
+        if moves:
+            formulas = {move.formula for move in moves.values()}
+            formula_text = f" {formulas.pop()}" if len(formulas) == 1 else ""
+            yield ConfigProposal(f"{self.title}{formula_text}{suffix}",
+                                 add_zero_cost_moves(changed, network, moves))
+
+    def _find_open_subjects(self, context: ProposalContext) -> list[str]:
+        """Returns the groups whose channels quantized layers read and that have no factors yet: those of the channels
+        that a single group reads, or all in a search."""
+        network = context.network
+        subjects = dict.fromkeys(name for group in context.groups for name in (
+            self.find_subject(network, group), group.name if len(context.groups) > 1 else None))
+        open_subjects = []
+        for subject in subjects:
+            if subject is None or subject in context.config.get_moves(EqualizationMove) or equalization_refusal_reason(
+                    network, subject):
+                continue
+            readers = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
+            ready, _ = context.prepare_config(readers)
+            if any(ready.precision_of(reader) in QUANTIZED_TYPES for reader in readers) and not any(
+                    context.config.precision_of(reader) is Precision.FILE for reader in readers
+                    if not context.may_leave_file):
+                open_subjects.append(subject)
+        return open_subjects
+
+
 class BiasCorrectionKind(ZeroCostKind):
     """Corrected biases of INT8 layers."""
 
@@ -182,7 +251,7 @@ class BiasCorrectionKind(ZeroCostKind):
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), SmoothQuantKind(),
-                                             BiasCorrectionKind())
+                                             EqualizationKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

@@ -19,6 +19,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import DEFAULT_STEPS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.formatting import name_list_text
 
 M = TypeVar("M", bound=Move)
 MoveKey = tuple[str, str]
@@ -180,6 +181,15 @@ class PrecisionConfig(DefaultPrecisions):
             if subjects:
                 yield move_class, [(subject, self.moves[move_class.kind, subject])
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
+
+    def list_equality_limits(self, network: NetworkOutline) -> list[str]:
+        """Returns the reasons why moves change the network in FP32 for values far from those of the samples, each with
+        the groups of these moves, as sentences without a full stop."""
+        subjects_by_text: dict[str, list[str]] = {}
+        for (_, subject), move in self.moves.items():
+            if text := move.equality_limit_text(network, subject):
+                subjects_by_text.setdefault(text, []).append(subject)
+        return [f"{text} ({name_list_text(subjects, 2)})" for text, subjects in subjects_by_text.items()]
 
     def find_channel_divisors(self, network: NetworkOutline) -> dict[str, np.ndarray]:
         """Returns the divisors of all tensors whose channels moves scale, by tensor, as

@@ -29,8 +29,30 @@ EQUALIZATION_FORMULAS: Mapping[str, float | None] = {
     "0.5": 0.5, WEIGHT_RANGES_FORMULA: None, "0.75": 0.75, "1": 1.0}
 """The formulas of the factors, the usual one first: the exponent of the activations, None for the ranges of weights."""
 
+CLIP_HEADROOM = 1.25
+"""The minimum ratio between a bound of a Clip and the values of a channel with another factor than 1, on all
+samples."""
+
 MAX_FACTOR = 1024.0
 """The largest factor, and the reciprocal of the smallest one."""
+
+
+def equalization_refusal_reason(network: NetworkOutline, subject: str) -> str:
+    """Returns the reason why the channels that a fusion group writes cannot be equalized; "" if they can.
+
+    Channels that a Clip limits can be: channels that reach its bounds keep the factor 1.
+    """
+    scaling = network.zero_cost_support.channel_scalings.get(subject)
+    if scaling is None:
+        return "it writes no channels that other layers multiply"
+    if not scaling.channels:
+        return scaling.refusal_reason
+    if not scaling.readers or any(run.exponent < 0 for scaled in scaling.tensors for run in scaled.runs):
+        return "its channels are multiplied by other computed channels, not by weights alone"
+    results = {norm.result for norm in network.zero_cost_support.norms.values() if not norm.no_smoothquant_reason}
+    if not results.isdisjoint(scaled.tensor for scaled in scaling.tensors):
+        return "SmoothQuant scales its channels"
+    return ""
 
 
 def compute_equalization_factors(formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray,
@@ -95,17 +117,14 @@ class EqualizationMove(Move):
         return self.factors, tuple(sorted(self.ranges.items()))
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        scaling = network.zero_cost_support.channel_scalings.get(subject)
-        if scaling is None:
-            return "it writes no channels that other layers multiply"
-        if not scaling.channels:
-            return scaling.refusal_reason
-        known_tensors = {scaled.tensor for scaled in scaling.tensors}
-        if unknown_tensors := [name for name in self.ranges if name not in known_tensors]:
-            return f"{unknown_tensors[0]} is not one of the tensors with its channels"
+        if reason := equalization_refusal_reason(network, subject):
+            return reason
+        if unknown_tensors := [name for name in self.ranges if not network.has_tensor(name)]:
+            return f"{unknown_tensors[0]} is not a tensor of the network"
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
             return "a range is a number from 0 to the largest FP32 value"
-        return vectors.invalid_vector_reason(self.factors, scaling.channels, positive=True)
+        return vectors.invalid_vector_reason(
+            self.factors, network.zero_cost_support.channel_scalings[subject].channels, positive=True)
 
     @property
     def fixed_ranges(self) -> Mapping[str, float]:
@@ -118,6 +137,18 @@ class EqualizationMove(Move):
         factors = vectors.decode_vector(self.factors)
         return {scaled.tensor: scaled.divisors(factors)
                 for scaled in network.zero_cost_support.channel_scalings[subject].tensors}
+
+    def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
+        """Returns a sentence if a Clip limits channels with another factor than 1.
+
+        Implements `Move.equality_limit_text`.
+        """
+        clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
+        is_limited = any((divisors != 1).any()
+                         for tensor, divisors in self.find_channel_divisors(network, subject).items()
+                         if tensor in clipped)
+        return (f"a Clip limits equalized channels at other values if these exceed {CLIP_HEADROOM:g} times those of the"
+                " samples" if is_limited else "")
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
         """Sets the ranges of the tensors whose channels are divided.

@@ -236,6 +236,11 @@ class Move(ABC):
         """Returns the tensors whose values differ from those of the network by a factor for each channel."""
         return ()
 
+    def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
+        """Returns the reason why the move changes the network in FP32 for values far from those of the samples, as a
+        sentence without a full stop; "" if it does not."""
+        return ""
+
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
         """Returns the changes that the move makes to constants, by the layer input that reads the constant.
