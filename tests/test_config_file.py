@@ -16,6 +16,7 @@ from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
+from trt_tui.core.moves.equalization_move import EqualizationMove
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.precision_move import PrecisionMove
@@ -139,6 +140,7 @@ def test_the_schema_knows_what_is_written(network):
     tensor = network.calibrated_tensors[0]
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
     for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+                 EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0}),
                  BiasCorrectionMove(encode_vector(np.zeros(3)))):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: KeepMove("layernorm")

@@ -356,7 +356,8 @@ def test_it_removes_what_was_measured_without_it(opened, backend, tmp_path):
     (tensor,) = (site.tensor for site in reader.calibrated_qdq_sites(INT8) if site.role == "input")
     shifts = {group: BiasCorrectionMove(encode_vector(np.zeros(network.zero_cost_support.biases[group].channels)))
               for group in (name, reader.name, "/head/Gemm")}
-    config = PrecisionConfig(INT8, FP16).with_moves(shifts).with_moves({tensor: RangeMove(2.0), "image": RangeMove(3.0)})
+    config = PrecisionConfig(INT8, FP16).with_moves(shifts)
+    config = config.with_moves({tensor: RangeMove(2.0), "image": RangeMove(3.0)})
     config = add_zero_cost_moves(config, network, {name: moves[name]})
     assert set(config.get_moves(BiasCorrectionMove)) == {"/head/Gemm"} and set(config.range_moves) == {"image"}
     assert tensor in config.fixed_range_tensors
