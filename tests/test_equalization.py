@@ -75,7 +75,7 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         return last.value
 
     judgement = Judgement(samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs),
-                          judged or measure)
+                          judged or measure, lambda title, changed, kind, find: find())
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
                            "user", False, True, {}, judgement, lambda: None, lambda title: lambda done, total: None)
 
@@ -86,8 +86,8 @@ def moves_of(network, samples, backend, formula="0.5", *, method="minmax", confi
     scalings = {group: scaling for group, scaling in network.zero_cost_support.channel_scalings.items()
                 if not equalization_refusal_reason(network, group)}
     extrema = {}
-    equalization.measure_channel_extrema(network, [one for scaling in scalings.values() for one in scaling.tensors],
-                                         samples, backend, extrema)
+    tensors = [one.tensor for scaling in scalings.values() for one in scaling.tensors]
+    equalization.measure_channel_extrema(network, tensors, samples, backend, extrema)
     limits = {group: equalization.find_channel_limits(scaling, extrema, [extrema])
               for group, scaling in scalings.items()}
     factors = equalization.compute_factors(network, scalings, formula, extrema, limits)
@@ -129,9 +129,9 @@ def test_no_range_grows_and_fixed_channels_stay(values, data):
 def assert_lowerings_agree(network, backend, config, ranges, feed):
     plain = lowered.inner_values(backend, network, feed)
     typed = lowered.typed_values(backend, network, config, ranges, feed)
-    for tensor, divisors in config.find_channel_divisors(network).items():
-        if tensor in typed:  # the simulation yields the network's own units
-            typed[tensor] = typed[tensor] * divisors
+    for subject, move in config.get_moves(EqualizationMove).items():
+        typed |= {tensor: typed[tensor] * divisors  # the simulation yields the network's own units
+                  for tensor, divisors in move.find_divisors(network, subject).items() if tensor in typed}
     gated = lowered.gated_values(backend, network, config, ranges, feed)
     assert lowered.difference(network, plain, typed, gated) is None
     as_data = lowered.gated_values(backend, network, config, ranges, feed, data=True)
@@ -271,7 +271,7 @@ def test_channels_at_a_bound_keep_their_values(opened, backend, tmp_path):
     (factors,) = (decode_vector(move.factors) for move in moves.values())
     extrema = {}
     (scaling,) = (one for one in network.zero_cost_support.channel_scalings.values() if one.channels)
-    equalization.measure_channel_extrema(network, scaling.tensors[:1], samples, backend, extrema)
+    equalization.measure_channel_extrema(network, [scaling.tensors[0].tensor], samples, backend, extrema)
     largest = extrema[scaling.tensors[0].tensor].high.ravel()
     reaches = largest * CLIP_HEADROOM > 3
     assert 0 < reaches.sum() < 8 and (factors[reaches] == 1).all() and (factors[~reaches] != 1).all()
@@ -322,7 +322,7 @@ def test_the_channels_of_attention_and_of_smoothquant_are_left_to_their_moves(op
     heads = opened(networks.vit())
     scalings = heads.zero_cost_support.channel_scalings
     products = [name for name, scaling in scalings.items()
-                if scaling.channels and any(run.exponent < 0 for one in scaling.tensors for run in one.runs)]
+                if scaling.channels and scaling.products]
     assert products and all("not by weights alone" in equalization_refusal_reason(heads, name)
                             for name in products)
 

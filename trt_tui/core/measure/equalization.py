@@ -63,13 +63,13 @@ unit in the last place."""
 
 @dataclass
 class ChannelExtremaCollector:
-    """A collector of the largest value and of the largest negative magnitude of each channel of a tensor.
+    """A collector of the largest value and of the largest negative magnitude among the values that share a divisor.
 
     Attributes:
-        scaled_tensor: The tensor; both arrays have the shape of its divisors.
+        shape: The shape of the divisors, and of both arrays.
     """
 
-    scaled_tensor: ScaledTensor
+    shape: tuple[int, ...]
     high: np.ndarray | None = None
     low: np.ndarray | None = None
 
@@ -79,10 +79,8 @@ class ChannelExtremaCollector:
         Raises:
             ValueError: The array contains NaN or an infinity.
         """
-        shape = (1,) * (array.ndim - len(self.scaled_tensor.shape)) + self.scaled_tensor.shape
-        axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
-        high = array.max(axis=axes, keepdims=True, initial=0.0).reshape(self.scaled_tensor.shape)
-        low = (-array.min(axis=axes, keepdims=True, initial=0.0)).reshape(self.scaled_tensor.shape)
+        axes = tuple(axis for axis, size in enumerate(self.shape) if size == 1)
+        high, low = (values.max(axis=axes, keepdims=True, initial=0.0) for values in (array, -array))
         if not (np.isfinite(high).all() and np.isfinite(low).all()):
             raise ValueError("NaN or an infinity")
         self._merge(high, low)
@@ -106,16 +104,17 @@ ChannelExtrema = dict[str, ChannelExtremaCollector]
 """The extrema of the channels, by tensor."""
 
 
-def measure_channel_extrema(network: Network, scaled_tensors: Iterable[ScaledTensor], samples: Samples,
-                            backend: Backend, known_extrema: ChannelExtrema, *, progress: RunProgress | None = None,
+def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: Samples, backend: Backend,
+                            known_extrema: ChannelExtrema, *, progress: RunProgress | None = None,
                             executor: Executor[CalibrationContext] | None = None) -> None:
     """Measures the extrema of the channels of tensors and adds those that are not known yet.
 
     Raises:
         InputError: A tensor contains NaN or an infinity, or the data cannot be read.
     """
-    collectors = {scaled.tensor: ChannelExtremaCollector(scaled)
-                  for scaled in scaled_tensors if scaled.tensor not in known_extrema}
+    shapes = network.zero_cost_support.scaled_tensor_shapes
+    collectors = {tensor: ChannelExtremaCollector(shapes[tensor])
+                  for tensor in tensors if tensor not in known_extrema}
     with explain_non_finite_errors(network.model, samples, backend):
         collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
     known_extrema.update(collectors)
@@ -145,16 +144,16 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     min_factors = np.full(scaling.channels, 1e-30, np.float64)
     is_fixed = np.zeros(scaling.channels, bool)
     for scaled in scaling.tensors:
-        if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
-            shares = scaled.channel_maxima(amax / amax.max(), scaling.channels)
+        if (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
+            shares = _channel_maxima(scaled, amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
-    by_name = {scaled.tensor: scaled for scaled in scaling.tensors}
     for clip in scaling.clips:
         for bound, side in ((clip.high, "high"), (-clip.low, "low")):
             if bound == 0 or not np.isfinite(bound):
                 continue
             for collected in clip_extrema:
-                values = by_name[clip.tensor].channel_maxima(getattr(collected[clip.tensor], side), scaling.channels)
+                values = _channel_maxima(scaling.find_tensor(clip.tensor), getattr(collected[clip.tensor], side),
+                                         scaling.channels)
                 needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
                     scaling.channels, np.inf)
                 is_fixed |= needed > 1
@@ -177,13 +176,11 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
     for _ in range(MAX_ROUNDS):
         change = 0.0
         for group, scaling in scalings.items():
-            activation = _activation_amax(scaling, extrema)
+            producer_amax, reader_amax = (
+                weights.find_channel_amax(constants, scaling.channels, group, factors, exponent)
+                for constants, exponent in ((scaling.producers, 1), (scaling.readers, -1)))
             computed = limit_factors(
-                compute_equalization_factors(formula, activation,
-                                             weights.find_channel_amax(scaling.producers, scaling.channels, group,
-                                                                       factors),
-                                             weights.find_channel_amax(scaling.readers, scaling.channels, group,
-                                                                       factors)),
+                compute_equalization_factors(formula, _activation_amax(scaling, extrema), producer_amax, reader_amax),
                 limits[group].min_factors, limits[group].is_fixed)
             change = max(change, float(np.abs(np.log(computed / factors[group])).max(initial=0.0)))
             factors[group] = computed
@@ -192,13 +189,19 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
     return factors
 
 
+def _channel_maxima(scaled_tensor: ScaledTensor, magnitudes: np.ndarray, channels: int, exponent: int = 1
+                    ) -> np.ndarray:
+    """Returns the largest of the magnitudes of a tensor that take each factor, float32 ``(channels,)``."""
+    return scaled_tensor.channel_maxima(scaled_tensor.reduce_magnitudes(magnitudes), channels, exponent)
+
+
 def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.ndarray:
     """Returns the largest magnitude of each channel over the tensors that the readers multiply."""
     amax = np.zeros(scaling.channels, np.float32)
     read_tensors = {reader.activation for reader in scaling.readers}
     for scaled in scaling.tensors:
         if scaled.tensor in read_tensors:
-            np.maximum(amax, scaled.channel_maxima(extrema[scaled.tensor].amax, scaling.channels), out=amax)
+            np.maximum(amax, _channel_maxima(scaled, extrema[scaled.tensor].amax, scaling.channels), out=amax)
     return amax
 
 
@@ -213,8 +216,12 @@ class _WeightMagnitudes:
                 self._constants_by_port.setdefault(constant.port, []).append((group, constant))
 
     def find_channel_amax(self, constants: Sequence[ScaledConstant], channels: int, group: str,
-                          factors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the largest magnitude of the weights on one side of each channel, without its own factor."""
+                          factors: Mapping[str, np.ndarray], exponent: int) -> np.ndarray:
+        """Returns the largest magnitude of the weights on one side of each channel, without its own factor.
+
+        Args:
+            exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
+        """
         weights = [constant for constant in constants if constant.port[1] == 1
                    and self._network.get_layer(constant.port[0]).op_type in PRODUCTS] or constants
         result = np.zeros(channels, np.float32)
@@ -222,8 +229,8 @@ class _WeightMagnitudes:
             magnitudes = np.abs(self._network.constant_value(constant.tensor))
             for other_group, other in self._constants_by_port[constant.port]:
                 if other_group != group:
-                    magnitudes = magnitudes / other.divisors(factors[other_group])
-            np.maximum(result, constant.channel_maxima(magnitudes, channels), out=result)
+                    magnitudes = other.divide(magnitudes, factors[other_group])
+            np.maximum(result, _channel_maxima(constant, magnitudes, channels, exponent), out=result)
         return result
 
 
@@ -272,40 +279,36 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
     """Returns the amax of the divided tensors that quantized layers may read, by group and tensor, for each factor set.
 
     With ``minmax`` the ranges follow exactly from the extrema of the channels. Other methods depend on the distribution
-    of the values, which is measured again. Ranges of unknown origin shrink like the extrema do.
+    of the values, which is measured again. Ranges of unknown origin shrink like the extrema do. A tensor with channels
+    of several groups keeps its range, since no range grows.
 
     Args:
         factor_sets: Sets of factors by group.
     """
     quantized_types = _find_quantized_types(network, config)
-    calibrated_tensors = frozenset(network.calibrated_tensors)
-    scaled_tensors = {(group, scaled.tensor): scaled for group, scaling in scalings.items()
-                      for scaled in scaling.tensors if scaled.tensor in calibrated_tensors}
+    scaled_tensors = {tensor: (group, scaled) for tensor in network.calibrated_tensors
+                      if len(found := [(group, scaled) for group, scaling in scalings.items()
+                                       for scaled in scaling.tensors if scaled.tensor == tensor]) == 1
+                      for group, scaled in found}
     histograms: dict[str, DividedHistograms] = {}
     if source.method not in ("", "minmax"):
         histograms = {tensor: DividedHistograms([scaled.divisors(factors[group]) for factors in factor_sets])
-                      for (group, tensor), scaled in scaled_tensors.items()}
+                      for tensor, (group, scaled) in scaled_tensors.items()}
         with explain_non_finite_errors(network.model, samples, backend):
             collect_tensors(network.model, histograms, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
     range_sets: list[dict[str, dict[str, float]]] = []
     for index, factors in enumerate(factor_sets):
-        own: dict[str, float] = {}
-        for (group, tensor), scaled in scaled_tensors.items():
+        ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
+        for tensor, (group, scaled) in scaled_tensors.items():
             amax = extrema[tensor].amax
+            divided_amax = float((amax / scaled.divisors(factors[group])).max(initial=0.0))
             if tensor in histograms:
-                own[tensor] = choose_amax(histograms[tensor].histograms[index], source.method,
-                                          quantized_types.get(tensor, INT8))
-                continue
-            own[tensor] = float((amax / scaled.divisors(factors[group])).max(initial=0.0))
-            if not source.method and amax.max(initial=0.0) > 0:
-                own[tensor] *= source.ranges.get(tensor, float(amax.max())) / float(amax.max())
-        by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
-        for group, tensor in scaled_tensors:
-            joined = [name for name in network.tensors_with_shared_range.get(tensor, (tensor,))
-                      if name in calibrated_tensors]
-            joined_amax = max(own.get(name, source.ranges.get(name, 0.0)) for name in joined)
-            by_group[group].update(dict.fromkeys(joined, joined_amax))
-        range_sets.append(by_group)
+                divided_amax = choose_amax(histograms[tensor].histograms[index], source.method,
+                                           quantized_types.get(tensor, INT8))
+            elif not source.method and amax.max(initial=0.0) > 0:
+                divided_amax *= source.ranges.get(tensor, float(amax.max())) / float(amax.max())
+            ranges_by_group[group][tensor] = divided_amax
+        range_sets.append(ranges_by_group)
     return range_sets
 
 
@@ -326,12 +329,11 @@ class JudgedErrors:
 
     Args:
         progress: A callback after each feed of a config.
-        known_errors: The errors measured so far, by config; receives new ones.
     """
 
-    def __init__(self, judgement: Judgement, progress: RunProgress,
-                 known_errors: dict[tuple[PrecisionConfig, bool], float]) -> None:
-        self._measure, self._progress, self._errors = judgement.measure_sample_errors, progress, known_errors
+    def __init__(self, judgement: Judgement, progress: RunProgress) -> None:
+        self._judgement, self._progress = judgement, progress
+        self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
         self._splits_feeds = len(judgement.feeds) >= HELD_OUT_STEP
         self._feeds = {
             held_out: tuple(feed for index, feed in enumerate(judgement.feeds)
@@ -342,7 +344,12 @@ class JudgedErrors:
     def find_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
         if (config, held_out) not in self._errors:
-            noise, signal = self._measure(config, self._feeds[held_out], self._progress)
+            feeds = self._feeds[held_out]
+            stored = self._judgement.find_or_measure(
+                f"sample errors {feeds}", config, list[list[list[float]]],
+                lambda: [sums.tolist()
+                         for sums in self._judgement.measure_sample_errors(config, feeds, self._progress)])
+            noise, signal = (np.array(sums, np.float64) for sums in stored)
             for flag in (held_out,) if self._splits_feeds else (False, True):
                 rows = [index for index in range(len(noise)) if self._splits_feeds or len(noise) < HELD_OUT_STEP
                         or _is_held_out(index) is flag]
@@ -408,14 +415,14 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
     network, judgement = context.network, context.judgement
     scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
     progress, executor = context.make_progress("largest values of channels"), context.make_executor()
-    scaled_tensors = [scaled for scaling in scalings.values() for scaled in scaling.tensors]
+    tensors = list(dict.fromkeys(scaled.tensor for scaling in scalings.values() for scaled in scaling.tensors))
     extrema: ChannelExtrema = context.get_measured_values("channel extrema", (), subjects)
-    measure_channel_extrema(network, scaled_tensors, context.samples, context.backend, extrema, progress=progress,
+    measure_channel_extrema(network, tensors, context.samples, context.backend, extrema, progress=progress,
                             executor=executor)
     clipped = {clip.tensor for scaling in scalings.values() for clip in scaling.clips}
     judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
-    measure_channel_extrema(network, [scaled for scaled in scaled_tensors if scaled.tensor in clipped],
-                            judgement.samples, context.backend, judged_extrema, progress=progress)
+    measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], judgement.samples,
+                            context.backend, judged_extrema, progress=progress)
     limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
               for subject, scaling in scalings.items()}
     factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
@@ -428,12 +435,15 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
                                             context.reason) for subject in subjects if (factors[subject] != 1).any()}
         for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
     }
-    known_errors = context.measured_values.setdefault(("judged errors", context.range_method, judgement.feeds), {})
     chosen = choose_moves(moves_by_formula, lambda moves: add_moves(config, moves),
-                          JudgedErrors(judgement, context.make_progress("error of equalized channels"), known_errors))
-    is_different = chosen and fp32_difference_reason(network, chosen, judgement.tensors, judgement.samples,
-                                                     context.backend, judgement.feeds[:MAX_FP32_FEEDS])
-    return {} if is_different else chosen
+                          JudgedErrors(judgement, context.make_progress("error of equalized channels")))
+    if not chosen:
+        return {}
+    feeds = judgement.feeds[:MAX_FP32_FEEDS]
+    difference_reason = judgement.find_or_measure(
+        f"equality in FP32 {feeds}", PrecisionConfig.from_precision(Precision.FP32).with_moves(chosen), str,
+        lambda: fp32_difference_reason(network, chosen, judgement.tensors, judgement.samples, context.backend, feeds))
+    return {} if difference_reason else chosen
 
 
 # -- equality in FP32 --------------------------------------------------------------------------------------------------

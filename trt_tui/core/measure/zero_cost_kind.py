@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -43,25 +43,34 @@ class ConfigProposal:
     config: PrecisionConfig
 
 
-SampleErrors = Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
-"""A function that measures a config on some feeds: the noise and the signal energy of each sample at each judged
-output, float64 ``(samples, outputs)``."""
+T = TypeVar("T")
+
+
+class StoredMeasurement(Protocol):
+    """A function that measures a value of a config once and then reads the stored value."""
+
+    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T]) -> T:
+        """Returns the value of a config that is stored under a title; if there is none, measures and stores it."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The judged samples, and the measurement of a config on them.
+    """The judged samples, and the measurement of configs on them.
 
     Attributes:
         samples: The judged samples.
         feeds: The feeds that values are measured on.
         tensors: The judged tensors of float type.
+        measure_sample_errors: A function that measures a config on some feeds. It returns the noise and the signal
+            energy of each sample at each judged output, float64 ``(samples, outputs)``.
+        find_or_measure: A function that measures a value of a config once for all searches.
     """
 
     samples: Samples
     feeds: tuple[int, ...]
     tensors: tuple[str, ...]
-    measure_sample_errors: SampleErrors
+    measure_sample_errors: Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
+    find_or_measure: StoredMeasurement
 
 
 @dataclass(frozen=True)

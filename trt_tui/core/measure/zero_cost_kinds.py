@@ -3,6 +3,7 @@
 A new kind has its own module with a subclass of `ZeroCostKind`, and one entry in `ZERO_COST_KINDS`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     find_qdq_repair,
@@ -88,13 +89,18 @@ class RewriteKind(ZeroCostKind):
     move_class = RewriteMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return rewrite_refusal_reason(network, group)
+        ready = replace_file_precision(config, [group])
+        return rewrite_refusal_reason(network, group) or (
+            "" if self._rounds_values(group, ready) else "it runs in neither FP16 nor BF16")
+
+    @staticmethod
+    def _rounds_values(group: FusionGroup, config: PrecisionConfig) -> bool:
+        return config.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         ready, _ = context.prepare_config(context.groups)
         groups = [group for group in context.groups
-                  if ready.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
-                  and group.name not in context.config.get_moves(RewriteMove)]
+                  if self._rounds_values(group, ready) and group.name not in context.config.get_moves(RewriteMove)]
         rewrites = zero_cost_moves.propose_normalisation_rewrites(context.network, groups, context.reason)
         if rewrites:
             operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
@@ -102,8 +108,16 @@ class RewriteKind(ZeroCostKind):
             yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites))
 
 
+def find_scaled_parts(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the tensors and the groups whose values change if the channels of a group are scaled."""
+    scaling = network.zero_cost_support.channel_scalings[subject]
+    layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
+    groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
+    return [tensor.tensor for tensor in scaling.tensors], list(groups)
+
+
 class SmoothQuantKind(ZeroCostKind):
-    """Scaled channels between a normalisation and the INT8 layers that read it."""
+    """Scaled channels between their producers and the INT8 layers that multiply them."""
 
     title = "SmoothQuant"
     move_class = SmoothQuantMove
@@ -112,37 +126,44 @@ class SmoothQuantKind(ZeroCostKind):
         return smoothquant_refusal_reason(network, group)
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        return network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
+        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        consumers = network.zero_cost_support.norms[subject].consumers
-        readers = (network.find_group(consumer.port[0]) for consumer in consumers)
-        return [consumer.activation for consumer in consumers], [group.name for group in readers if group is not None]
+        return find_scaled_parts(network, subject)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network, norms = context.network, self._find_smoothable_normalisations(context)
-        if not norms:
-            return
-        channel_maxima = context.get_measured_values("largest values of channels", (), norms)
-        changed_groups = [network.get_group(name) for norm in norms
-                          for name in dict.fromkeys((norm, *self.find_changed_parts(network, norm)[1]))]
-        for strength in SMOOTHQUANT_STRENGTHS:
-            moves = zero_cost_moves.measure_smoothquant_moves(
-                network, norms, context.samples, context.backend, strength=strength, reason=context.reason,
-                channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
-                executor=context.make_executor())
-            changed, suffix = context.prepare_config(changed_groups)
-            yield ConfigProposal(f"{self.title} {strength:g}{suffix}", add_zero_cost_moves(changed, network, moves))
+        """Yields the channels behind normalisations, and then those between other layers, for each strength.
 
-    def _find_smoothable_normalisations(self, context: ProposalContext) -> list[str]:
-        """Returns the names of the normalisations that feed some groups, are read by INT8 layers, and have no
-        SmoothQuant scale yet."""
-        network, norms = context.network, context.network.zero_cost_support.norms
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        network, subjects = context.network, self._find_smoothable_subjects(context)
+        if not subjects:
+            return
+        channel_maxima = context.get_measured_values("largest values of channels", (), subjects)
+        moves_by_strength = {strength: zero_cost_moves.measure_smoothquant_moves(
+            network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
+            channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
+            executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
+        norms = network.zero_cost_support.norms
+        for names, place in (([name for name in subjects if name in norms], ""),
+                             ([name for name in subjects if name not in norms], " between weights")):
+            changed, suffix = context.prepare_config(
+                network.get_group(name) for subject in names for name in self.find_changed_parts(network, subject)[1])
+            for strength, moves in moves_by_strength.items() if names else ():
+                yield ConfigProposal(
+                    f"{self.title} {strength:g}{place}{suffix}",
+                    add_zero_cost_moves(changed, network, {name: moves[name] for name in names}))
+
+    def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
+        """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
+        SmoothQuant factors yet."""
+        network = context.network
         smoothable = []
         for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
-            if name is None or norms[name].no_smoothquant_reason or name in context.config.get_moves(SmoothQuantMove):
+            if name is None or scaling_refusal_reason(network, name) or context.config.has_scaled_channels(name):
                 continue
-            readers = [network.get_group(reader) for reader in self.find_changed_parts(network, name)[1]]
+            scaling = network.zero_cost_support.channel_scalings[name]
+            readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
             ready, _ = context.prepare_config(readers)
             if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
                 smoothable.append(name)
@@ -159,34 +180,27 @@ class EqualizationKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if subject is None:
             return "it neither writes nor reads channels of two layers with weights"
-        if reason := equalization_refusal_reason(network, subject):
-            return reason
-        readers = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
+        return equalization_refusal_reason(network, subject) or self._quantized_readers_reason(network, subject, config)
+
+    @staticmethod
+    def _quantized_readers_reason(network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
+        """Returns the reason why the channels of a group cost no quantized layer accuracy; "" if they can."""
+        layers = network.zero_cost_support.channel_scalings[subject].reading_layers
+        readers = [group for layer in layers if (group := network.find_group(layer)) is not None]
         ready = replace_file_precision(config, readers)
         return "" if any(ready.precision_of(reader) in QUANTIZED_TYPES for reader in readers) else (
             "no quantized layer reads its channels")
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        """Returns the group that writes the channels that a group reads, or else the group itself if it writes some.
-
-        Implements `ZeroCostKind.find_subject`.
-        """
-        layers, scalings = set(group.layers), network.zero_cost_support.channel_scalings
-        subjects = (subject for subject, scaling in scalings.items()
-                    if any(reader.port[0] in layers for reader in scaling.readers))
-        return next(subjects, group.name if group.name in scalings else None)
+        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        scaling = network.zero_cost_support.channel_scalings[subject]
-        groups = (network.find_group(constant.port[0]) for constant in (*scaling.readers, *scaling.producers))
-        return ([scaled.tensor for scaled in scaling.tensors],
-                list(dict.fromkeys(group.name for group in groups if group is not None)))
+        return find_scaled_parts(network, subject)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         network, subjects = context.network, self._find_open_subjects(context)
-        changed_groups = [network.get_group(name) for name in dict.fromkeys(
-            name for subject in subjects for name in self.find_changed_parts(network, subject)[1])]
-        changed, suffix = context.prepare_config(changed_groups)
+        changed, suffix = context.prepare_config(
+            network.get_group(name) for subject in subjects for name in find_scaled_parts(network, subject)[1])
         moves = equalization.find_best_moves(
             context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
         ) if subjects else {}
@@ -201,17 +215,14 @@ class EqualizationKind(ZeroCostKind):
         that a single group reads, or all in a search."""
         network = context.network
         subjects = dict.fromkeys(name for group in context.groups for name in (
-            self.find_subject(network, group), group.name if len(context.groups) > 1 else None))
+            self.find_subject(network, group), group.name if len(context.groups) > 1 else None) if name is not None)
         open_subjects = []
         for subject in subjects:
-            if subject is None or subject in context.config.get_moves(EqualizationMove) or equalization_refusal_reason(
-                    network, subject):
+            if equalization_refusal_reason(network, subject):
                 continue
-            readers = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
-            ready, _ = context.prepare_config(readers)
-            if any(ready.precision_of(reader) in QUANTIZED_TYPES for reader in readers) and not any(
-                    context.config.precision_of(reader) is Precision.FILE for reader in readers
-                    if not context.may_leave_file):
+            changed, _ = context.prepare_config(map(network.get_group, find_scaled_parts(network, subject)[1]))
+            if not changed.has_scaled_channels(subject) and not self._quantized_readers_reason(network, subject,
+                                                                                               changed):
                 open_subjects.append(subject)
         return open_subjects
 
@@ -270,6 +281,19 @@ def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group
     can."""
     return {kind.title: kind.refusal_reason(network, group, config)
             for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.exists_for(network)}
+
+
+def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfig) -> dict[str, str]:
+    """Returns the reason why no fusion group can have each kind of change, by the title of the kind; "" if one can.
+
+    Of several reasons, the one of most groups is returned.
+    """
+    reasons: dict[str, str] = {}
+    for kind in ZERO_COST_KINDS:
+        if kind.is_for_searches and kind.exists_for(network):
+            counts = Counter(kind.refusal_reason(network, group, config) for group in network.groups)
+            reasons[kind.title] = "" if "" in counts or not counts else counts.most_common(1)[0][0]
+    return reasons
 
 
 def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,

@@ -9,8 +9,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
-import numpy as np
-
 from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
@@ -149,9 +147,15 @@ class PrecisionConfig(DefaultPrecisions):
         return replace(self, moves={key: move for key, move in self.moves.items() if not move.fixed_ranges})
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
-        """Returns the config with added moves, given by subject. A move replaces the earlier move of its kind on its
-        subject."""
-        return replace(self, moves={**self.moves, **{(move.kind, subject): move for subject, move in moves.items()}})
+        """Returns the config with added moves, given by subject. A move replaces the earlier moves of its kind on its
+        subject, and those that scale the same channels."""
+        kept = {(kind, subject): move for (kind, subject), move in self.moves.items()
+                if subject not in moves or not (move.scales_channels and moves[subject].scales_channels)}
+        return replace(self, moves={**kept, **{(move.kind, subject): move for subject, move in moves.items()}})
+
+    def has_scaled_channels(self, subject: str) -> bool:
+        """Returns True if a move scales the channels that a fusion group produces."""
+        return any(move.scales_channels for (_, group), move in self.moves.items() if group == subject)
 
     def without_moves(self, move_class: type[Move], subjects: Iterable[str] | None = None) -> PrecisionConfig:
         """Returns the config without the moves of one kind on some groups or tensors.
@@ -190,15 +194,6 @@ class PrecisionConfig(DefaultPrecisions):
             if text := move.equality_limit_text(network, subject):
                 subjects_by_text.setdefault(text, []).append(subject)
         return [f"{text} ({name_list_text(subjects, 2)})" for text, subjects in subjects_by_text.items()]
-
-    def find_channel_divisors(self, network: NetworkOutline) -> dict[str, np.ndarray]:
-        """Returns the divisors of all tensors whose channels moves scale, by tensor, as
-        `Move.find_channel_divisors`."""
-        divisors: dict[str, np.ndarray] = {}
-        for (_, subject), move in self.moves.items():
-            for tensor, factors in move.find_channel_divisors(network, subject).items():
-                divisors[tensor] = factors * divisors[tensor] if tensor in divisors else factors
-        return divisors
 
     # -- precisions -----------------------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ multiply the channels back, as long as the operators between commute with the fa
 No formula is best for every network. `trt_tui.core.measure.equalization` chooses by the judged error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
-from trt_tui.core.moves.smoothquant_move import smoothquant_factors
+from trt_tui.core.moves.smoothquant_move import make_scaling_edits, smoothquant_factors
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.quantized_types import MAX_AMAX
@@ -47,12 +47,9 @@ def equalization_refusal_reason(network: NetworkOutline, subject: str) -> str:
         return "it writes no channels that other layers multiply"
     if not scaling.channels:
         return scaling.refusal_reason
-    if not scaling.readers or any(run.exponent < 0 for scaled in scaling.tensors for run in scaled.runs):
+    if scaling.products:
         return "its channels are multiplied by other computed channels, not by weights alone"
-    results = {norm.result for norm in network.zero_cost_support.norms.values() if not norm.no_smoothquant_reason}
-    if not results.isdisjoint(scaled.tensor for scaled in scaling.tensors):
-        return "SmoothQuant scales its channels"
-    return ""
+    return "SmoothQuant scales its channels" if subject in network.zero_cost_support.norms else ""
 
 
 def compute_equalization_factors(formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray,
@@ -104,7 +101,7 @@ class EqualizationMove(Move):
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
     """
 
-    edits_constants = has_measured_values = True
+    edits_constants = has_measured_values = scales_channels = True
     kind, subject_kind = "equalize", GROUP_SUBJECTS
 
     formula: str
@@ -130,10 +127,7 @@ class EqualizationMove(Move):
     def fixed_ranges(self) -> Mapping[str, float]:
         return self.ranges
 
-    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
-        return [scaled.tensor for scaled in network.zero_cost_support.channel_scalings[subject].tensors]
-
-    def find_channel_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
         factors = vectors.decode_vector(self.factors)
         return {scaled.tensor: scaled.divisors(factors)
                 for scaled in network.zero_cost_support.channel_scalings[subject].tensors}
@@ -145,17 +139,10 @@ class EqualizationMove(Move):
         """
         clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
         is_limited = any((divisors != 1).any()
-                         for tensor, divisors in self.find_channel_divisors(network, subject).items()
+                         for tensor, divisors in self.find_divisors(network, subject).items()
                          if tensor in clipped)
         return (f"a Clip limits equalized channels at other values if these exceed {CLIP_HEADROOM:g} times those of the"
                 " samples" if is_limited else "")
-
-    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Sets the ranges of the tensors whose channels are divided.
-
-        Implements `Move.adjust_ranges`.
-        """
-        amax_by_tensor.update(self.ranges)
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
@@ -163,25 +150,5 @@ class EqualizationMove(Move):
 
         Implements `Move.find_constant_edits`.
         """
-        scaling = network.zero_cost_support.channel_scalings[subject]
-        factors = vectors.decode_vector(self.factors)
-        divisors_by_port: dict[Port, tuple[np.ndarray, ...]] = {}
-        for constant in (*scaling.producers, *scaling.readers):
-            divisors_by_port[constant.port] = (*divisors_by_port.get(constant.port, ()), constant.divisors(factors))
-        return {port: _ChannelDivision(divisors) for port, divisors in divisors_by_port.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class _ChannelDivision(ConstantEdit):
-    """The division of a constant by arrays that broadcast to its shape.
-
-    A layer can write and read channels with the same factors, so that its weight is divided twice.
-    """
-
-    divisors: tuple[np.ndarray, ...]
-
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # the constant is a weight, a bias or a scale of the network
-        for divisors in self.divisors:
-            constant = constant / divisors
-        return constant
+        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
+                                  vectors.decode_vector(self.factors))

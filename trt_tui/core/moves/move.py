@@ -178,7 +178,8 @@ class Move(ABC):
     A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
 
     All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
-    `group_precision`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite` of each move. Therefore
+    `group_precision`, `fixed_ranges`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite` of each
+    move, and errors are measured with `find_divisors`. Therefore
     typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
 
     The fields of the dataclass are the entry of the move in a file and in a saved session. They keep their names there
@@ -188,12 +189,14 @@ class Move(ABC):
         kind: The word for the kind of move in files.
         subject_kind: The kind of object that the move changes.
         edits_constants: True if the move changes constants; see `find_constant_edits`.
+        scales_channels: True if the move scales the channels that its subject produces. A subject has one such move.
         keeps_precision: True if the fusion group keeps the precision of this move, whatever other moves request.
     """
 
     kind: ClassVar[str]
     subject_kind: ClassVar[SubjectKind]
     edits_constants: ClassVar[bool] = False
+    scales_channels: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False
 
     # -- the effect of the move --
@@ -232,14 +235,17 @@ class Move(ABC):
         other range can be chosen for them."""
         return {}
 
-    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
-        """Returns the tensors whose values differ from those of the network by a factor for each channel."""
-        return ()
-
     def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
         """Returns the reason why the move changes the network in FP32 for values far from those of the samples, as a
         sentence without a full stop; "" if it does not."""
         return ""
+
+    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        """Returns the divisors of the tensors whose values differ from those of the network by a factor per channel.
+
+        Each array is float32 and broadcasts to its tensor, with the rank of the tensor.
+        """
+        return {}
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
@@ -248,11 +254,6 @@ class Move(ABC):
         Args:
             default_precisions: The config that contains the move.
         """
-        return {}
-
-    def find_channel_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
-        """Returns the float32 divisors of the tensors whose channels the move scales, by tensor. Their shapes broadcast
-        to the tensors."""
         return {}
 
     @property

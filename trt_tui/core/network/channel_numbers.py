@@ -8,7 +8,7 @@ keep the factor 1.
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -60,17 +60,24 @@ class ChannelTracer:
         producers: The constants that are divided, each with its layer input and its numbers.
         readers: The constants that are multiplied, each with its layer input, activation and numbers.
         clips: The Clips with finite bounds, each with the numbers of its input.
+        products: The layers that sum products of channels of two computed tensors, each with the numbers of its
+            operands in a form that broadcasts.
         links: Pairs of arrays of united numbers.
+
+    Args:
+        grouped_layers: The layers of fusion groups. Moves can change the constants of these layers only.
     """
 
-    def __init__(self, graph: LayerGraph) -> None:
+    def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
         self.graph = graph
+        self._grouped_layers = grouped_layers
         self.count = 1
         self.numbers: dict[str, np.ndarray] = {}
         self._refined_shapes: dict[str, Shape] = {}
         self.producers: list[tuple[Layer, int, np.ndarray]] = []
         self.readers: list[tuple[Layer, int, str, np.ndarray]] = []
         self.clips: list[tuple[ClippedTensor, np.ndarray]] = []
+        self.products: list[tuple[Layer, np.ndarray, np.ndarray]] = []
         self.links: list[tuple[np.ndarray, np.ndarray]] = []
         self.reasons: list[str] = [""]
         self.reason_by_number = np.zeros(1, np.int32)
@@ -110,7 +117,9 @@ class ChannelTracer:
     def _trace_layer(self, layer: Layer) -> dict[str, np.ndarray] | str:
         """Returns the numbers of the outputs of a layer, or the reason why it does not commute; "" if no rule fits."""
         rule = self._rules.get(layer.op_type)
-        if rule is None or layer.kind not in (LayerKind.COMPUTE, LayerKind.COPY) or not layer.inputs or any(
+        is_followed = layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (
+            self._grouped_layers)
+        if rule is None or not is_followed or not layer.inputs or any(
                 self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0])):
             return ""
         try:
@@ -375,19 +384,19 @@ class ChannelTracer:
         if min(first.ndim, second.ndim) < 2 or rank != max(first.ndim, second.ndim):
             return ""
         first, second = (numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape) for numbers in (first, second))
-        reason = f"{layer.name} sums products of several channels"
-        scales_first, scales_second = self.is_scaled(first), self.is_scaled(second)
-        if scales_first and scales_second:
+        sums_channels = self.is_scaled(first) and first.shape[-1] > 1 or self.is_scaled(second) and second.shape[-2] > 1
+        if sums_channels or self.is_scaled(first) and self.is_scaled(second):
+            reason = f"{layer.name} multiplies several positions"
             first = self._unite_along_axes(first, [rank - 2], reason)
             second = self._unite_along_axes(second, [rank - 1], reason)
-            self._unite_numbers(np.swapaxes(first, -1, -2), -second,
-                                f"the other operand of {layer.name} is not scaled")
+            self.products.append((layer, np.swapaxes(first, -1, -2), second))
             return np.zeros((1,) * rank, np.int64)
-        if scales_first:
-            self.keep_unscaled(second, reason)
-            return self._unite_along_axes(first, [rank - 1], reason)
-        self.keep_unscaled(first, reason)
-        return self._unite_along_axes(second, [rank - 2], reason)
+        return first if self.is_scaled(first) else second
+
+    def unite_products(self) -> None:
+        """Gives the operands of `products` inverse factors, with which the sums of products stay the same."""
+        for layer, first, second in self.products:
+            self._unite_numbers(first, -second, f"the other operand of {layer.name} is not scaled")
 
     # -- pointwise layers --
 

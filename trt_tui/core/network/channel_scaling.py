@@ -28,8 +28,9 @@ def find_channel_scalings(graph: LayerGraph, groups: Sequence[FusionGroup]) -> d
 
     A group with producers whose channels cannot be scaled has an entry with the reason.
     """
-    tracer = ChannelTracer(graph)
+    tracer = ChannelTracer(graph, {layer for group in groups for layer in group.layers})
     tracer.trace_layers()
+    tracer.unite_products()
     return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
 
 
@@ -86,11 +87,14 @@ class _ScalingBuilder:
             scaled = np.abs(roots[roots != UNSCALED])
             if scaled.size and (reading_set := sets.get(int(labels[scaled[0]]))) is not None:
                 reading_set.add_reader(layer, index, activation, roots)
+        for layer, first, second in tracer.products:
+            for label in self._list_labels(labels, np.concatenate((first.ravel(), second.ravel()))):
+                if label in sets:
+                    sets[label].products.append(layer.name)
         for tensor, numbers in tracer.numbers.items():
             self._add_tensor(sets, labels, tensor, self._find_roots(numbers))
         for clip, numbers in tracer.clips:
-            scaled = np.unique(np.abs(self._find_roots(numbers)))
-            for label in {int(labels[root]) for root in scaled if root != UNSCALED}:
+            for label in self._list_labels(labels, numbers):
                 if label in sets:
                     sets[label].clips.append(clip)
         for draft in sets.values():
@@ -100,6 +104,11 @@ class _ScalingBuilder:
     def _find_roots(self, numbers: np.ndarray) -> np.ndarray:
         roots: np.ndarray = np.sign(numbers) * self._root[np.abs(numbers)]
         return roots
+
+    def _list_labels(self, labels: np.ndarray, numbers: np.ndarray) -> list[int]:
+        """Returns the label of each set to which some numbers belong."""
+        roots = np.unique(np.abs(self._find_roots(numbers)))
+        return [int(label) for label in np.unique(labels[roots[roots != UNSCALED]])]
 
     def _find_refusal_reason(self, numbers: np.ndarray) -> str:
         index = int(self._reasons[np.abs(numbers)].min(initial=len(self._tracer.reasons)))
@@ -120,6 +129,7 @@ class _ScalingDraft:
 
     def __init__(self, group_name: str) -> None:
         self.group_name = group_name
+        self.products: list[str] = []
         self.tensors: list[tuple[str, np.ndarray]] = []
         self.clips: list[ClippedTensor] = []
         self._producers: list[tuple[Layer, int, np.ndarray]] = []
@@ -148,7 +158,7 @@ class _ScalingDraft:
         readers = tuple(
             ScaledConstant(layer.inputs[index], roots.shape, encode(roots, -1), (layer.name, index), activation)
             for layer, index, activation, roots in self._readers)
-        scaling = ChannelScaling(len(ordered), producers, readers, tuple(
+        scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
             ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(self.clips))
         if self.clips:
             clip = self.clips[0]

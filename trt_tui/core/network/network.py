@@ -22,7 +22,7 @@ from trt_tui.core.network.inference import infer_plugin_types
 from trt_tui.core.network.known_defects import find_defect_sites
 from trt_tui.core.network.known_issues import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Shape
-from trt_tui.core.network.norm_finder import find_normalisations_and_biases
+from trt_tui.core.network.norm_finder import find_zero_cost_support
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import restore_original_weights
@@ -102,7 +102,7 @@ class Network(NetworkOutline):
              for name, digest in hash_by_layer.items()}, notes,
             {tensor: amax
              for tensor, amax in opened_model.quantized_ranges.items()
-             if graph.has_tensor(tensor)}, find_normalisations_and_biases(graph, groups),
+             if graph.has_tensor(tensor)}, find_zero_cost_support(graph, groups),
             find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
             qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples))
         self._constant_values = ConstantValues(graph, self.model, get_backend)

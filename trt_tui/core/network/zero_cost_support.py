@@ -4,30 +4,14 @@ The data are plain and picklable. They are part of the network outline, so that 
 moves and the reasons against the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 Port = tuple[str, int]
 """An input of a layer: the name of the layer and the index of the input."""
-
-
-@dataclass(frozen=True)
-class NormalisationConsumer:
-    """A layer that multiplies the result of a normalisation by a weight.
-
-    Attributes:
-        port: The input that reads the weight.
-        weight: The tensor of the weight.
-        axis: The axis of the weight along the channels of the normalisation.
-        activation: The tensor that is multiplied: the result of the normalisation or a copy of it, channels last.
-    """
-
-    port: Port
-    weight: str
-    axis: int
-    activation: str
 
 
 @dataclass(frozen=True)
@@ -45,9 +29,6 @@ class Normalisation:
         bias: The input that reads the bias; None if there is no bias.
         channels: Size of the last axis; 0 if it is open.
         no_rewrite_reason: The reason why the operator cannot replace the layers; "" if it can.
-        consumers: The layers that multiply the result by weights, if no other layer reads the result.
-        no_smoothquant_reason: The reason why the channels cannot be scaled; "" if they can.
-        scaled_tensors: The result, and its copies on the way to the consumers, channels last.
     """
 
     operator: str
@@ -60,9 +41,6 @@ class Normalisation:
     bias: Port | None
     channels: int
     no_rewrite_reason: str = ""
-    consumers: tuple[NormalisationConsumer, ...] = ()
-    no_smoothquant_reason: str = ""
-    scaled_tensors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,28 +99,47 @@ class ScaledTensor:
         axes = [axis for axis, size in enumerate(self.shape) if size > 1]
         return axes[0] if len(axes) == 1 else None
 
+    def divide(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Returns the tensor with its channels divided, float32.
+
+        Args:
+            factors: Positive numbers, float32 ``(channels,)``.
+        """
+        for exponent, operation in ((1, np.divide), (-1, np.multiply)):
+            if any(run.exponent == exponent for run in self.runs):
+                array = operation(array, self._expand_factors(factors, exponent))
+        return array
+
     def divisors(self, factors: np.ndarray) -> np.ndarray:
         """Returns the divisors of the tensor, float32 of `shape`, from the factors ``(channels,)``."""
-        parts = [np.repeat(factors[run.first:run.first + run.count] if run.exponent > 0 else
-                           1 / factors[run.first:run.first + run.count] if run.exponent else np.ones(run.count),
-                           run.repeat) for run in self.runs]
+        divisors: np.ndarray = self._expand_factors(factors, 1) / self._expand_factors(factors, -1)
+        return divisors
+
+    def _expand_factors(self, factors: np.ndarray, exponent: int) -> np.ndarray:
+        """Returns the factors of the channels with an exponent, float32 of `shape`; 1 for the other channels."""
+        parts = [np.repeat(factors[run.first:run.first + run.count] if run.exponent == exponent else
+                           np.ones(run.count, np.float32), run.repeat) for run in self.runs]
         return np.concatenate(parts).astype(np.float32).reshape(self.shape)
 
-    def channel_maxima(self, magnitudes: np.ndarray, channels: int) -> np.ndarray:
+    def reduce_magnitudes(self, array: np.ndarray) -> np.ndarray:
+        """Returns the largest magnitude of the values with each divisor, of `shape`; 0 if there are no values."""
+        axes = tuple(axis for axis, size in enumerate(self.shape) if size == 1)
+        largest: np.ndarray = np.abs(array).max(axis=axes, keepdims=True, initial=0.0)
+        return np.broadcast_to(largest, self.shape)
+
+    def channel_maxima(self, magnitudes: np.ndarray, channels: int, exponent: int = 1) -> np.ndarray:
         """Returns the largest magnitude of the values that take each factor, float32 ``(channels,)``; 0 if none do.
 
         Args:
-            magnitudes: Magnitudes in a shape that broadcasts with `shape`, such as those of the tensor itself.
+            magnitudes: The result of `reduce_magnitudes`.
             channels: Number of factors.
+            exponent: The exponent of the channels that count.
         """
-        lead = magnitudes.ndim - len(self.shape)
-        shape = (1,) * lead + self.shape
-        reduced_axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
-        largest = np.broadcast_to(magnitudes.max(axis=reduced_axes, keepdims=True, initial=0.0), shape).ravel()
+        largest = magnitudes.ravel()
         maxima, start = np.zeros(channels, np.float32), 0
         for run in self.runs:
             stop = start + run.count * run.repeat
-            if run.exponent:
+            if run.exponent == exponent:
                 maxima_of_run = largest[start:stop].reshape(run.count, run.repeat).max(axis=1, initial=0.0)
                 part = maxima[run.first:run.first + run.count]
                 np.maximum(part, maxima_of_run, out=part)
@@ -187,8 +184,9 @@ class ChannelScaling:
     Attributes:
         channels: Number of factors; 0 if the channels cannot be scaled.
         producers: The weights, biases, scales and added constants that are divided.
-        readers: The weights that are multiplied. The other side of a product of two computed tensors has no reader: its
-            producers are multiplied, so that they have the exponent -1.
+        readers: The weights that are multiplied.
+        products: The layers that multiply two of the tensors. Their other operand, and its producers, are multiplied by
+            the factors, with the exponent -1.
         tensors: The computed tensors whose channels are divided, in network order.
         clips: The Clips on the way. The scaling is correct only while no value reaches a bound.
         refusal_reason: The reason why the channels cannot be scaled; "" if they can. With Clips alone, the other
@@ -198,9 +196,19 @@ class ChannelScaling:
     channels: int = 0
     producers: tuple[ScaledConstant, ...] = ()
     readers: tuple[ScaledConstant, ...] = ()
+    products: tuple[str, ...] = ()
     tensors: tuple[ScaledTensor, ...] = ()
     clips: tuple[ClippedTensor, ...] = ()
     refusal_reason: str = ""
+
+    @property
+    def reading_layers(self) -> tuple[str, ...]:
+        """The layers behind which the channels are no longer divided, each once."""
+        return tuple(dict.fromkeys((*(reader.port[0] for reader in self.readers), *self.products)))
+
+    def find_tensor(self, name: str) -> ScaledTensor:
+        """Returns a tensor of the set by its name."""
+        return next(tensor for tensor in self.tensors if tensor.tensor == name)
 
 
 @dataclass(frozen=True)
@@ -217,13 +225,33 @@ class ZeroCostSupport:
     biases: Mapping[str, CorrectableBias] = field(default_factory=dict)
     channel_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
 
-    def find_feeding_normalisation(self, group_name: str, reader_layers: tuple[str, ...]) -> str | None:
-        """Returns the name of the group with a normalisation that feeds one of the layers; None if there is none.
+    def find_scaling_subject(self, group_name: str, layers: Collection[str]) -> str | None:
+        """Returns the name in `channel_scalings` of the channels that a group reads; None if there are none.
 
-        If ``group_name`` has a normalisation itself, the result is ``group_name``.
+        If the group reads no such channels, or they cannot be scaled, the result is the group itself if it produces
+        channels.
         """
-        if group_name in self.norms:
-            return group_name
-        layer_names = set(reader_layers)
-        return next((name for name, norm in self.norms.items() if any(consumer.port[0] in layer_names
-                                                                      for consumer in norm.consumers)), None)
+        subjects = (self._subject_by_reading_layer.get(layer) for layer in layers)
+        own = group_name if group_name in self.channel_scalings else None
+        return next((subject for subject in subjects if subject is not None), own)
+
+    @cached_property
+    def _subject_by_reading_layer(self) -> Mapping[str, str]:
+        return {layer: name for name, scaling in self.channel_scalings.items() if scaling.channels
+                for layer in scaling.reading_layers}
+
+    @cached_property
+    def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of the divisors of each tensor that a move can scale, by name."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for scaling in self.channel_scalings.values():
+            for tensor in scaling.tensors:
+                shapes[tensor.tensor] = np.broadcast_shapes(shapes.get(tensor.tensor, ()), tensor.shape)
+        return shapes
+
+    @cached_property
+    def edited_ports(self) -> tuple[Port, ...]:
+        """The constants that the scaling of channels can change, each once."""
+        return tuple(dict.fromkeys(
+            constant.port for scaling in self.channel_scalings.values()
+            for constant in (*scaling.producers, *scaling.readers)))

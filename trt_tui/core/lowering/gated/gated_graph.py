@@ -15,7 +15,7 @@ from trt_tui.core.lowering.folded_constants import (
     refuse_edits_under_file_precision,
 )
 from trt_tui.core.lowering.fp16_accumulation import veltkamp_split_factor
-from trt_tui.core.lowering.gated.graph_inputs import FactorInput, WeightInput
+from trt_tui.core.lowering.gated.graph_inputs import WeightInput
 from trt_tui.core.lowering.rulebook import GatedFeatures, GroupLowering, QdqScale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, QdqSite
@@ -62,8 +62,8 @@ class GatedGraph:
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
         results_by_group: Tensors that have the boundary type of a group, by group.
         weight_inputs: The weight, scale or bias of each further input, by the input's name.
-        factor_inputs: The tensors whose channels are divided by each input of divisors, by the input's name. Results
-            that are returned or measured are multiplied by these divisors.
+        factor_inputs: Input names of the divisors of channels, by tensor. Results that are returned or measured are
+            multiplied by these factors.
         edge_gates: If gates are data, input names (bool scalars) of gates for rounded inputs, each with the producing
             group and the reading group. True if one of them has results below FP32.
         split_inputs: If gates are data, input names (float32 scalars) of the factors that split sums, each with the
@@ -92,7 +92,7 @@ class GatedGraph:
     gates: Mapping[str, Mapping[str, str]]
     scale_inputs: Mapping[tuple[str, str], str]
     weight_inputs: Mapping[str, WeightInput]
-    factor_inputs: Mapping[str, FactorInput]
+    factor_inputs: Mapping[str, str]
     edge_gates: Mapping[str, tuple[str, str]]
     split_inputs: Mapping[str, tuple[str, int]]
     compared_outputs: Mapping[str, str]
@@ -160,10 +160,13 @@ class GatedGraph:
         while len(self._recent_weights) > self.kept_feeds - 1:
             self._recent_weights.popleft()
         self._recent_weights.append(list(weights.values()))
-        divisors = config.find_channel_divisors(network) if self.factor_inputs else {}
-        feed.update((name, np.ascontiguousarray(np.broadcast_to(
-            divisors.get(factor_input.tensors[0], _UNIT_SCALE), factor_input.shape)))
-                    for name, factor_input in self.factor_inputs.items())
+        divisors: dict[str, np.ndarray] = {}
+        for (_, subject), move in config.moves.items() if self.factor_inputs else ():
+            for tensor, divisor in move.find_divisors(network, subject).items():
+                divisors[tensor] = divisor * divisors[tensor] if tensor in divisors else divisor
+        for tensor, name in self.factor_inputs.items():
+            shape = network.zero_cost_support.scaled_tensor_shapes[tensor]
+            feed[name] = np.ascontiguousarray(np.broadcast_to(divisors.get(tensor, _UNIT_SCALE), shape), np.float32)
         reduced_groups = {
             name
             for name, group_lowering in group_lowerings.items()

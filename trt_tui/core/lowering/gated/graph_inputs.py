@@ -1,10 +1,9 @@
 """The inputs of a gated graph besides those of the network: gates, scales and weights."""
 
 import math
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import fp16_accumulation
@@ -13,7 +12,7 @@ from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import Normalisation, ZeroCostSupport
+from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
@@ -35,19 +34,6 @@ class WeightInput:
     channel_count: int = 0
 
 
-@dataclass(frozen=True)
-class FactorInput:
-    """The divisors of the channels of some tensors, which are an input of the gated graph.
-
-    Attributes:
-        tensors: The tensors, whose channels always have the same divisors.
-        shape: The shape of the divisors, which broadcasts to the tensors.
-    """
-
-    tensors: tuple[str, ...]
-    shape: tuple[int, ...]
-
-
 class GraphInputs:
     """The inputs of a gated graph for all fusion groups that have a choice of precisions.
 
@@ -59,8 +45,7 @@ class GraphInputs:
         weight_inputs: The weight, scale or bias of each input, by the input's name.
         summing_groups: The groups whose kernels can accumulate in FP16.
         split_factors: If gates are data, float32 factors that split sums, by group and number of roundings.
-        channel_factors: Float32 divisors of channels, by the tensors whose channels are divided.
-        factor_inputs: The tensors with the divisors of each of these inputs, by the name of the input.
+        factor_input_names: The names of the inputs of float32 divisors, by the tensor whose channels are divided.
     """
 
     def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:
@@ -78,13 +63,10 @@ class GraphInputs:
         self._shared_scales: dict[str, ir.Value] = {}
         self.summing_groups: set[str] = set()
         self.split_factors: dict[tuple[str, int], ir.Value] = {}
-        self.channel_factors: dict[str, ir.Value] = {}
-        self.factor_inputs: dict[str, FactorInput] = {}
-        for number, factor_input in enumerate(
-                _list_factor_inputs(network.zero_cost_support) if features.editable_constants else ()):
-            factors = emitter.add_input(f"factors/{number}", ir.DataType.FLOAT, ir.Shape(factor_input.shape))
-            self.channel_factors.update(dict.fromkeys(factor_input.tensors, factors))
-            self.factor_inputs[value_name(factors)] = factor_input
+        self._emitter = emitter
+        self._scaled_shapes = network.zero_cost_support.scaled_tensor_shapes if features.editable_constants else {}
+        self._channel_factors: dict[str, ir.Value] = {}
+        self.factor_input_names: dict[str, str] = {}
         for index, group in enumerate(network.groups):
             for number, weight_input in enumerate(
                     _iterate_editable_constants(network, group, self.operand_types) if features.editable_constants else
@@ -129,6 +111,15 @@ class GraphInputs:
                      weight_input.site.index] = emitter.add_input(name, ir.DataType.FLOAT, shape)
         self.weight_inputs[name] = weight_input
 
+    def find_channel_factors(self, tensor: str) -> ir.Value | None:
+        """Returns the input of the divisors of a tensor's channels; None if no move can scale them."""
+        if tensor in self._scaled_shapes and tensor not in self._channel_factors:
+            factors = self._emitter.add_input(f"factors/{len(self._channel_factors)}", ir.DataType.FLOAT,
+                                              ir.Shape(self._scaled_shapes[tensor]))
+            self._channel_factors[tensor] = factors
+            self.factor_input_names[tensor] = value_name(factors)
+        return self._channel_factors.get(tensor)
+
     @property
     def weight_bytes(self) -> int:
         return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
@@ -149,36 +140,13 @@ class GraphInputs:
         return {key: value_name(value) for key, value in self.scales.items()}
 
 
-def _list_factor_inputs(zero_cost_support: ZeroCostSupport) -> list[FactorInput]:
-    """Returns the divisors of all tensors whose channels moves can scale, each set of divisors once."""
-    keys: dict[str, list[Hashable]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, norm in zero_cost_support.norms.items():
-        for tensor in norm.scaled_tensors:
-            keys.setdefault(tensor, []).append(name)
-            shapes[tensor] = (norm.channels, )
-    for name, scaling in zero_cost_support.channel_scalings.items():
-        for scaled in scaling.tensors:
-            keys.setdefault(scaled.tensor, []).append((name, scaled.shape, scaled.runs))
-            shapes[scaled.tensor] = np.broadcast_shapes(shapes.get(scaled.tensor, ()), scaled.shape)
-    tensors_by_key: dict[tuple[Hashable, ...], list[str]] = {}
-    for tensor, tensor_keys in keys.items():
-        tensors_by_key.setdefault(tuple(tensor_keys), []).append(tensor)
-    return [FactorInput(tuple(tensors), shapes[tensors[0]]) for tensors in tensors_by_key.values()]
-
-
 def _iterate_editable_constants(network: Network, group: FusionGroup,
                                 gated_groups: Container[str]) -> Iterator[WeightInput]:
     """Yields the constants of a fusion group that a config can edit, besides its weights."""
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
-    ports = [port for norm in zero_cost_support.norms.values() for port in (norm.scale, norm.bias)
-             if port is not None and not norm.no_smoothquant_reason]
-    ports += [constant.port for scaling in zero_cost_support.channel_scalings.values()
-              for constant in (*scaling.producers, *scaling.readers)]
-    ports += [read.port for norm in zero_cost_support.norms.values() for read in norm.consumers]
-    if group.name in gated_groups:  # the weights of gated groups are inputs already
-        weight_ports = {(site.layer, site.index) for site in group.weight_qdq_sites()}
-        ports = [port for port in ports if port not in weight_ports]
+    # the weights of gated groups are inputs already
+    weights = {(site.layer, site.index) for site in group.weight_qdq_sites()} if group.name in gated_groups else ()
+    ports = [port for port in zero_cost_support.edited_ports if port not in weights]
     bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
     if bias is not None and bias.port is not None:
         ports.append(bias.port)
