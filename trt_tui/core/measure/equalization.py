@@ -97,7 +97,8 @@ class ChannelExtremaCollector:
     @property
     def amax(self) -> np.ndarray:
         assert self.high is not None and self.low is not None  # at least one feed was added
-        return np.maximum(self.high, self.low)
+        amax: np.ndarray = np.maximum(self.high, self.low)
+        return amax
 
 
 ChannelExtrema = dict[str, ChannelExtremaCollector]
