@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,6 +159,19 @@ def test_random_chains_stay_in_fp32_and_all_lowerings_agree(opened, backend, fol
     config = PrecisionConfig(INT8, other).with_moves(moves)
     assert_lowerings_agree(network, backend, config, ranges, samples.read_feed(0))
     assert equalization.fp32_difference_reason(network, moves, ["y"], samples, backend, [0, 1]) == ""
+
+
+def test_no_tensor_grows_so_that_fp16_overflows_no_sooner(opened, backend, tmp_path):
+    network, samples = opened_pair(inverted_residuals(), opened, tmp_path, decades=1.0, count=2)
+    for formula in EQUALIZATION_FORMULAS:
+        moves, _ = moves_of(network, samples, backend, formula)
+        changed = rewrite_network_for_config(network, PrecisionConfig.from_precision(FP32).with_moves(moves)).network
+        largest: dict[str, list[float]] = {}
+        for one in (network, changed):
+            runs = [lowered.inner_values(backend, one, samples.read_feed(index)) for index in range(len(samples))]
+            for name in runs[0]:
+                largest.setdefault(name, []).append(max(float(np.abs(run[name]).max()) for run in runs))
+        assert all(after <= before * 1.001 for before, after in largest.values())
 
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
@@ -348,6 +362,22 @@ def test_one_row_equalizes_the_channels_that_it_reads(opened, backend, tmp_path)
     assert proposal(replace(context, config=config)) is None  # it has them already
 
 
+def test_layers_in_file_precision_leave_it_or_are_left_alone(opened, backend, tmp_path):
+    plain, samples = opened_pair(inverted_residuals(), opened, tmp_path, decades=1.0)
+    ranges = calibrate(plain.model, plain.calibrated_tensors, samples, backend).ranges
+    quantized = lower_to_typed_network(plain, PrecisionConfig(INT8, FP32), ranges).model
+    network = opened(ir.to_proto(quantized))
+    config = PrecisionConfig.from_precision(Precision.FILE)
+    context = context_of(network, samples, backend, config)
+    assert proposal(context) is None
+    (offered,) = KIND.make_proposals(replace(context, may_leave_file=True))
+    assert offered.label.endswith("no longer in file precision")
+    for subject in offered.config.get_moves(EqualizationMove):
+        for name in KIND.find_changed_parts(network, subject)[1]:
+            assert offered.config.precision_of(network.get_group(name)) is INT8
+    assert sqnr_db(context, offered.config) > sqnr_db(context, config)
+
+
 def test_it_removes_what_was_measured_without_it(opened, backend, tmp_path):
     network, samples = opened_pair(inverted_residuals(), opened, tmp_path, decades=1.0)
     moves, _ = moves_of(network, samples, backend)
@@ -396,7 +426,7 @@ def test_tensorrt_rtx_builds_as_many_kernels(clip, opened, backend, tmp_path):
     network, samples = opened_pair(inverted_residuals(clip), opened, tmp_path, decades=0.5, scale=0.5)
     config = PrecisionConfig(INT8, FP16)
     moves, ranges = moves_of(network, samples, backend)
-    counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("Name:")
+    counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
               for one in (config, config.with_moves(moves))]
     assert counts[0] == counts[1] > 5
 

@@ -140,7 +140,8 @@ def _validate_pattern(text: str) -> None:
 @option_under_heading("Search", "--sticky", multiple=True, hidden=True)
 @option_under_heading(
     "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
-    "operators for decomposed norms, SmoothQuant, bias correction. Without: all methods do, except scoped and lower.")
+    "operators for decomposed norms, SmoothQuant, equalization, bias correction. Without: all methods do, except "
+    "scoped and lower.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
                       "Without: all methods do, except scoped and lower.")

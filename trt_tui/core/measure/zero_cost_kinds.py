@@ -220,9 +220,10 @@ class EqualizationKind(ZeroCostKind):
         for subject in subjects:
             if equalization_refusal_reason(network, subject):
                 continue
-            changed, _ = context.prepare_config(map(network.get_group, find_scaled_parts(network, subject)[1]))
-            if not changed.has_scaled_channels(subject) and not self._quantized_readers_reason(network, subject,
-                                                                                               changed):
+            groups = [network.get_group(name) for name in find_scaled_parts(network, subject)[1]]
+            changed, _ = context.prepare_config(groups)
+            if not (changed.has_scaled_channels(subject) or self._quantized_readers_reason(network, subject, changed)
+                    or any(changed.precision_of(group) is Precision.FILE for group in groups)):
                 open_subjects.append(subject)
         return open_subjects
 
