@@ -51,7 +51,7 @@ CONVERGED_CHANGE = 0.01
 HELD_OUT_STEP = 4
 """Every fourth sample is held out from the choice of factors."""
 
-MAX_CHOICE_EVALUATIONS = 32
+MAX_CHOICE_EVALUATIONS = 16
 """The maximum number of configs that the choice of factors evaluates."""
 
 MAX_FP32_FEEDS = 4
