@@ -307,6 +307,8 @@ class ZeroCostChange:
         accuracy: The simulated accuracy of the config; None if it is not measured yet.
         added_kernels: The number of kernels that the previewed engine has more than without the change; None if it is
             unknown.
+        attention_kernels: The numbers of fused attentions (MHA) in the previewed engines without and with the change;
+            None if they are unknown.
     """
 
     label: str
@@ -314,6 +316,7 @@ class ZeroCostChange:
     is_for_network: bool
     accuracy: Accuracy | None = None
     added_kernels: int | None = None
+    attention_kernels: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

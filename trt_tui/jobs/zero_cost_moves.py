@@ -62,7 +62,9 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
         for index, change in enumerate(changes if before.refusal is None else ()):
             after: Preview = yield from client.preview_config(change.config)
             if after.refusal is None:
-                changes[index] = replace(change, added_kernels=len(after.kernels) - len(before.kernels))
+                changes[index] = replace(
+                    change, added_kernels=len(after.kernels) - len(before.kernels),
+                    attention_kernels=(before.attention_kernel_count, after.attention_kernel_count))
                 send_changes()
     send_changes(is_complete=True)
 

@@ -95,7 +95,8 @@ def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
     config = replace_file_precision(network, config)
     refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "a weakly typed TensorRT")
     rewritten_network = rewrite_network_for_config(network, config)
-    constraints = _ImplicitLowering(rewritten_network.network, config, ranges).lower_network()
+    constraints = _ImplicitLowering(rewritten_network.network, config,
+                                    scales.scale_inner_ranges(network, ranges, config)).lower_network()
     return replace(constraints, notes=(*constraints.notes, *rewritten_network.notes))
 
 

@@ -85,7 +85,28 @@ def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, 
     for (_, subject), move in sorted(config.moves.items(), key=lambda item: order.get(item[0][0], len(order))):
         joined_tensors = network.tensors_with_shared_range.get(subject, (subject,))
         move.adjust_ranges(result, [tensor for tensor in joined_tensors if tensor in result or tensor == subject])
+    for move in config.moves.values():
+        for tensor, factor in move.find_range_factors().items():
+            if tensor in result:
+                result[tensor] *= factor
     return result
+
+
+def scale_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
+    """Returns ranges in which those of tensors inside groups are divided like the tensors.
+
+    Moves give the other tensors their ranges; see `compute_activation_ranges`. If the divisors of a tensor differ, the
+    range contains all quotients.
+
+    Args:
+        network: The network before the changes of the config.
+    """
+    scaled_ranges, calibrated_tensors = dict(ranges), set(network.calibrated_tensors)
+    for (_, subject), move in config.moves.items():
+        for tensor, divisor in move.find_divisors(network, subject).items():
+            if tensor in scaled_ranges and tensor not in calibrated_tensors:
+                scaled_ranges[tensor] /= float(divisor.min())
+    return scaled_ranges
 
 
 def compute_activation_scale(amax_by_tensor: Mapping[str, float], tensor: str,

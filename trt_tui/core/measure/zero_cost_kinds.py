@@ -8,12 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.measure import equalization, zero_cost_moves
+from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
     ProposalContext,
     ZeroCostKind,
     ZeroCostStage,
+)
+from trt_tui.core.moves.attention_scale_move import (
+    PLACEMENT_LABELS,
+    SINGLE_PLACEMENTS,
+    AttentionScaleMove,
+    ScalePlacement,
+    attention_scale_refusal_reason,
+    placement_refusal_reason,
 )
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -170,6 +179,54 @@ class SmoothQuantKind(ZeroCostKind):
         return smoothable
 
 
+class AttentionScaleKind(ZeroCostKind):
+    """The scale of the scores of an attention, in front of the product of queries and keys."""
+
+    title = "QK scale"
+    move_class = AttentionScaleMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return attention_scale_refusal_reason(network, group.name)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the groups that produce the operands. Ranges are scaled with their tensors, and stay.
+
+        Implements `ZeroCostKind.find_changed_parts`.
+        """
+        scale = network.zero_cost_support.attention_scales[subject]
+        layers = [producer.port[0] for operand in (scale.query, scale.key) for producer in operand.producers]
+        groups = (network.find_group(layer) for layer in layers)
+        return (), list(dict.fromkeys(group.name for group in groups if group is not None))
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        """Yields the scale at one operand, and its square root at both.
+
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        network = context.network
+        subjects = [group.name for group in context.groups
+                    if not attention_scale_refusal_reason(network, group.name)
+                    and group.name not in context.config.get_moves(AttentionScaleMove)
+                    and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32]
+        scales = network.zero_cost_support.attention_scales
+        for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
+            moves = {}
+            for subject in subjects:
+                possible = [placement for placement in placements
+                            if not placement_refusal_reason(scales[subject], placement)]
+                if possible:
+                    moves[subject] = make_attention_scale_move(network, subject, possible[0], context.reason)
+            if not moves:
+                continue
+            names = dict.fromkeys(name for subject in moves
+                                  for name in (subject, *self.find_changed_parts(network, subject)[1]))
+            changed, suffix = context.prepare_config(map(network.get_group, names))
+            places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
+            yield ConfigProposal(
+                f"{self.title} {' or '.join(places)}{scale_measurement_text(context, moves)}{suffix}",
+                add_zero_cost_moves(changed, network, moves))
+
+
 class EqualizationKind(ZeroCostKind):
     """Scaled channels between the layers that write them and the quantized layers that read them."""
 
@@ -262,8 +319,8 @@ class BiasCorrectionKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
 
 
-ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), SmoothQuantKind(),
-                                             EqualizationKind(), BiasCorrectionKind())
+ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
+                                             SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

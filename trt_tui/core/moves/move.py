@@ -1,7 +1,7 @@
 """The base class of all moves. A move is one decision about one fusion group or tensor of a network."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -239,6 +239,14 @@ class Move(ABC):
         """Returns the reason why the move changes the network in FP32 for values far from those of the samples, as a
         sentence without a full stop; "" if it does not."""
         return ""
+
+    def find_range_factors(self) -> Mapping[str, float]:
+        """Returns the factors by which the move changes the ranges of tensors, by tensor, besides `fixed_ranges`."""
+        return {}
+
+    def find_neutral_layers(self, network: NetworkOutline, subject: str) -> Collection[str]:
+        """Returns the Muls and Divs by numbers that compute nothing with the move; exported networks lack them."""
+        return ()
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
         """Returns the divisors of the tensors whose values differ from those of the network by a factor per channel.

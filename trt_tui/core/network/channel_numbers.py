@@ -23,6 +23,9 @@ UNSCALED = 0
 _MAX_NUMBERS = 1 << 20
 """The maximum number of channel numbers of one tensor; a tensor with more stays unscaled."""
 
+_MIN_OPEN_BOUND = 3e38
+"""The magnitude from which a bound of a Clip bounds nothing."""
+
 _SAME_SHAPE_OPERATORS = frozenset("Relu LeakyRelu Neg Abs Identity Dropout".split())
 """Operators with one data input and a result of its shape that commute with positive factors."""
 
@@ -63,14 +66,12 @@ class ChannelTracer:
         products: The layers that sum products of channels of two computed tensors, each with the numbers of its
             operands in a form that broadcasts.
         links: Pairs of arrays of united numbers.
-
-    Args:
         grouped_layers: The layers of fusion groups. Moves can change the constants of these layers only.
     """
 
     def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
         self.graph = graph
-        self._grouped_layers = grouped_layers
+        self.grouped_layers = grouped_layers
         self.count = 1
         self.numbers: dict[str, np.ndarray] = {}
         self._refined_shapes: dict[str, Shape] = {}
@@ -118,7 +119,7 @@ class ChannelTracer:
         """Returns the numbers of the outputs of a layer, or the reason why it does not commute; "" if no rule fits."""
         rule = self._rules.get(layer.op_type)
         is_followed = layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (
-            self._grouped_layers)
+            self.grouped_layers)
         if rule is None or not is_followed or not layer.inputs or any(
                 self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0])):
             return ""
@@ -205,7 +206,7 @@ class ChannelTracer:
             known if isinstance(known, int) or size in (None, -1) else size
             for known, size in zip(after, requested, strict=True))
 
-    def _read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
+    def read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
         """Returns the elements of an integer tensor that shape arithmetic computes; None if they are not known.
 
         An element is a number, the name of an open size, or None.
@@ -220,7 +221,7 @@ class ChannelTracer:
             attributes, shape = self.graph.node(layer.name).attributes, self._shape(layer.inputs[0])
             return None if shape is None else list(shape)[attributes.get_int("start", 0):attributes.get_int(
                 "end", len(shape))]
-        operands = [self._read_sizes(name, depth + 1) for name in layer.inputs]
+        operands = [self.read_sizes(name, depth + 1) for name in layer.inputs]
         first = operands[0] if operands else None
         if layer.op_type == "Concat":
             sizes = [size for part in operands for size in part or ()]
@@ -257,7 +258,7 @@ class ChannelTracer:
         attributes = self.graph.node(layer.name).attributes
         if attribute and attribute in attributes:
             return list(attributes.get_ints(attribute, ()))
-        sizes = self._read_sizes(layer.inputs[index]) if index < len(layer.inputs) else None
+        sizes = self.read_sizes(layer.inputs[index]) if index < len(layer.inputs) else None
         integers = [size for size in sizes or () if isinstance(size, int)]
         return None if sizes is None or len(integers) < len(sizes) else integers
 
@@ -464,7 +465,7 @@ class ChannelTracer:
                 return ""
             bounds.append(float(constant.numpy().reshape(-1)[0]) if constant is not None else attributes.get_float(
                 attribute, default))
-        low, high = (bound if abs(bound) < np.finfo(np.float32).max else math.copysign(math.inf, bound)
+        low, high = (bound if abs(bound) < _MIN_OPEN_BOUND else math.copysign(math.inf, bound)
                      for bound in bounds)
         numbers = self._read_numbers(layer.inputs[0])
         if low > 0 or high < 0:
@@ -495,7 +496,7 @@ class ChannelTracer:
 
     def _trace_reshape(self, layer: Layer) -> _Result:
         if layer.op_type == "Reshape":
-            self._refine_shape(layer, self._read_sizes(layer.inputs[1]) if len(layer.inputs) > 1 else None)
+            self._refine_shape(layer, self.read_sizes(layer.inputs[1]) if len(layer.inputs) > 1 else None)
         before, after = self._shape(layer.inputs[0]), self._shape(layer.outputs[0])
         assert before is not None and after is not None  # both ranks are known
         numbers = self._read_numbers(layer.inputs[0])
@@ -506,7 +507,7 @@ class ChannelTracer:
             reshaped)
 
     def _trace_expand(self, layer: Layer) -> _Result:
-        self._refine_shape(layer, self._read_sizes(layer.inputs[1]))
+        self._refine_shape(layer, self.read_sizes(layer.inputs[1]))
         return self._align_numbers(layer, layer.inputs[0])
 
     def _trace_tile(self, layer: Layer) -> _Result:
@@ -722,3 +723,63 @@ def _match_blocks(before: Shape, after: Shape) -> list[tuple[tuple[int, int], tu
             return blocks
         blocks.append(((start[0], old), (start[1], new)))
     return blocks
+
+
+# -- roots ------------------------------------------------------------------------------------------------------------
+
+
+class ChannelRoots:
+    """The root of each number of a tracer: one of the numbers that must have the same factor.
+
+    Attributes:
+        count: One more than the largest root.
+    """
+
+    def __init__(self, tracer: ChannelTracer) -> None:
+        self.count = tracer.count
+        self._tracer = tracer
+        # node 2n is the number n, node 2n + 1 its negation, so that a number that meets its negation is found
+        links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
+        labels = label_components(2 * tracer.count, *(
+            _node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)))
+        positive, negative = labels[0::2], labels[1::2]
+        representative = np.minimum(positive, negative) >> 1
+        known = np.flatnonzero(tracer.reason_by_number[:tracer.count])
+        reasons = np.full(tracer.count, len(tracer.reasons), np.int64)
+        np.minimum.at(reasons, representative[known], tracer.reason_by_number[known])
+        self._reasons = reasons[representative]
+        is_unscaled = (positive == negative) | (self._reasons < len(tracer.reasons))
+        self._root = np.where(is_unscaled, UNSCALED, (positive >> 1) * (1 - 2 * (positive & 1)))
+
+    def find_roots(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns the root of each number, with its sign; `UNSCALED` for a number whose factor is 1."""
+        roots: np.ndarray = np.sign(numbers) * self._root[np.abs(numbers)]
+        return roots
+
+    def find_refusal_reason(self, numbers: np.ndarray) -> str:
+        """Returns the first reason why one of some numbers has the factor 1."""
+        reasons = self._tracer.reasons
+        index = int(self._reasons[np.abs(numbers)].min(initial=len(reasons)))
+        return reasons[index] if index < len(reasons) else "its channels meet others that would need the inverse factor"
+
+
+def _node_index(numbers: np.ndarray) -> np.ndarray:
+    """Returns the node of each number: ``2n`` for a positive, ``2n + 1`` for a negative number."""
+    nodes: np.ndarray = 2 * np.abs(numbers) + (numbers < 0)
+    return nodes
+
+
+def label_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the smallest node of the connected component of each node of a graph, from its edges."""
+    labels = np.arange(count)
+    while True:
+        smaller = np.minimum(labels[first], labels[second])
+        updated = labels.copy()
+        for ends in (first, second):
+            np.minimum.at(updated, labels[ends], smaller)
+            np.minimum.at(updated, ends, smaller)
+        while not np.array_equal(jumped := updated[updated], updated):
+            updated = jumped
+        if np.array_equal(updated, labels):
+            return labels
+        labels = updated

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
-from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.channel_numbers import UNSCALED, ChannelRoots, ChannelTracer, label_components
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
     ChannelRun,
@@ -23,14 +22,14 @@ from trt_tui.core.network.zero_cost_support import (
 )
 
 
-def find_channel_scalings(graph: LayerGraph, groups: Sequence[FusionGroup]) -> dict[str, ChannelScaling]:
+def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) -> dict[str, ChannelScaling]:
     """Returns the channels of a network that can be scaled, by the group of their first producer.
 
     A group with producers whose channels cannot be scaled has an entry with the reason.
+
+    Args:
+        tracer: The pass over all layers, with united products.
     """
-    tracer = ChannelTracer(graph, {layer for group in groups for layer in group.layers})
-    tracer.trace_layers()
-    tracer.unite_products()
     return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
 
 
@@ -43,23 +42,13 @@ class _ScalingBuilder:
 
     def __init__(self, tracer: ChannelTracer, group_by_layer: Mapping[str, str]) -> None:
         self._tracer, self._group_by_layer = tracer, group_by_layer
-        # node 2n is the number n, node 2n + 1 its negation, so that a number that meets its negation is found
-        links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
-        labels = _label_components(2 * tracer.count, *(
-            _node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)))
-        positive, negative = labels[0::2], labels[1::2]
-        representative = np.minimum(positive, negative) >> 1
-        known = np.flatnonzero(tracer.reason_by_number[:tracer.count])
-        reasons = np.full(tracer.count, len(tracer.reasons), np.int64)
-        np.minimum.at(reasons, representative[known], tracer.reason_by_number[known])
-        self._reasons = reasons[representative]
-        is_unscaled = (positive == negative) | (self._reasons < len(tracer.reasons))
-        self._root = np.where(is_unscaled, UNSCALED, (positive >> 1) * (1 - 2 * (positive & 1)))
+        self._roots = ChannelRoots(tracer)
 
     def build_scalings(self) -> dict[str, ChannelScaling]:
         tracer, root_count = self._tracer, self._tracer.count
-        ports = [(layer, index, "", self._find_roots(numbers), numbers) for layer, index, numbers in tracer.producers]
-        readers = [(layer, index, activation, self._find_roots(numbers), numbers)
+        ports = [(layer, index, "", self._roots.find_roots(numbers), numbers)
+                 for layer, index, numbers in tracer.producers]
+        readers = [(layer, index, activation, self._roots.find_roots(numbers), numbers)
                    for layer, index, activation, numbers in tracer.readers]
         # numbers that share a group of producers, or a reading layer, form one set
         keys: dict[tuple[str, str], int] = {}
@@ -70,7 +59,7 @@ class _ScalingBuilder:
                 key = keys.setdefault(("reader" if is_reader else "producer", name), root_count + len(keys))
                 scaled = np.unique(np.abs(roots[roots != UNSCALED]))
                 pairs.append((scaled, np.full_like(scaled, key)))
-        labels = _label_components(root_count + len(keys), *(
+        labels = label_components(root_count + len(keys), *(
             np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)))
         sets: dict[int, _ScalingDraft] = {}
         scalings: dict[str, ChannelScaling] = {}
@@ -79,7 +68,7 @@ class _ScalingBuilder:
             scaled = np.abs(roots[roots != UNSCALED])
             if group_name is None or not scaled.size:
                 if group_name is not None and group_name not in scalings:
-                    scalings[group_name] = ChannelScaling(refusal_reason=self._find_refusal_reason(numbers))
+                    scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(numbers))
                 continue
             draft = sets.setdefault(int(labels[scaled[0]]), _ScalingDraft(group_name))
             draft.add_producer(layer, index, roots)
@@ -92,7 +81,7 @@ class _ScalingBuilder:
                 if label in sets:
                     sets[label].products.append(layer.name)
         for tensor, numbers in tracer.numbers.items():
-            self._add_tensor(sets, labels, tensor, self._find_roots(numbers))
+            self._add_tensor(sets, labels, tensor, self._roots.find_roots(numbers))
         for clip, numbers in tracer.clips:
             for label in self._list_labels(labels, numbers):
                 if label in sets:
@@ -101,19 +90,10 @@ class _ScalingBuilder:
             scalings[draft.group_name] = draft.build_scaling()
         return scalings
 
-    def _find_roots(self, numbers: np.ndarray) -> np.ndarray:
-        roots: np.ndarray = np.sign(numbers) * self._root[np.abs(numbers)]
-        return roots
-
     def _list_labels(self, labels: np.ndarray, numbers: np.ndarray) -> list[int]:
         """Returns the label of each set to which some numbers belong."""
-        roots = np.unique(np.abs(self._find_roots(numbers)))
+        roots = np.unique(np.abs(self._roots.find_roots(numbers)))
         return [int(label) for label in np.unique(labels[roots[roots != UNSCALED]])]
-
-    def _find_refusal_reason(self, numbers: np.ndarray) -> str:
-        index = int(self._reasons[np.abs(numbers)].min(initial=len(self._tracer.reasons)))
-        return self._tracer.reasons[index] if index < len(self._tracer.reasons) else (
-            "its channels meet others that would need the inverse factor")
 
     @staticmethod
     def _add_tensor(sets: Mapping[int, _ScalingDraft], labels: np.ndarray, tensor: str, roots: np.ndarray) -> None:
@@ -150,7 +130,7 @@ class _ScalingDraft:
         numbering[ordered] = np.arange(1, len(ordered) + 1)
 
         def encode(roots: np.ndarray, sign: int = 1) -> tuple[ChannelRun, ...]:
-            return _encode_runs(sign * np.sign(roots) * numbering[np.abs(roots)])
+            return encode_runs(sign * np.sign(roots) * numbering[np.abs(roots)])
 
         producers = tuple(
             ScaledConstant(layer.inputs[index], roots.shape, encode(roots), (layer.name, index))
@@ -167,7 +147,7 @@ class _ScalingDraft:
         return scaling
 
 
-def _encode_runs(numbers: np.ndarray) -> tuple[ChannelRun, ...]:
+def encode_runs(numbers: np.ndarray) -> tuple[ChannelRun, ...]:
     """Returns numbers above, below or equal to 0 as runs; 1 is the first factor."""
     flat = numbers.ravel()
     starts = np.flatnonzero(np.concatenate(([True], flat[1:] != flat[:-1])))
@@ -180,25 +160,3 @@ def _encode_runs(numbers: np.ndarray) -> tuple[ChannelRun, ...]:
     return tuple(
         ChannelRun(max(abs(int(values[start])) - 1, 0), int(count), int(repeats[start]), int(np.sign(values[start])))
         for start, count in zip(run_starts, counts, strict=True))
-
-
-def _node_index(numbers: np.ndarray) -> np.ndarray:
-    """Returns the node of each number: ``2n`` for a positive, ``2n + 1`` for a negative number."""
-    nodes: np.ndarray = 2 * np.abs(numbers) + (numbers < 0)
-    return nodes
-
-
-def _label_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the smallest node of the connected component of each node of a graph, from its edges."""
-    labels = np.arange(count)
-    while True:
-        smaller = np.minimum(labels[first], labels[second])
-        updated = labels.copy()
-        for ends in (first, second):
-            np.minimum.at(updated, labels[ends], smaller)
-            np.minimum.at(updated, ends, smaller)
-        while not np.array_equal(jumped := updated[updated], updated):
-            updated = jumped
-        if np.array_equal(updated, labels):
-            return labels
-        labels = updated

@@ -134,8 +134,12 @@ class Network(NetworkOutline):
     def constant_value(self, tensor: str) -> np.ndarray:
         """Returns the value of a constant tensor.
 
+        The result for a number that scales an attention and that the file computes from sizes is that number.
+
         Raises the errors of `trt_tui.core.network.constants.ConstantValues.constant_value`.
         """
+        if tensor not in self.constant_tensors and (number := self.zero_cost_support.folded_scalars.get(tensor)):
+            return np.full([1] * len(self.shape(tensor) or ()), number, np.float32)
         return self._constant_values.constant_value(tensor)
 
     def constant_amax(self, tensor: str, axis: int | None = None, block_size: int | None = None) -> np.ndarray:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from trt_tui.core.network.attention_scale import find_attention_scales
+from trt_tui.core.network.channel_numbers import ChannelTracer
 from trt_tui.core.network.channel_scaling import find_channel_scalings
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
@@ -31,8 +33,12 @@ def find_zero_cost_support(graph: LayerGraph, groups: Sequence[FusionGroup]) -> 
         norms[group.name] = _add_rewrite_refusal_reason(graph, norm, group,
                                                          {name: norm_group.name
                                                           for name, norm_group in group_by_layer.items()})
+    tracer = ChannelTracer(graph, group_by_layer)
+    tracer.trace_layers()
+    attention_scales = find_attention_scales(tracer, groups)
+    tracer.unite_products()
     return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites},
-                           find_channel_scalings(graph, groups))
+                           find_channel_scalings(tracer, groups), attention_scales)
 
 
 def _add_rewrite_refusal_reason(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,

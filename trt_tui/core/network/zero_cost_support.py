@@ -4,6 +4,7 @@ The data are plain and picklable. They are part of the network outline, so that 
 moves and the reasons against the others.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -212,6 +213,74 @@ class ChannelScaling:
 
 
 @dataclass(frozen=True)
+class ScoreScaling:
+    """A Mul or Div that multiplies the scores of an attention, or an operand of their product, by one number.
+
+    Attributes:
+        layer: The Mul or Div.
+        port: Its input that reads the number.
+        constant: The tensor of the number.
+        number: The number.
+        is_division: True for a Div, which divides by the number.
+        side: The position: behind the product ("scores"), or in front of its first ("query") or second operand ("key").
+        tensors: Behind the product, the tensors from the result of the product to the input of the layer. In front, the
+            tensors from the result of the layer to the operand.
+    """
+
+    layer: str
+    port: Port
+    constant: str
+    number: float
+    is_division: bool
+    side: str
+    tensors: tuple[str, ...]
+
+    @property
+    def multiplier(self) -> float:
+        """The number by which the layer multiplies."""
+        return 1 / self.number if self.is_division else self.number
+
+
+@dataclass(frozen=True)
+class ScaledOperand:
+    """The constants that can take the scale of an attention at one operand of the product.
+
+    Attributes:
+        producers: The weights, biases and scales that produce the operand, or the part of them that does.
+        tensors: The tensors from there to the operand.
+        refusal_reason: The reason why no constants can take the scale; "" if they can.
+    """
+
+    producers: tuple[ScaledConstant, ...] = ()
+    tensors: tuple[ScaledTensor, ...] = ()
+    refusal_reason: str = ""
+
+
+@dataclass(frozen=True)
+class AttentionScale:
+    """The scale of the scores of an attention, and the constants in front of the product that can take it.
+
+    Attributes:
+        product: The MatMul of queries and keys.
+        scalings: The layers that scale, in network order.
+        query: The first operand of the product.
+        key: The second operand.
+        refusal_reason: The reason why there is nothing to move; "" if there is.
+    """
+
+    product: str
+    scalings: tuple[ScoreScaling, ...] = ()
+    query: ScaledOperand = field(default_factory=ScaledOperand)
+    key: ScaledOperand = field(default_factory=ScaledOperand)
+    refusal_reason: str = ""
+
+    @property
+    def factor(self) -> float:
+        """The number by which all scalings together multiply the scores."""
+        return math.prod(scaling.multiplier for scaling in self.scalings)
+
+
+@dataclass(frozen=True)
 class ZeroCostSupport:
     """The normalisations, biases and channels of a network that zero-cost moves can change, by group name.
 
@@ -219,11 +288,13 @@ class ZeroCostSupport:
         norms: By the group that computes the normalisation's result.
         biases: Of every group that can run in INT8.
         channel_scalings: By the group of the first producer of the channels.
+        attention_scales: By the group of the product of queries and keys.
     """
 
     norms: Mapping[str, Normalisation] = field(default_factory=dict)
     biases: Mapping[str, CorrectableBias] = field(default_factory=dict)
     channel_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
+    attention_scales: Mapping[str, AttentionScale] = field(default_factory=dict)
 
     def find_scaling_subject(self, group_name: str, layers: Collection[str]) -> str | None:
         """Returns the name in `channel_scalings` of the channels that a group reads; None if there are none.
@@ -244,14 +315,27 @@ class ZeroCostSupport:
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of the divisors of each tensor that a move can scale, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
-        for scaling in self.channel_scalings.values():
-            for tensor in scaling.tensors:
-                shapes[tensor.tensor] = np.broadcast_shapes(shapes.get(tensor.tensor, ()), tensor.shape)
+        tensors = [tensor for scaling in self.channel_scalings.values() if not scaling.refusal_reason
+                   for tensor in scaling.tensors]
+        for scale in self.attention_scales.values():
+            tensors += [*scale.query.tensors, *scale.key.tensors]
+            tensors += [ScaledTensor(name, (), ()) for scaling in scale.scalings for name in scaling.tensors]
+        for tensor in tensors:
+            shapes[tensor.tensor] = np.broadcast_shapes(shapes.get(tensor.tensor, ()), tensor.shape)
         return shapes
 
     @cached_property
     def edited_ports(self) -> tuple[Port, ...]:
-        """The constants that the scaling of channels can change, each once."""
-        return tuple(dict.fromkeys(
-            constant.port for scaling in self.channel_scalings.values()
-            for constant in (*scaling.producers, *scaling.readers)))
+        """The constants that the scaling of channels and of attentions can change, each once."""
+        constants = [constant for scaling in self.channel_scalings.values()
+                     for constant in (*scaling.producers, *scaling.readers)]
+        scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
+        constants += [constant for scale in scales for constant in (*scale.query.producers, *scale.key.producers)]
+        return tuple(dict.fromkeys((*(constant.port for constant in constants),
+                                    *(scaling.port for scale in scales for scaling in scale.scalings))))
+
+    @cached_property
+    def folded_scalars(self) -> Mapping[str, float]:
+        """The numbers by which attentions are scaled and that the file computes from sizes, by tensor."""
+        return {scaling.constant: scaling.number for scale in self.attention_scales.values()
+                for scaling in scale.scalings}

@@ -127,6 +127,8 @@ class ZeroCostController(Controller):
             cost_text = f"+{counted_noun_text(change.added_kernels, 'kernel')}"
         elif change.added_kernels is None and not is_complete and self.session.can_preview_engines:
             cost_text = "…"
+        if change.attention_kernels is not None and change.attention_kernels[0] != change.attention_kernels[1]:
+            cost_text += f", MHA {change.attention_kernels[0]}→{change.attention_kernels[1]}"
         label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
         return self._line_text(label, "all" if change.is_for_network else "this layer", value_text,
                                cost_text + (", leaves file" if label != change.label else ""))

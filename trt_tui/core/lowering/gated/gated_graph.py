@@ -242,7 +242,7 @@ class GatedGraph:
                 array = constant if file_weight is None else file_weight
             elif tf32:
                 array = rulebook.round_to_precision(constant, Precision.TF32)
-            elif group_lowering.boundary_type is Precision.FP32:
+            elif group_lowering.boundary_type is Precision.FP32 or not self._has_boundary_type(site):
                 array = constant
             elif edit_key is None:
                 array = rulebook.round_constant(self.network, site.tensor, group_lowering.boundary_type)
@@ -250,6 +250,11 @@ class GatedGraph:
                 array = rulebook.round_to_precision(constant, group_lowering.boundary_type)
             self._weight_cache[key] = array
         return array
+
+    def _has_boundary_type(self, qdq_site: QdqSite) -> bool:
+        """Returns False for an input that stays in FP32, such as the scale of a BatchNormalization."""
+        ports = rulebook.find_same_type_ports(self.network.node(qdq_site.layer), self.network.opset)[0]
+        return qdq_site.index >= len(ports) or ports[qdq_site.index]
 
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
         """Returns the weight of the file if it differs from that of the FP32 network; None if it does not."""
