@@ -315,8 +315,7 @@ class ZeroCostSupport:
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of the divisors of each tensor that a move can scale, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
-        tensors = [tensor for scaling in self.channel_scalings.values() if not scaling.refusal_reason
-                   for tensor in scaling.tensors]
+        tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
             tensors += [ScaledTensor(name, (), ()) for scaling in scale.scalings for name in scaling.tensors]
