@@ -4,7 +4,7 @@ A new kind has its own module with a subclass of `ZeroCostKind`, and one entry i
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.measure import equalization, zero_cost_moves
@@ -125,6 +125,17 @@ def find_scaled_parts(network: NetworkOutline, subject: str) -> tuple[Sequence[s
     return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
 
+def quantized_readers_reason(network: NetworkOutline, subject: str, config: PrecisionConfig,
+                             quantized_types: Collection[Precision]) -> str:
+    """Returns the reason why no quantized layer loses by the channels of a group; "" if a layer of some quantized types
+    reads them."""
+    layers = network.zero_cost_support.channel_scalings[subject].reading_layers
+    readers = [group for layer in layers if (group := network.find_group(layer)) is not None]
+    ready = replace_file_precision(config, readers)
+    return "" if any(ready.precision_of(reader) in quantized_types for reader in readers) else (
+        f"no layer in {', '.join(precision.label for precision in quantized_types)} reads its channels")
+
+
 class SmoothQuantKind(ZeroCostKind):
     """Scaled channels between their producers and the INT8 layers that multiply them."""
 
@@ -132,7 +143,10 @@ class SmoothQuantKind(ZeroCostKind):
     move_class = SmoothQuantMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return smoothquant_refusal_reason(network, group)
+        subject = self.find_subject(network, group)
+        if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
+            return reason
+        return quantized_readers_reason(network, subject, config, (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
@@ -237,16 +251,8 @@ class EqualizationKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if subject is None:
             return "it neither writes nor reads channels of two layers with weights"
-        return equalization_refusal_reason(network, subject) or self._quantized_readers_reason(network, subject, config)
-
-    @staticmethod
-    def _quantized_readers_reason(network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
-        """Returns the reason why the channels of a group cost no quantized layer accuracy; "" if they can."""
-        layers = network.zero_cost_support.channel_scalings[subject].reading_layers
-        readers = [group for layer in layers if (group := network.find_group(layer)) is not None]
-        ready = replace_file_precision(config, readers)
-        return "" if any(ready.precision_of(reader) in QUANTIZED_TYPES for reader in readers) else (
-            "no quantized layer reads its channels")
+        return equalization_refusal_reason(network, subject) or quantized_readers_reason(network, subject, config,
+                                                                                         tuple(QUANTIZED_TYPES))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
@@ -279,8 +285,9 @@ class EqualizationKind(ZeroCostKind):
                 continue
             groups = [network.get_group(name) for name in find_scaled_parts(network, subject)[1]]
             changed, _ = context.prepare_config(groups)
-            if not (changed.has_scaled_channels(subject) or self._quantized_readers_reason(network, subject, changed)
-                    or any(changed.precision_of(group) is Precision.FILE for group in groups)):
+            stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
+            if not (stays_in_file or changed.has_scaled_channels(subject)
+                    or quantized_readers_reason(network, subject, changed, tuple(QUANTIZED_TYPES))):
                 open_subjects.append(subject)
         return open_subjects
 
