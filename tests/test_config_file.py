@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from tests import networks
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
+from trt_tui.core.moves.attention_scale_move import AttentionScaleMove
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
+from trt_tui.core.moves.equalization_move import EqualizationMove
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.precision_move import PrecisionMove
@@ -138,9 +140,11 @@ def test_the_file_names_every_node_of_a_group(network):
 def test_the_schema_knows_what_is_written(network):
     tensor = network.calibrated_tensors[0]
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
-    for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+    for move in (AttentionScaleMove("query", 0.5, {tensor: 0.5}), RewriteMove("LayerNormalization"),
+                 SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
                  BiasCorrectionMove(encode_vector(np.zeros(3)))):
         config = config.with_moves({FC2: move})
+    config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
     config = config.with_moves({FC1: KeepMove("layernorm")
                                 }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},

@@ -111,9 +111,10 @@ def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(r
         "--free-budget", "1", "--no-preview", "-o", str(tmp_path / "p.json"), "--markdown", str(tmp_path / "p.md"))
     assert code in (0, 1), err
     (line,) = [line for line in out.splitlines() if "zero-cost change" in line]
-    assert "tried 1 of 1 zero-cost change in 1 simulated config of at most 1" in line and "predicted" in line
+    assert "zero-cost changes in 1 simulated config of at most 1" in line and "predicted" in line
     effort = json.loads((tmp_path / "p.json").read_text())["evidence"]["search"]["zero_cost"]
-    assert (effort["tried"], effort["changes"], effort["evaluations"], effort["budget"]) == (1, 1, 1, 1)
+    assert (effort["tried"], effort["evaluations"], effort["budget"]) == (1, 1, 1)
+    assert f"tried 1 of {effort['changes']} zero-cost changes" in line
     assert effort["said"] in (tmp_path / "p.md").read_text() and " s;" not in effort["said"]
 
 
@@ -141,8 +142,9 @@ def test_values_of_changes_stream_in_and_are_those_of_a_whatif(worker):
     events = of(worker.answer(rq.MeasureZeroCostChanges(group, INT8)), ev.ZeroCostChangesMeasured)
     assert [event.is_complete for event in events] == [False] * (len(events) - 1) + [True]
     known = [sum(change.accuracy is not None for change in event.changes) for event in events]
-    assert known == sorted(known) and known[0] == 0 and known[-1] == len(events[-1].changes) == 2
-    assert [change.is_for_network for change in events[-1].changes] == [False, True]
+    assert known == sorted(known) and known[0] == 0 and known[-1] == len(events[-1].changes) >= 2
+    scopes = [change.is_for_network for change in events[-1].changes]
+    assert scopes == sorted(scopes) and {*scopes} == {False, True}
     assert all(change.added_kernels is None for change in events[-1].changes), "no preview was requested"
     for change in events[-1].changes:
         measured = of(worker.answer(rq.MeasureWhatIf(change.config)), ev.AccuracyMeasured)[-1].accuracy

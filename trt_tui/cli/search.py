@@ -140,7 +140,8 @@ def _validate_pattern(text: str) -> None:
 @option_under_heading("Search", "--sticky", multiple=True, hidden=True)
 @option_under_heading(
     "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
-    "operators for decomposed norms, SmoothQuant, bias correction. Without: all methods do, except scoped and lower.")
+    "operators for decomposed norms, SmoothQuant, equalization, bias correction. Without: all methods do, except "
+    "scoped and lower.")
 @option_under_heading(
     "Search", "--free-budget", "zero_cost_budget", default=24, show_default=True, type=click.IntRange(1, 10_000),
     metavar="N", help="Simulate at most N configs for zero-cost changes. A limit in configs gives the same result on "

@@ -1,10 +1,14 @@
 """The proposals of zero-cost changes for a config, and the job that measures their values before they are made."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
+import numpy as np
+
+from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.zero_cost_kind import ConfigProposal, ProposalContext, ZeroCostKind
+from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
@@ -20,6 +24,8 @@ from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
+
+T = TypeVar("T")
 
 
 def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -40,7 +46,7 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
         known_configs = {change.config for change in changes}
         first_index = len(changes)
         changes += [ev.ZeroCostChange(proposal.label, proposal.config, is_for_network)
-                    for proposal in _propose_allowed_changes(workspace, reporter, groups, config, is_for_network)
+                    for proposal in _propose_allowed_changes(workspace, store, reporter, groups, config, is_for_network)
                     if proposal.config not in known_configs]
         send_changes()
         ensure_ranges(workspace, store, reporter, [change.config for change in changes])
@@ -63,21 +69,23 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     send_changes(is_complete=True)
 
 
-def _propose_allowed_changes(workspace: Workspace, reporter: JobReporter, groups: Sequence[FusionGroup],
-                             config: PrecisionConfig, is_for_network: bool) -> Iterator[ConfigProposal]:
+def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                             groups: Sequence[FusionGroup], config: PrecisionConfig, is_for_network: bool
+                             ) -> Iterator[ConfigProposal]:
     """Yields the proposals for some groups that give no group a precision which the target release computes wrongly."""
     forbidden = find_forbidden_precisions(workspace.network, workspace.build_target)
     kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
-    for proposal in propose_zero_cost_moves(workspace, reporter, groups, config, kinds, may_leave_file=True):
+    for proposal in propose_zero_cost_moves(workspace, store, reporter, groups, config, kinds, may_leave_file=True):
         precisions = ((group.name, proposal.config.precision_of(group)) for group in workspace.network.groups
                       if proposal.config.precision_of(group) is not config.precision_of(group))
         if all(precision not in forbidden.get(name, {}) for name, precision in precisions):
             yield proposal
 
 
-def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups: Sequence[FusionGroup],
-                            config: PrecisionConfig, kinds: Iterable[ZeroCostKind], *, reason: str = "user",
-                            may_leave_file: bool = False, one_pass: bool = False) -> list[ConfigProposal]:
+def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                            groups: Sequence[FusionGroup], config: PrecisionConfig, kinds: Iterable[ZeroCostKind], *,
+                            reason: str = "user", may_leave_file: bool = False, one_pass: bool = False
+                            ) -> list[ConfigProposal]:
     """Returns the zero-cost changes of some kinds that groups can have and do not have yet, one config for each.
 
     Args:
@@ -88,9 +96,28 @@ def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups:
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
+    def find_or_measure(title: str, changed: PrecisionConfig, result_type: type[T], measure: Callable[[], T]) -> T:
+        value = store.load_result(workspace, title, changed, result_type)
+        if value is None:
+            value = measure()
+            store.save_result(workspace, title, changed, value)
+        return value
+
+    def measure_sample_errors(changed: PrecisionConfig, feeds: Sequence[int], progress: RunProgress
+                              ) -> tuple[np.ndarray, np.ndarray]:
+        errors: tuple[np.ndarray, np.ndarray] | None = None
+        for partial in workspace.analysis.measure_noise_by_sample(changed, workspace.ranges, feeds):
+            errors = partial.value
+            progress(partial.done_count, partial.total_count)
+        assert errors is not None, "a workspace has feeds"
+        return errors
+
+    judgement = Judgement(workspace.data_sets.judged_samples, tuple(workspace.feeds), tuple(dict.fromkeys(
+        output.tensor for output in workspace.judged_outputs if workspace.network.is_float(output.tensor))),
+        measure_sample_errors, find_or_measure)
     context = ProposalContext(
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
         workspace.calibration.method if workspace.calibration is not None else "", reason, may_leave_file, one_pass,
-        workspace.one_pass_values, lambda: get_executor(workspace, reporter),
+        workspace.one_pass_values, judgement, lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True))
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]

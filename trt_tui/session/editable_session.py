@@ -93,7 +93,7 @@ class EditableSession(ReportingSession):
                              f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", "")
         if not self.config.fixed_range_tensors.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
-                             "Undo SmoothQuant first.")
+                             "Undo the change of its channels first.")
         group_statistics = self.results.statistics.get(group.name, {})
         if any(tensor not in group_statistics for tensor in tensors):
             self.request_group_details(group)

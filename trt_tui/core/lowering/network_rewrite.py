@@ -66,6 +66,7 @@ def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str
 class _NetworkRewriter:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
         self.network, self.config, self.norms = network, config, norms
+        self.equality_limits = config.list_equality_limits(network)
         self.folded_constants, self.barrier_tensors = FoldedConstants(network,
                                                                       config), BarrierMove.subject_kind.sort_subjects(
                                                                           network, config.get_moves(BarrierMove))
@@ -103,7 +104,8 @@ class _NetworkRewriter:
             if not value.uses() and not value.is_graph_output():
                 del self.graph.initializers[name]
         self.graph.sort()
-        notes = fusion_barrier_output_notes(self._add_fusion_barrier_outputs())
+        notes = (*fusion_barrier_output_notes(self._add_fusion_barrier_outputs()),
+                 *(f"{text[:1].upper()}{text[1:]}." for text in self.equality_limits))
         groups = tuple(self._rebuild_group(group) for group in self.network.groups)
         return RewrittenNetwork(self.network.copy_with_model(self.model, groups), self.layer_changes, notes)
 

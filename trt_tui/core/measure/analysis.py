@@ -111,11 +111,12 @@ class Analysis(Simulation):
             yield PartialResult(refined, len(indices), len(indices))
 
     def find_config_caveats(self, config: PrecisionConfig, feed_indices: Sequence[int]) -> tuple[Caveat, ...]:
-        """Returns the caveats of a simulated config: FP16 overflows on some feeds, and known gaps between simulation
-        and engine."""
+        """Returns the caveats of a simulated config: moves whose equality in FP32 has limits, FP16 overflows on some
+        feeds, and known gaps between simulation and engine."""
         if self.is_regrouped:
             return ()
-        gaps = find_known_gap_caveats(self.network, config)
+        gaps = (*(Caveat("data dependent", text) for text in config.list_equality_limits(self.network)),
+                *find_known_gap_caveats(self.network, config))
         if not uses_fp16(self.network, config):
             return gaps
         magnitudes = self.get_magnitudes(feed_indices)

@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress
 from trt_tui.core.data.samples import Samples
@@ -41,6 +43,37 @@ class ConfigProposal:
     config: PrecisionConfig
 
 
+T = TypeVar("T")
+
+
+class StoredMeasurement(Protocol):
+    """A function that measures a value of a config once and then reads the stored value."""
+
+    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T],
+                 /) -> T:
+        """Returns the value of a config that is stored under a title; if there is none, measures and stores it."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The judged samples, and the measurement of configs on them.
+
+    Attributes:
+        samples: The judged samples.
+        feeds: The feeds that values are measured on.
+        tensors: The judged tensors of float type.
+        measure_sample_errors: A function that measures a config on some feeds. It returns the noise and the signal
+            energy of each sample at each judged output, float64 ``(samples, outputs)``.
+        find_or_measure: A function that measures a value of a config once for all searches.
+    """
+
+    samples: Samples
+    feeds: tuple[int, ...]
+    tensors: tuple[str, ...]
+    measure_sample_errors: Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
+    find_or_measure: StoredMeasurement
+
+
 @dataclass(frozen=True)
 class ProposalContext:
     """The config, the groups and the calibration samples for which a kind of zero-cost change makes its proposals.
@@ -55,7 +88,8 @@ class ProposalContext:
         may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
         one_pass: True to measure values for these groups in one separate pass, even if they are known.
         measured_values: The values measured so far, by the keys of `get_measured_values`.
-        make_executor: A function that returns the executor of the samples.
+        judgement: The judged samples, for kinds that choose between variants by the judged error.
+        make_executor: A function that returns the executor of the calibration samples.
         make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
             pass.
     """
@@ -71,6 +105,7 @@ class ProposalContext:
     may_leave_file: bool
     one_pass: bool
     measured_values: dict[object, Any]
+    judgement: Judgement
     make_executor: Callable[[], Executor[CalibrationContext]]
     make_progress: Callable[[str], RunProgress]
 

@@ -4,10 +4,10 @@ A new kind has its own module with a subclass of `ZeroCostKind`, and one entry i
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure import equalization, zero_cost_moves
 from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
@@ -26,6 +26,7 @@ from trt_tui.core.moves.attention_scale_move import (
 )
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
@@ -40,6 +41,7 @@ from trt_tui.core.moves.zero_cost_checks import (
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant to try, the usual exponent first."""
@@ -115,6 +117,25 @@ class RewriteKind(ZeroCostKind):
             yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites))
 
 
+def find_scaled_parts(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the tensors and the groups whose values change if the channels of a group are scaled."""
+    scaling = network.zero_cost_support.channel_scalings[subject]
+    layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
+    groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
+    return [tensor.tensor for tensor in scaling.tensors], list(groups)
+
+
+def quantized_readers_reason(network: NetworkOutline, subject: str, config: PrecisionConfig,
+                             quantized_types: Collection[Precision]) -> str:
+    """Returns the reason why no quantized layer loses by the channels of a group; "" if a layer of some quantized types
+    reads them."""
+    layers = network.zero_cost_support.channel_scalings[subject].reading_layers
+    readers = [group for layer in layers if (group := network.find_group(layer)) is not None]
+    ready = replace_file_precision(config, readers)
+    return "" if any(ready.precision_of(reader) in quantized_types for reader in readers) else (
+        f"no layer in {', '.join(precision.label for precision in quantized_types)} reads its channels")
+
+
 class SmoothQuantKind(ZeroCostKind):
     """Scaled channels between their producers and the INT8 layers that multiply them."""
 
@@ -122,16 +143,16 @@ class SmoothQuantKind(ZeroCostKind):
     move_class = SmoothQuantMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return smoothquant_refusal_reason(network, group)
+        subject = self.find_subject(network, group)
+        if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
+            return reason
+        return quantized_readers_reason(network, subject, config, (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        scaling = network.zero_cost_support.channel_scalings[subject]
-        layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
-        groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
-        return [tensor.tensor for tensor in scaling.tensors], list(groups)
+        return find_scaled_parts(network, subject)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         """Yields the channels behind normalisations, and then those between other layers, for each strength.
@@ -162,8 +183,7 @@ class SmoothQuantKind(ZeroCostKind):
         network = context.network
         smoothable = []
         for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
-            if name is None or scaling_refusal_reason(network, name) or name in context.config.get_moves(
-                    SmoothQuantMove):
+            if name is None or scaling_refusal_reason(network, name) or context.config.has_scaled_channels(name):
                 continue
             scaling = network.zero_cost_support.channel_scalings[name]
             readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
@@ -221,6 +241,57 @@ class AttentionScaleKind(ZeroCostKind):
                 add_zero_cost_moves(changed, network, moves))
 
 
+class EqualizationKind(ZeroCostKind):
+    """Scaled channels between the layers that write them and the quantized layers that read them."""
+
+    title = "equalization"
+    move_class = EqualizationMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        subject = self.find_subject(network, group)
+        if subject is None:
+            return "it neither writes nor reads channels of two layers with weights"
+        return equalization_refusal_reason(network, subject) or quantized_readers_reason(network, subject, config,
+                                                                                         tuple(QUANTIZED_TYPES))
+
+    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
+        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        return find_scaled_parts(network, subject)
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, subjects = context.network, self._find_open_subjects(context)
+        changed, suffix = context.prepare_config(
+            network.get_group(name) for subject in subjects for name in find_scaled_parts(network, subject)[1])
+        moves = equalization.find_best_moves(
+            context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
+        ) if subjects else {}
+        if moves:
+            formulas = {move.formula for move in moves.values()}
+            formula_text = f" {formulas.pop()}" if len(formulas) == 1 else ""
+            yield ConfigProposal(f"{self.title}{formula_text}{suffix}",
+                                 add_zero_cost_moves(changed, network, moves))
+
+    def _find_open_subjects(self, context: ProposalContext) -> list[str]:
+        """Returns the groups whose channels quantized layers read and that have no factors yet: those of the channels
+        that a single group reads, or all in a search."""
+        network = context.network
+        subjects = dict.fromkeys(name for group in context.groups for name in (
+            self.find_subject(network, group), group.name if len(context.groups) > 1 else None) if name is not None)
+        open_subjects = []
+        for subject in subjects:
+            if equalization_refusal_reason(network, subject):
+                continue
+            groups = [network.get_group(name) for name in find_scaled_parts(network, subject)[1]]
+            changed, _ = context.prepare_config(groups)
+            stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
+            if not (stays_in_file or changed.has_scaled_channels(subject)
+                    or quantized_readers_reason(network, subject, changed, tuple(QUANTIZED_TYPES))):
+                open_subjects.append(subject)
+        return open_subjects
+
+
 class BiasCorrectionKind(ZeroCostKind):
     """Corrected biases of INT8 layers."""
 
@@ -255,8 +326,8 @@ class BiasCorrectionKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
 
 
-ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(),
-                                             AttentionScaleKind(), SmoothQuantKind(), BiasCorrectionKind())
+ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
+                                             SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

@@ -17,6 +17,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import DEFAULT_STEPS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.formatting import name_list_text
 
 M = TypeVar("M", bound=Move)
 MoveKey = tuple[str, str]
@@ -147,9 +148,15 @@ class PrecisionConfig(DefaultPrecisions):
                                     if not move.fixed_ranges and not move.find_range_factors()})
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
-        """Returns the config with added moves, given by subject. A move replaces the earlier move of its kind on its
-        subject."""
-        return replace(self, moves={**self.moves, **{(move.kind, subject): move for subject, move in moves.items()}})
+        """Returns the config with added moves, given by subject. A move replaces the earlier moves of its kind on its
+        subject, and those that scale the same channels."""
+        kept = {(kind, subject): move for (kind, subject), move in self.moves.items()
+                if subject not in moves or not (move.scales_channels and moves[subject].scales_channels)}
+        return replace(self, moves={**kept, **{(move.kind, subject): move for subject, move in moves.items()}})
+
+    def has_scaled_channels(self, subject: str) -> bool:
+        """Returns True if a move scales the channels that a fusion group produces."""
+        return any(move.scales_channels for (_, group), move in self.moves.items() if group == subject)
 
     def without_moves(self, move_class: type[Move], subjects: Iterable[str] | None = None) -> PrecisionConfig:
         """Returns the config without the moves of one kind on some groups or tensors.
@@ -179,6 +186,15 @@ class PrecisionConfig(DefaultPrecisions):
             if subjects:
                 yield move_class, [(subject, self.moves[move_class.kind, subject])
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
+
+    def list_equality_limits(self, network: NetworkOutline) -> list[str]:
+        """Returns the reasons why moves change the network in FP32 for values far from those of the samples, each with
+        the groups of these moves, as sentences without a full stop."""
+        subjects_by_text: dict[str, list[str]] = {}
+        for (_, subject), move in self.moves.items():
+            if text := move.equality_limit_text(network, subject):
+                subjects_by_text.setdefault(text, []).append(subject)
+        return [f"{text} ({name_list_text(subjects, 2)})" for text, subjects in subjects_by_text.items()]
 
     # -- precisions -----------------------------------------------------------------------------------------------
 

@@ -189,12 +189,14 @@ class Move(ABC):
         kind: The word for the kind of move in files.
         subject_kind: The kind of object that the move changes.
         edits_constants: True if the move changes constants; see `find_constant_edits`.
+        scales_channels: True if the move scales the channels that its subject produces. A subject has one such move.
         keeps_precision: True if the fusion group keeps the precision of this move, whatever other moves request.
     """
 
     kind: ClassVar[str]
     subject_kind: ClassVar[SubjectKind]
     edits_constants: ClassVar[bool] = False
+    scales_channels: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False
 
     # -- the effect of the move --
@@ -232,6 +234,11 @@ class Move(ABC):
         """The amax of the tensors whose range belongs to the move, in the units that the tensors have with the move. No
         other range can be chosen for them."""
         return {}
+
+    def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
+        """Returns the reason why the move changes the network in FP32 for values far from those of the samples, as a
+        sentence without a full stop; "" if it does not."""
+        return ""
 
     def find_range_factors(self) -> Mapping[str, float]:
         """Returns the factors by which the move changes the ranges of tensors, by tensor, besides `fixed_ranges`."""

@@ -43,6 +43,8 @@ MOVE_TEXTS = {
                           no_move="as in the network"),
     "smooth": MoveTexts("smoothing", "SmoothQuant {move.strength:g}", "have its channels scaled",
                         "smoothed ({move.strength:g})", "smoothing of {subject}", no_move="none"),
+    "equalize": MoveTexts("equalization", "equalized ({move.formula})", "have its channels equalized",
+                          "channels equalized ({move.formula})", "equalization of {subject}", no_move="none"),
     "range": MoveTexts("range", "{move.amax:.5g}", "have the range {move.label}", "range by {move.method}",
                        "range of {subject}", "{move.method} {move.label}", "calibrated", "{move.method}"),
     "bias": MoveTexts("bias", "corrected", "have its bias corrected", "bias corrected", "bias of {subject}",

@@ -33,7 +33,7 @@ class SmoothQuantMove(Move):
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
     """
 
-    edits_constants = has_measured_values = True
+    edits_constants = has_measured_values = scales_channels = True
     kind, subject_kind = "smooth", GROUP_SUBJECTS
 
     strength: float

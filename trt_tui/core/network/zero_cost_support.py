@@ -308,15 +308,14 @@ class ZeroCostSupport:
 
     @cached_property
     def _subject_by_reading_layer(self) -> Mapping[str, str]:
-        return {layer: name for name, scaling in self.channel_scalings.items() if not scaling.refusal_reason
+        return {layer: name for name, scaling in self.channel_scalings.items() if scaling.channels
                 for layer in scaling.reading_layers}
 
     @cached_property
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of the divisors of each tensor that a move can scale, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
-        tensors = [tensor for scaling in self.channel_scalings.values() if not scaling.refusal_reason
-                   for tensor in scaling.tensors]
+        tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
             tensors += [ScaledTensor(name, (), ()) for scaling in scale.scalings for name in scaling.tensors]
@@ -327,7 +326,7 @@ class ZeroCostSupport:
     @cached_property
     def edited_ports(self) -> tuple[Port, ...]:
         """The constants that the scaling of channels and of attentions can change, each once."""
-        constants = [constant for scaling in self.channel_scalings.values() if not scaling.refusal_reason
+        constants = [constant for scaling in self.channel_scalings.values()
                      for constant in (*scaling.producers, *scaling.readers)]
         scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
         constants += [constant for scale in scales for constant in (*scale.query.producers, *scale.key.producers)]

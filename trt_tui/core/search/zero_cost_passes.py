@@ -10,6 +10,9 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.search.space import SearchSpace
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, Trial
 
+SCALED_CHANNELS = "scaled channels"
+"""The kind of all moves that scale channels. A subject has at most one of them."""
+
 MIN_ERROR_SHARE = 0.01
 """The error share below which the ranges of a group are not tried."""
 
@@ -81,12 +84,14 @@ def _is_gain(evaluation: Evaluation, before: Evaluation) -> bool:
 
 
 def _find_subjects_of_moves(moves: Mapping[MoveKey, Move]) -> set[MoveKey]:
-    """Returns the kinds and subjects of the moves in a set, without precision moves.
+    """Returns the kinds and subjects of the moves in a set, without precision moves. All moves that scale channels
+    count as one kind.
 
     Groups in file precision get a precision move for a zero-cost move, and these precision moves are the same in every
     set.
     """
-    return {key for key in moves if key[0] != PrecisionMove.kind}
+    return {(SCALED_CHANNELS if move.scales_channels else kind, subject) for (kind, subject), move in moves.items()
+            if kind != PrecisionMove.kind}
 
 
 def try_other_ranges(context: StrategyContext, search_space: SearchSpace,

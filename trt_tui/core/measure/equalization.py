@@ -1,0 +1,498 @@
+"""The equalization of activation channels between layers: channel extrema, factors, ranges, and the choice of factors.
+
+The choice needs the error at the judged outputs. Three of four samples choose the factors, and the moves are proposed
+only if they also reduce the error of the other samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.calibration.non_finite import explain_non_finite_errors
+from trt_tui.core.calibration.range_methods import choose_amax
+from trt_tui.core.calibration.tensor_collection import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    CalibrationContext,
+    NetworkProbe,
+    RunProgress,
+    collect_tensors,
+)
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import Executor
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext
+from trt_tui.core.moves import vectors
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.equalization_move import (
+    CLIP_HEADROOM,
+    EQUALIZATION_FORMULAS,
+    EqualizationMove,
+    compute_equalization_factors,
+    limit_factors,
+)
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import PRODUCTS
+from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant, ScaledTensor
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
+from trt_tui.core.runner import Backend
+
+MAX_ROUNDS = 16
+"""The maximum number of rounds in which the factors of neighbouring channels are computed."""
+
+CONVERGED_CHANGE = 0.01
+"""The largest relative change of a factor in the last round."""
+
+HELD_OUT_STEP = 4
+"""Every fourth sample is held out from the choice of factors."""
+
+MAX_CHOICE_EVALUATIONS = 16
+"""The maximum number of configs that the choice of factors evaluates."""
+
+MAX_FP32_FEEDS = 4
+"""The maximum number of feeds on which the equality in FP32 is measured."""
+
+MAX_ULP_RATIO = 100.0
+"""The maximum ratio between the squared error of the moves in FP32 and that of a change of the same constants by one
+unit in the last place."""
+
+@dataclass
+class ChannelExtremaCollector:
+    """A collector of the largest value and of the largest negative magnitude among the values that share a divisor.
+
+    Attributes:
+        shape: The shape of the divisors, and of both arrays.
+    """
+
+    shape: tuple[int, ...]
+    high: np.ndarray | None = None
+    low: np.ndarray | None = None
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Adds the values of a float array.
+
+        Raises:
+            ValueError: The array contains NaN or an infinity.
+        """
+        axes = tuple(axis for axis, size in enumerate(self.shape) if size == 1)
+        high, low = (values.max(axis=axes, keepdims=True, initial=0.0) for values in (array, -array))
+        if not (np.isfinite(high).all() and np.isfinite(low).all()):
+            raise ValueError("NaN or an infinity")
+        self._merge(high, low)
+
+    def merge_values(self, later_collector: ChannelExtremaCollector) -> None:
+        """Adds the extrema of another collector, which has seen later feeds."""
+        if later_collector.high is not None and later_collector.low is not None:
+            self._merge(later_collector.high, later_collector.low)
+
+    def _merge(self, high: np.ndarray, low: np.ndarray) -> None:
+        self.high = high if self.high is None else np.maximum(self.high, high)
+        self.low = low if self.low is None else np.maximum(self.low, low)
+
+    @property
+    def amax(self) -> np.ndarray:
+        assert self.high is not None and self.low is not None  # at least one feed was added
+        amax: np.ndarray = np.maximum(self.high, self.low)
+        return amax
+
+
+ChannelExtrema = dict[str, ChannelExtremaCollector]
+"""The extrema of the channels, by tensor."""
+
+
+def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: Samples, backend: Backend,
+                            known_extrema: ChannelExtrema, *, progress: RunProgress | None = None,
+                            executor: Executor[CalibrationContext] | None = None) -> None:
+    """Measures the extrema of the channels of tensors and adds those that are not known yet.
+
+    Raises:
+        InputError: A tensor contains NaN or an infinity, or the data cannot be read.
+    """
+    shapes = network.zero_cost_support.scaled_tensor_shapes
+    collectors = {tensor: ChannelExtremaCollector(shapes[tensor])
+                  for tensor in tensors if tensor not in known_extrema}
+    with explain_non_finite_errors(network.model, samples, backend):
+        collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    known_extrema.update(collectors)
+
+
+# -- factors -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChannelLimits:
+    """The limits of the factors of one scaling: the minimum of each factor, and the channels whose factor is 1."""
+
+    min_factors: np.ndarray
+    is_fixed: np.ndarray
+
+
+def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
+                        clip_extrema: Sequence[ChannelExtrema]) -> ChannelLimits:
+    """Returns the limits of the factors with which no range grows and no Clip changes a value of the samples.
+
+    A channel with a value near a bound of a Clip keeps its factor of 1, so that the Clip limits it as before.
+
+    Args:
+        extrema: Extrema of the channels on the calibration samples.
+        clip_extrema: Extrema of the inputs of Clips, for each set of samples.
+    """
+    min_factors = np.full(scaling.channels, 1e-30, np.float64)
+    is_fixed = np.zeros(scaling.channels, bool)
+    for scaled in scaling.tensors:
+        if (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
+            shares = _channel_maxima(scaled, amax / amax.max(), scaling.channels)
+            np.maximum(min_factors, shares, out=min_factors)
+    for clip in scaling.clips:
+        for bound, side in ((clip.high, "high"), (-clip.low, "low")):
+            if bound == 0 or not np.isfinite(bound):
+                continue
+            for collected in clip_extrema:
+                values = _channel_maxima(scaling.find_tensor(clip.tensor), getattr(collected[clip.tensor], side),
+                                         scaling.channels)
+                needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
+                    scaling.channels, np.inf)
+                is_fixed |= needed > 1
+                np.maximum(min_factors, needed, out=min_factors)
+    return ChannelLimits(np.where(is_fixed, 1.0, min_factors), is_fixed)
+
+
+def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], formula: str,
+                  extrema: ChannelExtrema, limits: Mapping[str, ChannelLimits]) -> dict[str, np.ndarray]:
+    """Returns the factors of each scaling by a formula, by group.
+
+    The ranges of weights depend on the factors at their other side. The factors are therefore computed in rounds, as in
+    Nagel et al., until they change little.
+
+    Args:
+        formula: One of `EQUALIZATION_FORMULAS`.
+    """
+    weights = _WeightMagnitudes(network, scalings)
+    factors = {group: np.ones(scaling.channels, np.float32) for group, scaling in scalings.items()}
+    for _ in range(MAX_ROUNDS):
+        change = 0.0
+        for group, scaling in scalings.items():
+            producer_amax, reader_amax = (
+                weights.find_channel_amax(constants, scaling.channels, group, factors, exponent)
+                for constants, exponent in ((scaling.producers, 1), (scaling.readers, -1)))
+            computed = limit_factors(
+                compute_equalization_factors(formula, _activation_amax(scaling, extrema), producer_amax, reader_amax),
+                limits[group].min_factors, limits[group].is_fixed)
+            change = max(change, float(np.abs(np.log(computed / factors[group])).max(initial=0.0)))
+            factors[group] = computed
+        if change < CONVERGED_CHANGE:
+            break
+    return factors
+
+
+def _channel_maxima(scaled_tensor: ScaledTensor, magnitudes: np.ndarray, channels: int, exponent: int = 1
+                    ) -> np.ndarray:
+    """Returns the largest of the magnitudes of a tensor that take each factor, float32 ``(channels,)``."""
+    return scaled_tensor.channel_maxima(scaled_tensor.reduce_magnitudes(magnitudes), channels, exponent)
+
+
+def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.ndarray:
+    """Returns the largest magnitude of each channel over the tensors that the readers multiply."""
+    amax = np.zeros(scaling.channels, np.float32)
+    read_tensors = {reader.activation for reader in scaling.readers}
+    for scaled in scaling.tensors:
+        if scaled.tensor in read_tensors:
+            np.maximum(amax, _channel_maxima(scaled, extrema[scaled.tensor].amax, scaling.channels), out=amax)
+    return amax
+
+
+class _WeightMagnitudes:
+    """The magnitudes of the weights of some scalings, with the factors of the other scalings."""
+
+    def __init__(self, network: Network, scalings: Mapping[str, ChannelScaling]) -> None:
+        self._network = network
+        self._constants_by_port: dict[Port, list[tuple[str, ScaledConstant]]] = {}
+        for group, scaling in scalings.items():
+            for constant in (*scaling.producers, *scaling.readers):
+                self._constants_by_port.setdefault(constant.port, []).append((group, constant))
+
+    def find_channel_amax(self, constants: Sequence[ScaledConstant], channels: int, group: str,
+                          factors: Mapping[str, np.ndarray], exponent: int) -> np.ndarray:
+        """Returns the largest magnitude of the weights on one side of each channel, without its own factor.
+
+        Args:
+            exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
+        """
+        weights = [constant for constant in constants if constant.port[1] == 1
+                   and self._network.get_layer(constant.port[0]).op_type in PRODUCTS] or constants
+        result = np.zeros(channels, np.float32)
+        for constant in weights:
+            magnitudes = np.abs(self._network.constant_value(constant.tensor))
+            for other_group, other in self._constants_by_port[constant.port]:
+                if other_group != group:
+                    magnitudes = other.divide(magnitudes, factors[other_group])
+            np.maximum(result, _channel_maxima(constant, magnitudes, channels, exponent), out=result)
+        return result
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DividedHistograms:
+    """A collector of the histograms of a tensor after its division by several sets of divisors."""
+
+    divisors: Sequence[np.ndarray]
+    histograms: list[Histogram] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.histograms = self.histograms or [Histogram() for _ in self.divisors]
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Adds the values of a float array; raises the errors of `Histogram.add_values`."""
+        for divisors, histogram in zip(self.divisors, self.histograms, strict=True):
+            histogram.add_values(array / divisors)
+
+    def merge_values(self, later_collector: DividedHistograms) -> None:
+        """Adds the histograms of another collector, which has seen later feeds."""
+        for histogram, later_histogram in zip(self.histograms, later_collector.histograms, strict=True):
+            histogram.merge_values(later_histogram)
+
+
+@dataclass(frozen=True)
+class RangeSource:
+    """The origin of the ranges of divided tensors.
+
+    Attributes:
+        ranges: The calibrated amax by tensor name, before the division.
+        method: The range method; "" if the ranges come from elsewhere, such as a calibration cache.
+    """
+
+    ranges: Mapping[str, float]
+    method: str
+
+
+def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: Mapping[str, ChannelScaling],
+                           factor_sets: Sequence[Mapping[str, np.ndarray]], extrema: ChannelExtrema,
+                           source: RangeSource, samples: Samples, backend: Backend, *,
+                           progress: RunProgress | None = None, executor: Executor[CalibrationContext] | None = None
+                           ) -> list[dict[str, dict[str, float]]]:
+    """Returns the amax of the divided tensors that quantized layers may read, by group and tensor, for each factor set.
+
+    With ``minmax`` the ranges follow exactly from the extrema of the channels. Other methods depend on the distribution
+    of the values, which is measured again. Ranges of unknown origin shrink like the extrema do. A tensor with channels
+    of several groups keeps its range, since no range grows.
+
+    Args:
+        factor_sets: Sets of factors by group.
+    """
+    quantized_types = _find_quantized_types(network, config)
+    scaled_tensors = {tensor: (group, scaled) for tensor in network.calibrated_tensors
+                      if len(found := [(group, scaled) for group, scaling in scalings.items()
+                                       for scaled in scaling.tensors if scaled.tensor == tensor]) == 1
+                      for group, scaled in found}
+    histograms: dict[str, DividedHistograms] = {}
+    if source.method not in ("", "minmax"):
+        histograms = {tensor: DividedHistograms([scaled.divisors(factors[group]) for factors in factor_sets])
+                      for tensor, (group, scaled) in scaled_tensors.items()}
+        with explain_non_finite_errors(network.model, samples, backend):
+            collect_tensors(network.model, histograms, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    range_sets: list[dict[str, dict[str, float]]] = []
+    for index, factors in enumerate(factor_sets):
+        ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
+        for tensor, (group, scaled) in scaled_tensors.items():
+            amax = extrema[tensor].amax
+            divided_amax = float((amax / scaled.divisors(factors[group])).max(initial=0.0))
+            if tensor in histograms:
+                divided_amax = choose_amax(histograms[tensor].histograms[index], source.method,
+                                           quantized_types.get(tensor, INT8))
+            elif not source.method and amax.max(initial=0.0) > 0:
+                divided_amax *= source.ranges.get(tensor, float(amax.max())) / float(amax.max())
+            ranges_by_group[group][tensor] = divided_amax
+        range_sets.append(ranges_by_group)
+    return range_sets
+
+
+def _find_quantized_types(network: Network, config: PrecisionConfig) -> dict[str, QuantizedType]:
+    """Returns the quantized type in which a config reads each tensor, by tensor."""
+    return {site.tensor: QUANTIZED_TYPES[precision] for group in network.groups
+            if (precision := config.precision_of(group)) in QUANTIZED_TYPES
+            for site in group.calibrated_qdq_sites(precision)}
+
+
+# -- choice ------------------------------------------------------------------------------------------------------------
+
+
+class JudgedErrors:
+    """The judged errors of configs, on the samples that choose and on those that are held out.
+
+    If there are fewer than `HELD_OUT_STEP` feeds, the samples inside the feeds are divided. Fewer samples do both.
+
+    Args:
+        progress: A callback after each feed of a config.
+    """
+
+    def __init__(self, judgement: Judgement, progress: RunProgress) -> None:
+        self._judgement, self._progress = judgement, progress
+        self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
+        self._splits_feeds = len(judgement.feeds) >= HELD_OUT_STEP
+        self._feeds = {
+            held_out: tuple(feed for index, feed in enumerate(judgement.feeds)
+                            if not self._splits_feeds or _is_held_out(index) is held_out)
+            for held_out in (False, True)
+        }
+
+    def find_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
+        """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
+        if (config, held_out) not in self._errors:
+            feeds = self._feeds[held_out]
+            stored = self._judgement.find_or_measure(
+                f"sample errors {feeds}", config, list[list[list[float]]],
+                lambda: [sums.tolist()
+                         for sums in self._judgement.measure_sample_errors(config, feeds, self._progress)])
+            noise, signal = (np.array(sums, np.float64) for sums in stored)
+            for flag in (held_out,) if self._splits_feeds else (False, True):
+                rows = [index for index in range(len(noise)) if self._splits_feeds or len(noise) < HELD_OUT_STEP
+                        or _is_held_out(index) is flag]
+                self._errors[config, flag] = _sum_judged_errors(noise[rows].sum(0), signal[rows].sum(0))
+        return self._errors[config, held_out]
+
+
+def _is_held_out(index: int) -> bool:
+    return index % HELD_OUT_STEP == HELD_OUT_STEP - 1
+
+
+def _sum_judged_errors(noise: np.ndarray, signal: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = float(np.where(noise == 0, 0, noise / signal).sum())
+    return error if np.isfinite(error) else np.inf
+
+
+Moves = dict[str, EqualizationMove]
+
+
+def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Moves], PrecisionConfig],
+                 errors: JudgedErrors) -> Moves:
+    """Returns the moves of least judged error; {} if none reduce it, or if they do not reduce it on other samples.
+
+    First the formula that is best for all groups is chosen. Then, group by group, the move is left out or replaced by
+    that of another formula if this reduces the error.
+
+    Args:
+        moves_by_formula: The moves of all groups by formula.
+        add_moves: A function that returns the config with some moves.
+    """
+    def find_error(moves: Moves, held_out: bool = False) -> float:
+        return errors.find_error(add_moves(moves), held_out)
+
+    uniform = min(({}, *moves_by_formula.values()), key=find_error)
+    chosen = dict(uniform)
+    groups = list(next(iter(moves_by_formula.values()), {}))
+    alternatives = [(group, formula) for formula in (None, *moves_by_formula) for group in groups
+                    if formula is None or group in moves_by_formula[formula]]
+    for group, formula in alternatives[:MAX_CHOICE_EVALUATIONS] if len(groups) > 1 else ():
+        changed = {name: move for name, move in chosen.items() if name != group}
+        if formula is not None:
+            changed[group] = moves_by_formula[formula][group]
+        if find_error(changed) < find_error(chosen):
+            chosen = changed
+    unchanged_error = find_error({}, held_out=True)
+    return next((dict(moves) for moves in (chosen, uniform)
+                 if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)), {})
+
+
+def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str],
+                    add_moves: Callable[[PrecisionConfig, Moves], PrecisionConfig]) -> Moves:
+    """Returns the equalization moves of least judged error for some groups; {} if none reduce it.
+
+    Args:
+        config: The config to which the moves are added.
+        subjects: Groups whose channels can be scaled.
+        add_moves: A function that returns a config with some moves added.
+
+    Raises:
+        InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
+    """
+    network, judgement = context.network, context.judgement
+    scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
+    progress, executor = context.make_progress("largest values of channels"), context.make_executor()
+    tensors = list(dict.fromkeys(scaled.tensor for scaling in scalings.values() for scaled in scaling.tensors))
+    extrema: ChannelExtrema = context.get_measured_values("channel extrema", (), subjects)
+    measure_channel_extrema(network, tensors, context.samples, context.backend, extrema, progress=progress,
+                            executor=executor)
+    clipped = {clip.tensor for scaling in scalings.values() for clip in scaling.clips}
+    judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
+    measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], judgement.samples,
+                            context.backend, judged_extrema, progress=progress)
+    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
+              for subject, scaling in scalings.items()}
+    factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
+    range_sets = measure_divided_ranges(
+        network, config, scalings, factor_sets, extrema, RangeSource(context.ranges, context.range_method),
+        context.samples, context.backend, progress=context.make_progress("ranges of equalized channels"),
+        executor=executor)
+    moves_by_formula = {
+        formula: {subject: EqualizationMove(formula, vectors.encode_vector(factors[subject]), ranges[subject],
+                                            context.reason) for subject in subjects if (factors[subject] != 1).any()}
+        for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
+    }
+    chosen = choose_moves(moves_by_formula, lambda moves: add_moves(config, moves),
+                          JudgedErrors(judgement, context.make_progress("error of equalized channels")))
+    if not chosen:
+        return {}
+    feeds = judgement.feeds[:MAX_FP32_FEEDS]
+    difference_reason = judgement.find_or_measure(
+        f"equality in FP32 {feeds}", PrecisionConfig.from_precision(Precision.FP32).with_moves(chosen), str,
+        lambda: fp32_difference_reason(network, chosen, judgement.tensors, judgement.samples, context.backend, feeds))
+    return {} if difference_reason else chosen
+
+
+# -- equality in FP32 --------------------------------------------------------------------------------------------------
+
+
+def fp32_difference_reason(network: Network, moves: Moves, tensors: Sequence[str], samples: Samples,
+                           backend: Backend, feeds: Sequence[int]) -> str:
+    """Returns the reason why moves change the network in FP32 by more than rounding; "" if they do not.
+
+    The scale of rounding is the change of the tensors if every changed constant is moved by one unit in the last place,
+    up or down at random.
+
+    Args:
+        tensors: The judged tensors.
+    """
+    changed = rewrite_network_for_config(network, PrecisionConfig.from_precision(Precision.FP32).with_moves(moves))
+    models = [network.model, changed.network.model, _move_by_one_ulp(changed.network.model, network.model)]
+    runs = [_execute_fp32(model, tensors, samples, backend, feeds) for model in models]
+    for tensor in tensors:
+        noise = ulp_noise = 0.0
+        for original, equalized, moved in zip(*(run[tensor] for run in runs), strict=True):
+            noise += float(np.square(equalized - original, dtype=np.float64).sum())
+            ulp_noise += float(np.square(moved - equalized, dtype=np.float64).sum())
+        if not noise <= MAX_ULP_RATIO * ulp_noise:
+            return f"in FP32 it changes {tensor} by more than rounding explains"
+    return ""
+
+
+def _move_by_one_ulp(model: ir.Model, original_model: ir.Model) -> ir.Model:
+    """Returns a model in which the constants that another model lacks are moved by one unit in the last place."""
+    moved, random = model.clone(), np.random.default_rng(0)
+    for name, value in moved.graph.initializers.items():
+        if name not in original_model.graph.initializers and value.const_value is not None:
+            array = value.const_value.numpy()
+            directions = np.where(random.random(array.shape) < 0.5, -np.inf, np.inf).astype(np.float32)
+            value.const_value = ir.Tensor(np.nextafter(array, directions), name=name)
+    return moved
+
+
+def _execute_fp32(model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend,
+                  feeds: Sequence[int]) -> dict[str, list[np.ndarray]]:
+    """Returns the values of tensors of a model in each feed."""
+    probe = NetworkProbe(model)
+    names = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in tensors}
+    values: dict[str, list[np.ndarray]] = {tensor: [] for tensor in tensors}
+    with probe.load_probe_runner(backend, samples) as runner:
+        for feed in feeds:
+            result = runner.run(samples.read_feed(feed))
+            for tensor, name in names.items():
+                values[tensor].append(np.array(result[name], np.float64))
+    return values
