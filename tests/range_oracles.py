@@ -13,7 +13,7 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.fp16_accumulation import CHUNK_PRODUCTS
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.fp16_range import Fp16RangeState, find_fp16_overflows
+from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import FP16_MAX, FP16_OVERFLOW, Precision
@@ -62,7 +62,8 @@ def check_states(case: lowered.Case, backend, folder: Path) -> list[str]:
     A group is looked at as long as everything before it is finite.
     """
     network, config = case.network, PrecisionConfig.from_precision(Precision.FP16)
-    found = find_fp16_overflows(network, config, _magnitudes(network, backend, case.feeds, folder))
+    magnitudes = _magnitudes(network, backend, case.feeds, folder)
+    found = find_worst_overflows(list_fp16_overflows(network, config, magnitudes))
     typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
     wrong, broken = [], set()
     for group in network.groups:
@@ -134,7 +135,7 @@ def check_partial_sums(random: Random, backend, opened, folder: Path) -> list[st
         model = b.model([floats("x", 4, depth)], [floats("y", 4, columns)])
     network = opened(model)
     config = PrecisionConfig.from_precision(Precision.FP16)
-    found = find_fp16_overflows(network, config, _magnitudes(network, backend, feeds, folder))
+    found = find_worst_overflows(list_fp16_overflows(network, config, _magnitudes(network, backend, feeds, folder)))
     state = next((value.state for value in found.values()), Fp16RangeState.SAFE)
     products = (x[:, :, None] * weight[None]).transpose(0, 2, 1).astype(np.float64)
     ordered = -np.sort(-products, -1)

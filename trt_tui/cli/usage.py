@@ -102,6 +102,8 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("build", ), ("quick", "weak", "strict", *_PRODUCTION_OPTIONS, "compute_capability", "backend"),
                        _builds_no_engine, "no engine is built",
                        "Name an engine with -o model.engine, or leave it out."),
+    IneffectiveOptions(("build", ), ("tensorrt_release", ), lambda values: not _builds_no_engine(values),
+                       "the installed release builds the engine", "Leave it out, or write -o typed.onnx."),
     IneffectiveOptions(("build", ), ("optimization_level", ), lambda values: bool(values["quick"]),
                        "--quick sets optimization level 0 already", "Leave out one of them."),
     IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,

@@ -12,7 +12,7 @@ from trt_tui.core.measure.causes import (
     find_vanishing_values,
     find_worst_input,
     find_worst_range,
-    fp16_headroom_note,
+    fp16_range_note,
     range_use_text,
 )
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
@@ -41,7 +41,7 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
-from trt_tui.session.loss_causes import collect_cause_facts
+from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import meets_target, target_value_span
 from trt_tui.tui.keys import find_current_key
@@ -73,9 +73,10 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
     lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
+    lines += _raise_reason_texts(session, row_values.run_config or row_values.config, group)
     if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
         lines.append(NO_CAUSE_TEXT)
-    if errors is not None and (note := fp16_headroom_note(errors)):
+    if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
     requested = row_values.config.precision_of(group)
     range_text = range_use_text(_facts_if_quantized(session, row_values, group))
@@ -96,6 +97,13 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             lines.append(f"cannot run {precision.label}: {group.refusal_reasons[precision]}")
             break
     return lines
+
+
+def _raise_reason_texts(session: Session, config: PrecisionConfig, group: FusionGroup) -> list[str]:
+    """Returns the causes of the loss that a group would have in its default precision, if the config raises it."""
+    causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group)
+    label = group.precision_label(config.default_precision_of(group))
+    return [f"raised because in {label} {cause.text}" for cause in causes or ()]
 
 
 def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
