@@ -89,6 +89,26 @@ def check_states(case: lowered.Case, backend, folder: Path) -> list[str]:
     return wrong
 
 
+def check_effect(case: lowered.Case, backend, folder: Path) -> list[str]:
+    """Outputs that the exported network makes infinite although each overflow is called harmless."""
+    network, config = case.network, PrecisionConfig.from_precision(Precision.FP16)
+    np.savez(folder / "data.npz", **case.feeds)
+    samples = load_samples(folder / "data.npz", network.inputs, batch=len(next(iter(case.feeds.values()))))
+    with Analysis(network, backend, samples, select_judged_outputs(network)) as analysis:
+        for _ in analysis.measure_magnitudes():
+            pass
+        found = analysis.find_fp16_overflows(config, analysis.get_magnitudes(), [0])
+        judged = {output.tensor for output in analysis.judged_outputs}
+    if not found or any(value.state is not Fp16RangeState.HARMLESS for value in found.values()):
+        return []
+    amaxes = [float(np.abs(array).max(initial=0)) for array in case.plain.values() if array.dtype.kind == "f"]
+    if any(abs(amax / FP16_OVERFLOW - 1) < NEAR for amax in amaxes):
+        return []
+    typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
+    return [f"{name} is infinite: {[value.overflow_text for value in found.values()]}" for name in judged
+            if name in typed and np.isfinite(case.plain[name]).all() and not np.isfinite(typed[name]).all()]
+
+
 def chunked_sum(products: np.ndarray) -> np.ndarray:
     """Returns the sum over the last axis with an FP16 accumulator that takes `CHUNK_PRODUCTS` products at a time."""
     count = products.shape[-1]

@@ -408,6 +408,14 @@ def test_what_the_exported_network_overflows_is_never_called_safe(random: Random
     assert range_oracles.check_states(case, backend, tmp_path) == []
 
 
+@settings(max_examples=40, **RANDOM)
+@given(random=st.randoms(use_true_random=False))
+def test_an_overflow_that_is_called_harmless_leaves_the_outputs_finite(random: Random, opened, backend,
+                                                                       tmp_path) -> None:
+    case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
+    assert range_oracles.check_effect(case, backend, tmp_path) == []
+
+
 @settings(max_examples=60, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
 def test_partial_sums_are_held_against_a_chunked_sum_in_fp16(random: Random, opened, backend, tmp_path) -> None:
