@@ -33,7 +33,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.target_release import BuildTarget, parse_release
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
 from trt_tui.files.writing import fill_folder_atomically, require_empty_folder, write_file_atomically
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

@@ -85,7 +85,7 @@ class Network(NetworkOutline):
             groups = tuple(
                 replace(group, file_precision=self.source_model.find_file_precision(group, graph.by_name))
                 for group in groups)
-        qdq_findings = find_qdq_findings(graph, groups, self.source_model)
+        qdq_findings, qdq_candidates = find_qdq_findings(graph, groups, self.source_model)
         notes = (*notes, *qdq_note_lines(qdq_findings or ()))
         output_tensors = {group.final_tensor
                           for group in groups} | {name
@@ -104,7 +104,7 @@ class Network(NetworkOutline):
              for tensor, amax in opened_model.quantized_ranges.items()
              if graph.has_tensor(tensor)}, find_normalisations_and_biases(graph, groups),
             find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
-            qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples))
+            qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples), qdq_candidates)
         self._constant_values = ConstantValues(graph, self.model, get_backend)
         self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
