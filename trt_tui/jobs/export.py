@@ -14,6 +14,7 @@ from trt_tui.core.calibration.statistics import TensorStats, collect_tensor_stat
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.exporters.bundle import MAX_FEEDS, MAX_SAMPLE_BYTES, BundleContents, SampleRun, write_bundle
+from trt_tui.core.exporters.constant_repair import write_repaired_network
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.exporters.subgraph import (
@@ -33,7 +34,12 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.target_release import BuildTarget, parse_release
 from trt_tui.core.precision import Precision
-from trt_tui.files.writing import fill_folder_atomically, require_empty_folder, write_file_atomically
+from trt_tui.files.writing import (
+    file_transaction,
+    fill_folder_atomically,
+    require_empty_folder,
+    write_file_atomically,
+)
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import add_ranges_of_config, collect_calibration_to_write, collect_ranges_to_write
@@ -88,6 +94,19 @@ def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobRep
     write_file_atomically(Path(request.path), request.text)
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
     yield from ()
+
+
+def run_repair_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.RepairConstants) -> Steps[None]:
+    """Writes the network file with repaired constants. Its external data are copied if it is in another folder."""
+    yield Urgency.BUILD
+    network, path = workspace.network, Path(request.path)
+    workspace.require_unchanged_files()
+    refuse_overwriting_inputs([path], [network.path, *network.external_files])
+    with file_transaction():
+        report = write_repaired_network(network.path, network.external_files, path)
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,), (
+        *report.repaired, *(f"left as it is: {text}" for text in report.left))))
 
 
 def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
