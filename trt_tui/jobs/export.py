@@ -14,7 +14,6 @@ from trt_tui.core.calibration.statistics import TensorStats, collect_tensor_stat
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.exporters.bundle import MAX_FEEDS, MAX_SAMPLE_BYTES, BundleContents, SampleRun, write_bundle
-from trt_tui.core.exporters.constant_repair import write_repaired_network
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.exporters.subgraph import (
@@ -99,6 +98,8 @@ def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobRep
 def run_repair_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.RepairConstants) -> Steps[None]:
     """Writes the network file with repaired constants. Its external data are copied if it is in another folder."""
+    from trt_tui.core.exporters.constant_repair import write_repaired_network
+
     yield Urgency.BUILD
     network, path = workspace.network, Path(request.path)
     workspace.require_unchanged_files()

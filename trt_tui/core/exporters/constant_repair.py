@@ -10,7 +10,7 @@ equal weights in place of NaN. An infinity that an operator compares or divides 
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -69,16 +69,15 @@ class _HalfType:
     min_value: float
     mask_value: float
 
-    def round(self, array: np.ndarray) -> np.ndarray:
+    def round(self, array: np.ndarray | float) -> np.ndarray:
         with np.errstate(over="ignore"):
             return np.asarray(array, np.float32).astype(self.dtype).astype(np.float32)
 
 
-_BF16_LIMITS = ml_dtypes.finfo(ml_dtypes.bfloat16)
-_HALF_TYPES = {
+_HALF_TYPES: Mapping[int, _HalfType] = {
     TensorProto.FLOAT16: _HalfType("FP16", np.dtype(np.float16), FP16_MAX, FP16_MIN, MASK_LIMITS[Precision.FP16]),
-    TensorProto.BFLOAT16: _HalfType("BF16", np.dtype(ml_dtypes.bfloat16), float(_BF16_LIMITS.max),
-                                    float(_BF16_LIMITS.smallest_normal), MASK_LIMITS[Precision.BF16])}
+    TensorProto.BFLOAT16: _HalfType("BF16", np.dtype(ml_dtypes.bfloat16), (2 - 2.0**-7) * 2.0**127, 2.0**-126,
+                                    MASK_LIMITS[Precision.BF16])}
 
 
 @dataclass
@@ -309,13 +308,13 @@ class ConstantRepair:
                 continue
             value, repaired = attribute.f, None
             if attribute.name in _BOUND_ATTRIBUTES.get(node.op_type, ()):
-                if np.isinf(half_type.round(np.float32(value))):
+                if np.isinf(half_type.round(value)):
                     repaired = float(np.copysign(half_type.max_value, value))
-                elif attribute.name == "min" and 0 < value and not half_type.round(np.float32(value)).any() and any(
+                elif attribute.name == "min" and 0 < value and not half_type.round(value).any() and any(
                         self._is_divisor(output) for output in node.output):
                     repaired = half_type.min_value
             elif attribute.name == "epsilon" and _computes_in_input_type(node) and not half_type.round(
-                    np.float32(value)).any():
+                    value).any():
                 repaired = half_type.min_value
             if repaired is not None:
                 attribute.f = repaired

@@ -212,14 +212,14 @@ class QdqRule:
     needs_engine: bool = False
 
 
-def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel | None
+def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel
                       ) -> tuple[tuple[QdqFinding, ...] | None, tuple[QdqFinding, ...]]:
     """Returns all findings in a file, in the order of `QDQ_RULES`; None if the file has no Q/DQ nodes.
 
     The second value has the forms that are findings only if an engine converts the values
     (`trt_tui.core.engines.qdq_conversions`).
     """
-    if source is None or not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
+    if not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
         return None, ()
     file = QuantizedFile(graph, groups, source)
     findings, candidates = (tuple(finding for rule in QDQ_RULES if rule.needs_engine is needs_engine

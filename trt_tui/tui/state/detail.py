@@ -22,9 +22,8 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.zero_cost_checks import list_zero_cost_moves
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
-from trt_tui.core.network.known_defects import known_defect_lines
 from trt_tui.core.network.known_issues import known_issue_lines
-from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.network.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
@@ -85,7 +84,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     if session.outline is not None:
         lines += known_issue_lines(session.outline.known_issues, group,
                                    group.resolve_file_precision(requested) in QUANTIZED_TYPES)
-        lines += known_defect_lines(session.outline, session.build_target, row_values.config.precision_of, group)
+        lines += _known_defect_texts(session, session.outline, row_values.config, group)
     lines += _builder_warning_texts(session, row_values, group)
     if requested is Precision.FILE and group.file_precision is not None:
         lines += [
@@ -114,6 +113,17 @@ def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGr
             and row_values.quantized_type in group.allowed_precisions):
         config = config.with_group_precision([group], row_values.quantized_type)
     return collect_cause_facts(session, config, group)
+
+
+def _known_defect_texts(session: Session, outline: NetworkOutline, config: PrecisionConfig,
+                        group: FusionGroup) -> list[str]:
+    """Returns the known defects of TensorRT releases at a group. Few networks need their table, which takes time to
+    load."""
+    if not outline.defect_sites:
+        return []
+    from trt_tui.core.network.known_defects import known_defect_lines
+
+    return known_defect_lines(outline, session.build_target, config.precision_of, group)
 
 
 def _builder_warning_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
