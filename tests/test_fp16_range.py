@@ -10,6 +10,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from tests import lowered, range_oracles
 from tests.driven import DrivenWorker
@@ -178,6 +179,13 @@ def hidden_overflow(form: str, aside: bool = False) -> onnx.ModelProto:
         elif form == "where":
             beyond = b.node("Greater", [b.node("Abs", [x], "/size"), number("limit", 3)], "/beyond")
             x = b.node("Where", [beyond, number("zero", 0), large], "/hide")
+        elif form == "branch":  # the Clip is in the branches of an If
+            bounds = [number("low", -50), number("high", 50)]
+            branches = [helper.make_graph([helper.make_node("Clip", [large, *bounds], [name])], name,
+                                          [], [floats(name, "batch", 16)]) for name in ("then", "else")]
+            b.nodes.append(helper.make_node("If", [b.weight("yes", np.array(True))], ["chosen"], name="/if",
+                                            then_branch=branches[0], else_branch=branches[1]))
+            x = "chosen"
         elif form == "reciprocal":
             x = b.node("Reciprocal", [large], "/inverse")
         elif form == "norm":
@@ -226,7 +234,7 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
 
 
 @pytest.mark.parametrize(("form", "kinds", "outcome"), [
-    ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
+    ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("branch", {"overflow"}, Outcome.FAIL), ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
 def test_an_overflow_that_changes_the_outputs_stays_a_doubt(analysed, form, kinds, outcome):
     with analysed(hidden_overflow(form), x=spread()) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)

@@ -6,10 +6,11 @@ file and nothing else; all other weights keep their bytes.
 
 A mask gets the value that every export of trt-tui gives it: half the largest value of FP16, because the largest value
 plus a score is infinite again. The Softmax of a row with other values is the same to the bit. A row of masks only has
-equal weights in place of NaN. An infinity that an operator compares or divides by may be intended, and stays.
+finite weights in place of NaN. An infinity that an operator compares or divides by may be intended, and stays.
 """
 
 import shutil
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -348,11 +349,12 @@ def _iterate_graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 def _iterate_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Yields the nodes of the main graph, of local functions, and of all graphs nested in them."""
-    pending: list[NodeProto] = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    pending = deque(model.graph.node)
+    pending.extend(node for function in model.functions for node in function.node)
     while pending:
-        node = pending.pop()
+        node = pending.popleft()
         yield node
-        pending += [inner for graph in _subgraphs(node) for inner in graph.node]
+        pending.extendleft(reversed([inner for graph in _subgraphs(node) for inner in graph.node]))
 
 
 def _subgraphs(node: NodeProto) -> list[GraphProto]:

@@ -22,6 +22,7 @@ from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.fp16_range import Fp16Overflow, Fp16RangeState
 from trt_tui.core.measure.judged_outputs import JudgedOutput, take_judged_slice
+from trt_tui.core.measure.tensor_cache import TensorCache
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
@@ -64,7 +65,7 @@ class OverflowEffect:
     """The measurement of the effect of FP16 overflow on the judged outputs.
 
     One loaded graph serves all configs: a runtime input for each rounded tensor says whether a config rounds it. Each
-    result is kept.
+    result is kept, and so are the outputs without overflow.
     """
 
     def __init__(self, context: OverflowContext) -> None:
@@ -72,6 +73,7 @@ class OverflowEffect:
         self._gates: dict[_Site, str] = {}
         self._runner: Runner | None = None
         self._results: dict[tuple[frozenset[_Site], int], bool] = {}
+        self._references = TensorCache()
         context.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_session)
 
     def mark_harmless_overflows(self, overflows: Sequence[Fp16Overflow],
@@ -134,19 +136,26 @@ class OverflowEffect:
     def _measure_feed(self, sites: frozenset[_Site], feed_index: int) -> bool:
         if self._runner is None or not sites <= self._gates.keys():
             self.unload_session()
+            if not sites <= self._gates.keys():
+                self._references.clear()
             self._load_session(sites | self._gates.keys())
         if self._runner is None:
             return False
-        feed, used = self._context.samples.read_feed(feed_index), {info.name for info in self._runner.inputs}
-        reference, outputs = (self._runner.run({**feed, **{
-            name: np.array(overflows and site in sites) for site, name in self._gates.items() if name in used
-        }}) for overflows in (False, True))
+        feed = self._context.samples.read_feed(feed_index)
+        if feed_index not in self._references:
+            self._references.put(feed_index, self._runner.run({**feed, **self._make_gate_feed(frozenset())}))
+        reference = self._references.get(feed_index)
+        outputs = self._runner.run({**feed, **self._make_gate_feed(sites)})
         judged = [(output, self._output_names[output.tensor]) for output in self._context.judged_outputs]
         pairs = [tuple(take_judged_slice(arrays[name], output) for arrays in (outputs, reference))
                  for output, name in judged]
         judged_names = {name for _, name in judged}
         pairs += [(outputs[name], reference[name]) for name in outputs if name not in judged_names]
         return all(_are_arrays_equal(*pair) for pair in pairs)
+
+    def _make_gate_feed(self, sites: frozenset[_Site]) -> dict[str, np.ndarray]:
+        used = {info.name for info in self._runner.inputs} if self._runner is not None else set()
+        return {name: np.array(site in sites) for site, name in self._gates.items() if name in used}
 
     def _load_session(self, sites: frozenset[_Site]) -> None:
         """Loads the graph with a gate for each site. No session is loaded if the effect of a site cannot be measured.
@@ -163,6 +172,7 @@ class OverflowEffect:
         self._output_names = {tensor: probe.add_output(value) for tensor, value in judged.items()}
         operands = _find_exposed_operands(graph, set(self._gates.values()), judged.values())
         if operands is None:
+            self._gates = {}  # so that later sites are measured without this one
             return
         zero, infinity = probe.add_constant(np.float32(0)), probe.add_constant(np.float32(np.inf))
         one = probe.add_constant(np.float32(1))
