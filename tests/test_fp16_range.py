@@ -234,7 +234,8 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
 
 
 @pytest.mark.parametrize(("form", "kinds", "outcome"), [
-    ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("branch", {"overflow"}, Outcome.FAIL), ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
+    ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("branch", {"overflow"}, Outcome.FAIL),
+    ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
 def test_an_overflow_that_changes_the_outputs_stays_a_doubt(analysed, form, kinds, outcome):
     with analysed(hidden_overflow(form), x=spread()) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)
