@@ -125,7 +125,7 @@ class DrivenWorker(JobServer):
         """Waits for the process that executes an exported file; False where no task waits for one."""
         arrived = self.scheduler.arrival_event
         if not any(
-                isinstance(task.request, rq.BuildEngine | rq.FindMixedPrecisionConfig)
+                isinstance(task.request, rq.BuildEngine | rq.WriteEngine | rq.FindMixedPrecisionConfig)
                 for task in self.scheduler.scheduled_jobs):
             return False
         assert arrived.wait(LIMIT_S), "nothing comes of what a task waits for"

@@ -13,7 +13,7 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.fp16_accumulation import CHUNK_PRODUCTS
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.fp16_range import Fp16RangeState, find_fp16_overflows
+from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import FP16_MAX, FP16_OVERFLOW, Precision
@@ -62,7 +62,8 @@ def check_states(case: lowered.Case, backend, folder: Path) -> list[str]:
     A group is looked at as long as everything before it is finite.
     """
     network, config = case.network, PrecisionConfig.from_precision(Precision.FP16)
-    found = find_fp16_overflows(network, config, _magnitudes(network, backend, case.feeds, folder))
+    magnitudes = _magnitudes(network, backend, case.feeds, folder)
+    found = find_worst_overflows(list_fp16_overflows(network, config, magnitudes))
     typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
     wrong, broken = [], set()
     for group in network.groups:
@@ -86,6 +87,26 @@ def check_states(case: lowered.Case, backend, folder: Path) -> list[str]:
         if state is Fp16RangeState.OVERFLOWS and finite and not near and amax > FP16_MAX * (1 + NEAR):
             wrong.append(f"{group.name} is said to overflow and does not")
     return wrong
+
+
+def check_effect(case: lowered.Case, backend, folder: Path) -> list[str]:
+    """Outputs that the exported network makes infinite although each overflow is called harmless."""
+    network, config = case.network, PrecisionConfig.from_precision(Precision.FP16)
+    np.savez(folder / "data.npz", **case.feeds)
+    samples = load_samples(folder / "data.npz", network.inputs, batch=len(next(iter(case.feeds.values()))))
+    with Analysis(network, backend, samples, select_judged_outputs(network)) as analysis:
+        for _ in analysis.measure_magnitudes():
+            pass
+        found = analysis.find_fp16_overflows(config, analysis.get_magnitudes(), [0])
+        judged = {output.tensor for output in analysis.judged_outputs}
+    if not found or any(value.state is not Fp16RangeState.HARMLESS for value in found.values()):
+        return []
+    amaxes = [float(np.abs(array).max(initial=0)) for array in case.plain.values() if array.dtype.kind == "f"]
+    if any(abs(amax / FP16_OVERFLOW - 1) < NEAR for amax in amaxes):
+        return []
+    typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
+    return [f"{name} is infinite: {[value.overflow_text for value in found.values()]}" for name in judged
+            if name in typed and np.isfinite(case.plain[name]).all() and not np.isfinite(typed[name]).all()]
 
 
 def chunked_sum(products: np.ndarray) -> np.ndarray:
@@ -134,7 +155,7 @@ def check_partial_sums(random: Random, backend, opened, folder: Path) -> list[st
         model = b.model([floats("x", 4, depth)], [floats("y", 4, columns)])
     network = opened(model)
     config = PrecisionConfig.from_precision(Precision.FP16)
-    found = find_fp16_overflows(network, config, _magnitudes(network, backend, feeds, folder))
+    found = find_worst_overflows(list_fp16_overflows(network, config, _magnitudes(network, backend, feeds, folder)))
     state = next((value.state for value in found.values()), Fp16RangeState.SAFE)
     products = (x[:, :, None] * weight[None]).transpose(0, 2, 1).astype(np.float64)
     ordered = -np.sort(-products, -1)

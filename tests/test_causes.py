@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests import networks
+from tests import local, networks
 from tests.measuring import measure_shares
 from tests.networks.decoder import gelu
 from tests.networks.halves import masked_half
@@ -22,18 +23,23 @@ from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group
 from trt_tui.core.measure.causes import (
     NO_CAUSE_TEXT,
     CauseFacts,
+    GroupFacts,
     are_shares_conclusive,
     find_causes,
     find_vanishing_values,
     list_groups_to_explain,
 )
+from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.results import ConfigResults, GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.tui.state import detail
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.tree import TreeModel
 
 FP16, INT8, FILE = (PrecisionConfig.from_precision(one) for one in (Precision.FP16, Precision.INT8, Precision.FILE))
 Builder, floats = networks.Builder, networks.floats
@@ -338,6 +344,20 @@ def test_an_overflow_without_effect_at_the_outputs_is_no_cause(facts_of, largest
     assert (texts(facts) == {}) == (largest == 60.0)
 
 
+@pytest.mark.parametrize("factor", [1e3, 1.0])
+def test_nan_that_a_quantized_layer_makes_finite_is_explained(facts_of, factor):
+    """INT8 values have no NaN: the judged output is finite and wrong."""
+    b = Builder(0)
+    x = b.node("MatMul", ["x", b.kernel("w", (16, 16), 16)], "/first")
+    x = b.node("Softmax", [b.node("Mul", [x, b.weight("factor", np.float32(factor))], "/large")], "/softmax", axis=-1)
+    b.node("MatMul", [x, b.kernel("v", (16, 16), 16)], "/last", output="y")
+    data = {"x": 100 * vectors(32)}
+    facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), data, INT8, with_shares=False)
+    found = texts(facts).get("/first/MatMul", [])
+    assert not facts["/first/MatMul"].has_nonfinite_outputs
+    assert any(text.startswith("values exceed FP16's range: Mul /large/Mul reaches ") for text in found) is (factor > 1)
+
+
 @pytest.mark.parametrize(("spread", "epsilon", "expected"), [
     (400.0, 1e-5, "values exceed FP16's range: Pow /square/Pow reaches "), (1e-5, 1e-12, "the epsilon of the "
      "decomposed LayerNormalization is 0 in FP16: it is 1e-12, FP16's smallest value is 6e-8, "), (1.0, 1e-5, "")])
@@ -403,6 +423,29 @@ def test_commands_print_the_causes_of_the_table(run, tmp_path):
     assert code == 0 and f"fc: {cause['cause']}: " in out and f"| {cause['cause']} |" in (tmp_path / "s.md").read_text()
     evidence = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]["causes"]
     assert evidence["/fc/MatMul"][0]["cause"] == cause["cause"]
+
+
+def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_harm(tmp_path, measured_before):
+    session = local.measured(tmp_path)
+    group = next(group for group in session.outline.groups if group.operator == "MatMul" and group.inputs)
+    lowered = FP16
+    errors = GroupErrors(Precision.FP16, isolated=ErrorMetrics(inf=8), fp16_state="overflows", fp16_largest=1e5,
+                         fp16_largest_layer="MatMul /fc", ref_max=1e5,
+                         overflow_text="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite")
+    session.results.group_facts[group.name] = GroupFacts()
+
+    def lines(config: PrecisionConfig, state: str) -> list[str]:
+        session.results.get_or_create_results(lowered).group_errors[group.name] = replace(errors, fp16_state=state)
+        session.history.push_config(config)
+        return detail.loss_reason_texts(session, RowValues(TreeModel(session.outline), session.config), group)
+
+    raised = lowered.with_group_precision([group], Precision.FP32)
+    cause = "values exceed FP16's range: MatMul /fc reaches 1e5, beyond FP16's 65504; 8 Inf arise here"
+    assert any(line.startswith(cause) for line in lines(lowered, "overflows"))
+    assert f"raised because in FP16 {cause}" in lines(raised, "overflows")
+    assert errors.overflow_text not in lines(lowered, "overflows"), "the cause has the same content"
+    assert errors.overflow_text in lines(lowered, "overflows without effect")
+    assert not any("raised because" in line for line in lines(raised, "overflows without effect"))
 
 
 def test_a_run_without_a_known_cause_says_so(run, tmp_path):

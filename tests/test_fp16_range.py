@@ -10,13 +10,14 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from tests import lowered, range_oracles
 from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.fp16_range import Fp16RangeState, find_fp16_overflows
+from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows, list_fp16_overflows
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
@@ -53,7 +54,7 @@ def accuracy_of(analysis: Analysis, config: PrecisionConfig, ranges=None):
 def states_of(analysis: Analysis, config: PrecisionConfig) -> dict[str, Fp16RangeState]:
     for _ in analysis.measure_magnitudes():
         pass
-    found = find_fp16_overflows(analysis.network, config, analysis.get_magnitudes())
+    found = find_worst_overflows(list_fp16_overflows(analysis.network, config, analysis.get_magnitudes()))
     return {name: value.state for name, value in found.items()}
 
 
@@ -147,6 +148,139 @@ def test_an_input_or_constant_beyond_fp16_overflows(analysed):
         assert accuracy_of(analysis, raised).nonfinite_count
         both = raised.with_group_precision([analysis.network.get_group("/down/MatMul")], FP32)
         assert states_of(analysis, both) == {}
+
+
+def hidden_overflow(form: str, aside: bool = False) -> onnx.ModelProto:
+    """A product up to 200, large values computed from it, and a form that hides them or does not.
+
+    Args:
+        aside: The large values are in a branch with an output ``aside``.
+    """
+    b = Builder(3)
+    x = b.node("MatMul", ["x", b.weight("w0", np.eye(16, dtype=np.float32) * 50)], "/first")
+    number = lambda name, value: b.weight(name, np.float32(value))  # noqa: E731
+    outputs = [floats("y", "batch", 16)]
+    if form in ("pow", "mul"):
+        cube = (b.node("Pow", [x, number("three", 3)], "/cube") if form == "pow" else
+                b.node("Mul", [b.node("Mul", [x, x], "/square"), x], "/cube"))
+        x = gelu_of_cube(b, x, cube)
+    else:
+        large = b.node("Mul", [x, number("thousand", 1e4)], "/large")
+        if aside:
+            b.node("Neg", [large], "/aside", output="aside")
+            outputs.append(floats("aside", "batch", 16))
+            large = x
+        if form == "clip":
+            x = b.node("Clip", [large, number("low", -50), number("high", 50)], "/hide")
+        elif form == "min":
+            x = b.node("Max", [b.node("Min", [large, number("high", 50)], "/hide"), number("low", -50)], "/max")
+        elif form == "sigmoid":
+            x = b.node("Sigmoid", [large], "/hide")
+        elif form == "where":
+            beyond = b.node("Greater", [b.node("Abs", [x], "/size"), number("limit", 3)], "/beyond")
+            x = b.node("Where", [beyond, number("zero", 0), large], "/hide")
+        elif form == "branch":  # the Clip is in the branches of an If
+            bounds = [number("low", -50), number("high", 50)]
+            branches = [helper.make_graph([helper.make_node("Clip", [large, *bounds], [name])], name,
+                                          [], [floats(name, "batch", 16)]) for name in ("then", "else")]
+            b.nodes.append(helper.make_node("If", [b.weight("yes", np.array(True))], ["chosen"], name="/if",
+                                            then_branch=branches[0], else_branch=branches[1]))
+            x = "chosen"
+        elif form == "reciprocal":
+            x = b.node("Reciprocal", [large], "/inverse")
+        elif form == "norm":
+            root = b.node("Sqrt", [b.node("ReduceMean", [b.node("Mul", [large, large], "/square")], "/mean",
+                                          axes=[-1])], "/root")
+            x = b.node("Div", [large, root], "/divide")
+    b.node("MatMul", [x, b.weight("w1", b.rng.standard_normal((16, 16)).astype(np.float32))], "/last", output="y")
+    return b.model([floats("x", "batch", 16)], outputs)
+
+
+def gelu_of_cube(b: Builder, x: str, cube: str) -> str:
+    """The tanh form of GELU, decomposed, behind a cube."""
+    number = lambda name, value: b.weight(name, np.float32(value))  # noqa: E731
+    inner = b.node("Add", [x, b.node("Mul", [cube, number("c", 0.044715)], "/c")], "/inner")
+    tanh = b.node("Tanh", [b.node("Mul", [inner, number("root", 0.7978845608)], "/scaled")], "/hide")
+    return b.node("Mul", [b.node("Mul", [x, b.node("Add", [tanh, number("one", 1)], "/one")], "/product"),
+                          number("half", 0.5)], "/half")
+
+
+def spread(count: int = 32) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((count, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", ["pow", "mul", "clip", "min", "sigmoid", "where"])
+def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, form):
+    """The exported network, both forms of gates and the state agree that the overflow has no effect."""
+    model, x = hidden_overflow(form), spread()
+    if form == "where":  # the values that are kept fit
+        x[np.abs(x) < 0.06] *= 0.01
+    with analysed(model, x=x) as analysis:
+        accuracy = accuracy_of(analysis, ALL_FP16)
+        assert not [caveat for caveat in accuracy.caveats if "overflow" in caveat.kind]
+        assert judge_accuracy([parse_target("sqnr>=40")], accuracy).outcome is Outcome.PASS
+        errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
+        [found] = [item for item in errors.values() if item.overflow_text]
+        assert found.fp16_state == "overflows without effect" and found.warning == ""
+        assert ", beyond FP16's 65504; " in found.overflow_text and " /hide/" in found.overflow_text
+        assert found.overflow_text.endswith(", so no judged output changes on these samples")
+        network = analysis.network
+        plain = lowered.typed_values(backend, network, PrecisionConfig.from_precision(FP32), {}, {"x": x})["y"]
+        typed = lowered.typed_values(backend, network, ALL_FP16, {}, {"x": x})["y"]
+        assert np.isfinite(typed).all() and np.abs(typed - plain).max() < 0.01 * np.abs(plain).max()
+        for data in (False, True):
+            gated = lowered.gated_values(backend, network, ALL_FP16, {}, {"x": x}, data=data, fp16_sums=True)["y"]
+            np.testing.assert_allclose(gated, typed, rtol=0, atol=0.01 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize(("form", "kinds", "outcome"), [
+    ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("branch", {"overflow"}, Outcome.FAIL),
+    ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
+def test_an_overflow_that_changes_the_outputs_stays_a_doubt(analysed, form, kinds, outcome):
+    with analysed(hidden_overflow(form), x=spread()) as analysis:
+        accuracy = accuracy_of(analysis, ALL_FP16)
+        assert accuracy_kinds_of(analysis, ALL_FP16) == kinds
+        assert judge_accuracy([parse_target("sqnr>=-100")], accuracy).outcome is outcome
+        states = states_of(analysis, ALL_FP16)
+        errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
+        assert {name: errors[name].fp16_state for name in states} == {
+            name: state.value for name, state in states.items()}
+
+
+def test_a_harmless_overflow_in_one_config_is_harmful_in_another(analysed):
+    """One graph with a gate for each value serves all configs."""
+    b = Builder(0)
+    number = lambda name, value: b.weight(name, np.float32(value))  # noqa: E731
+    x = b.node("MatMul", ["x", b.weight("w", np.eye(16, dtype=np.float32))], "/first")
+    large = b.node("Mul", [x, number("large", 1e6)], "/large")
+    hidden = b.node("Sigmoid", [b.node("MatMul", [large, b.weight("v", np.eye(16, dtype=np.float32))], "/plain")],
+                    "/hide")
+    b.node("Mul", [hidden, x], "/last", output="y")
+    with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), x=spread()) as analysis:
+        network = analysis.network
+        assert "overflow" in accuracy_kinds_of(analysis, ALL_FP16), "a product reads infinities"
+        groups = [group for group in network.groups if not {"/first/MatMul", "/large/Mul"}.isdisjoint(group.layers)]
+        raised = ALL_FP16.with_group_precision([*groups, network.get_group("/plain/MatMul")], FP32)
+        assert accuracy_kinds_of(analysis, raised) == set(), "only the Sigmoid reads them"
+        assert "overflow" in accuracy_kinds_of(analysis, ALL_FP16)
+
+
+def accuracy_kinds_of(analysis: Analysis, config: PrecisionConfig) -> set[str]:
+    return {caveat.kind for caveat in accuracy_of(analysis, config).caveats if "overflow" in caveat.kind}
+
+
+def test_an_overflow_counts_only_at_judged_outputs(opened, backend, tmp_path):
+    model = hidden_overflow("", aside=True)
+    network = opened(model)
+    np.savez(tmp_path / "data.npz", x=spread())
+    samples = load_samples(tmp_path / "data.npz", network.inputs, batch=32)
+    for judged, outcome in ((["y"], Outcome.PASS), ([], Outcome.FAIL)):
+        with Analysis(network, backend, samples, select_judged_outputs(network, judged)) as analysis:
+            accuracy = accuracy_of(analysis, ALL_FP16)
+            assert judge_accuracy([parse_target("sqnr>=40")], accuracy).outcome is outcome
+            errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
+            texts = {item.overflow_text for item in errors.values() if item.overflow_text}
+            assert any(text.endswith("; no judged output depends on it") for text in texts) is bool(judged)
 
 
 def test_a_mask_is_no_overflow(analysed):
@@ -281,6 +415,14 @@ def test_typed_and_gated_agree_across_the_limits_of_fp16(random: Random, opened,
 def test_what_the_exported_network_overflows_is_never_called_safe(random: Random, opened, backend, tmp_path) -> None:
     case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
     assert range_oracles.check_states(case, backend, tmp_path) == []
+
+
+@settings(max_examples=40, **RANDOM)
+@given(random=st.randoms(use_true_random=False))
+def test_an_overflow_that_is_called_harmless_leaves_the_outputs_finite(random: Random, opened, backend,
+                                                                       tmp_path) -> None:
+    case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
+    assert range_oracles.check_effect(case, backend, tmp_path) == []
 
 
 @settings(max_examples=60, **RANDOM)

@@ -9,9 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import local, networks
+from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.schemas import mismatches
+from tests.standins.null import NullBuilder
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import (
     KNOWN_DEFECTS,
@@ -32,6 +34,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.space import SearchSpace, raise_forbidden_groups
 from trt_tui.core.search.strategy_protocol import StrategyContext
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.options import Options
 from trt_tui.tui.state import detail
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.tree import TreeModel
@@ -355,6 +360,22 @@ def test_changes_with_a_reported_defect_are_tried_last(opened):
     assert context.order_candidates_by_suspicion(["c"]) == ["a", "b"]
 
 
+def test_remedies_with_a_reported_defect_come_last(tmp_path):
+    model, data = write(tmp_path, attention())
+    keys = {}
+    for release in (None, "10.16.1"):
+        worker = DrivenWorker(tmp_path)
+        worker.answer(rq.OpenNetwork(Options(str(model), str(data), batch=2, whatif_samples=0,
+                                             tensorrt_release=release, compute_capability=(12, 0))))
+        scores, *others = [group for group in worker.network.groups if group.attention]
+        config = PrecisionConfig.from_precision(INT8).with_group_precision(others, FP16)
+        events = worker.answer(rq.MeasureRemedies(scores.name, config))
+        keys[release] = [remedy.key for remedy in [
+            event for event in events if isinstance(event, ev.RemediesMeasured)][-1].options]
+    assert "=" in keys[None] and keys[None][-1] != "=" and keys["10.16.1"][-1] == "="
+    assert sorted(keys[None]) == sorted(keys["10.16.1"])
+
+
 def write(tmp_path, model, count=8):
     onnx.save(model, tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", **networks.feeds(model, n=count))
@@ -455,6 +476,44 @@ def test_files_of_trt_tui_do_not_have_the_defect_of_linear_grids(run, tmp_path):
     code, _, err = run("export", model, "--precision", "fp16", "--format", "onnx", "--for", "11.1", "-o",
                        tmp_path / "typed.onnx")
     assert code == 0 and "Warning: /grid" not in err, err
+
+
+# -- build ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_built_engine_comes_with_the_defects_of_the_installed_release(command, tmp_path):
+    model, _ = write(tmp_path, group_norm())
+    done = command("10.16.1", "build", model, "--precision", "fp16", "-o", tmp_path / "model.engine")
+    assert done.returncode == 0, done.stderr
+    assert "a GroupNormalization of one group is computed for each channel alone" in done.stderr
+    assert "(reported, NVIDIA/TensorRT#4756)" in done.stderr and (tmp_path / "model.engine").exists()
+    done = command("8.6.1", "build", model, "--precision", "fp16", "-o", tmp_path / "older.engine")
+    assert done.returncode == 0 and "#4756" not in done.stderr, done.stderr
+
+
+def test_a_typed_network_is_written_for_a_release(run, tmp_path):
+    model, _ = write(tmp_path, attention())
+    words = ("build", model, "--precision", "fp16", "-o", tmp_path / "typed.onnx", "--for")
+    code, _, err = run(*words, "10.0.0")
+    assert code == 2 and "TensorRT 10.0.0 computes /scores/MatMul wrongly in FP16" in err and "#3777" in err
+    assert not (tmp_path / "typed.onnx").exists()
+    code, _, err = run(*words, "11.2")
+    assert code == 0 and "computes" not in err and (tmp_path / "typed.onnx").exists(), err
+    code, _, err = run("build", model, "--precision", "fp16", "-o", tmp_path / "model.engine", "--for", "10.0.0")
+    assert code == 2 and "--for has no effect here" in err and "the installed release builds the engine" in err
+
+
+def test_an_engine_is_refused_if_the_installed_release_computes_it_wrongly(tmp_path):
+    model, data = write(tmp_path, attention())
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.OpenNetwork(Options(str(model), str(data), batch=2, whatif_samples=0)))
+    worker.workspace.builder = NullBuilder(version="10.0.0")
+    for config, is_refused in ((FP16, True), (FP32, False)):
+        path = tmp_path / f"{config.value}.engine"
+        events = worker.answer(rq.WriteEngine(PrecisionConfig.from_precision(config), str(path)))
+        failures = [event.title for event in events if isinstance(event, ev.JobFailed)]
+        assert path.exists() is not is_refused, failures
+        assert failures == (["TensorRT 10.0.0 computes /scores/MatMul wrongly in FP16"] if is_refused else [])
 
 
 # -- the app ----------------------------------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ from tests.networks import qdq
 from tests.schemas import mismatches
 from tests.screen import press, settle
 from tests.test_quantized_files import KINDS, float_network
-from trt_tui.core.engines.inspector import COMPUTE, EngineLayer
+from trt_tui.core.engines import layer_listing
+from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report
 from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.qdq_conversions import find_converted_findings
 from trt_tui.core.exporters.qdq_report import qdq_check_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -36,8 +38,8 @@ from trt_tui.tui.app import TrtTuiApp
 FILE, INT8, FP8, INT4, FP16, FP32 = (Precision.FILE, Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16,
                                      Precision.FP32)
 TESTS = Path(__file__).parent
-PAIR, SKIP, ONE_SIDED, PARTIAL, UNFOLDED, AXIS, MIXED, SUBNORMAL, PER_TENSOR, ZERO, UNSIGNED, BIAS, TYPE = (
-    rule.name for rule in QDQ_RULES)
+(PAIR, SKIP, ONE_SIDED, PARTIAL, UNFOLDED, AXIS, MIXED, SUBNORMAL, PER_TENSOR, ZERO, UNSIGNED, BIAS, TYPE, FLOATS,
+ SCALES) = (rule.name for rule in QDQ_RULES)
 
 BREAKING = {
     "pair before the Add": (PAIR, qdq.residual(extra=("add",)), "/two/extra/q: between /two/Conv and /block/Add (Add)"),
@@ -85,7 +87,7 @@ CLEAN = {
 def test_a_file_that_breaks_a_rule_has_its_finding(case, opened):
     name, model, line = BREAKING[case]
     network = opened(model)
-    lines, rule = qdq_check_lines(network), next(rule for rule in QDQ_RULES if rule.name == name)
+    lines, rule = qdq_check_lines(network, network.qdq_findings), next(rule for rule in QDQ_RULES if rule.name == name)
     assert {finding.rule for finding in network.qdq_findings} == {name}
     assert f"  {line}" in lines
     assert f"{rule.title} ({' and '.join(rule.effects)}): {len(network.qdq_findings)}" in lines
@@ -94,7 +96,9 @@ def test_a_file_that_breaks_a_rule_has_its_finding(case, opened):
 
 
 def test_each_rule_is_broken_by_a_file_and_says_all():
-    assert {name for name, _, _ in BREAKING.values()} == {rule.name for rule in QDQ_RULES}
+    assert {name for name, _, _ in BREAKING.values()} == {rule.name for rule in QDQ_RULES if not rule.needs_engine}
+    assert {rule for *_, rules in CONVERTED.values() for rule in rules} == {
+        rule.name for rule in QDQ_RULES if rule.needs_engine}
     for rule in QDQ_RULES:
         assert set(rule.effects) <= {"accuracy", "speed", "refusal"} and rule.effects
         for sentence in f"{rule.consequence} {rule.repair}".split(". "):
@@ -105,7 +109,7 @@ def test_each_rule_is_broken_by_a_file_and_says_all():
 def test_a_file_as_tensorrt_takes_it_has_no_finding(case, opened):
     network = opened(CLEAN[case])
     assert network.qdq_findings == ()
-    assert qdq_check_lines(network) == ["model.onnx: 0 findings in its Q/DQ nodes"]
+    assert qdq_check_lines(network, network.qdq_findings) == ["model.onnx: 0 findings in its Q/DQ nodes"]
     assert not any("Q/DQ check" in note for note in network.notes)
 
 
@@ -300,6 +304,92 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
         assert "finds no Q/DQ nodes here" in refused.refusal
 
 
+# -- conversions in an engine -----------------------------------------------------------------------------------------
+
+CONVERTED = {
+    "between-pool": (qdq.between("AveragePool"), (FLOATS,), (FLOATS,)),
+    "between-conv": (qdq.between("Conv"), (FLOATS,), (FLOATS,)),
+    "between-resize": (qdq.between("Resize"), (FLOATS,), ()),
+    "branches-relu": (qdq.branches(), (SCALES,), ()),
+    "branches-equal": (qdq.branches(0.05), (), ()),
+    "branches-pool": (qdq.branches(operator="AveragePool"), (FLOATS, FLOATS, SCALES), (FLOATS, FLOATS, SCALES)),
+    "branches-chained": (qdq.branches(operator="AveragePool", chained=True), (FLOATS, SCALES), (FLOATS, SCALES))}
+"""Files with forms that builders may convert: the file, the rules of its candidates, and the rules of the findings in
+the engine layers of TensorRT-RTX, which are recorded in ``listings/qdq-NAME.txt``."""
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_form_is_a_finding_only_if_the_engine_converts_the_values(name, opened):
+    model, candidates, findings = CONVERTED[name]
+    network = opened(model)
+    report = read_layer_listing((TESTS / "listings" / f"qdq-{name}.txt").read_text("utf-8"), network)
+    assert network.qdq_findings == () and tuple(item.rule for item in network.qdq_candidates) == candidates
+    found = list(find_converted_findings(network, report))
+    assert tuple(item.rule for item in found) == findings
+    for item in found:
+        assert "; the engine converts in __myl_MulMinMaxRounCast" in item.detail and item.conversions
+        assert all(any(layer.name == kernel and not layer.network_layers for layer in report.layers)
+                   for kernel, _ in item.conversions)
+
+
+def listing_entries(name: str) -> list[dict[str, object]]:
+    """The rows of a recorded listing in the form of the inspector's JSON."""
+    rows = (TESTS / "listings" / f"qdq-{name}.txt").read_text("utf-8").split("\n")
+    return [dict(layer_listing._parse_row(row)) for row in rows if row.startswith("Name: ")]
+
+
+def test_the_command_reads_layer_information_and_profiles(run, tmp_path):
+    onnx.save(qdq.between("AveragePool"), tmp_path / "q.onnx")
+    entries = listing_entries("between-pool")
+    graph, profile = tmp_path / "e.graph.json", tmp_path / "e.profile.json"
+    graph.write_text(json.dumps({"Layers": entries}))
+    profile.write_text(json.dumps([{"count": 10}, *(
+        {"name": entry["Name"], "averageMs": 0.01 * (index + 1)} for index, entry in enumerate(entries))]))
+    words = ("inspect", tmp_path / "q.onnx", "--lint")
+    assert run(*words)[0] == 0, "the file alone has no finding"
+    line = ("  /next/q: /mid/AveragePool (AveragePool) is in floats between /one/Conv and /two/Conv; the engine "
+            "converts in __myl_MulMinMaxRounCast_myl0_4")
+    code, out, _ = run(*words, "--engine", graph)
+    assert code == 1 and line in out.splitlines()
+    code, out, _ = run(*words, "--engine", profile, "--json")
+    record = json.loads(out)
+    assert code == 1 and not mismatches(record, "lint-v1")
+    finding, = record["findings"]
+    assert (finding["rule"], finding["group"]) == (FLOATS, "/mid/AveragePool")
+    assert finding["conversions"] == [{"engine_layer": "__myl_MulMinMaxRounCast_myl0_4", "ms": pytest.approx(0.05)}]
+    code, out, _ = run("inspect", tmp_path / "q.onnx", "--engine", profile)
+    assert code == 0 and "AveragePool" in out
+    onnx.save(qdq.between("Resize"), tmp_path / "q.onnx")
+    code, out, _ = run(*words, "--engine", graph)
+    assert code in (0, 1) and line not in out
+    graph.write_text(json.dumps({"Layers": [{**entry, "Name": "k", "Metadata": ""} for entry in entries]}))
+    code, _, err = run(*words, "--engine", graph)
+    assert code == 2 and "this is not an engine of q.onnx" in err
+
+
+@pytest.mark.parametrize("form", ["named", "reformat", "fused"])
+def test_conversions_as_tensorrt_8_and_10_list_them(form, opened):
+    """A layer of origin QDQ that has the name of the Q node, and a reformat beside the float layer."""
+    network = opened(qdq.between("AveragePool"))
+
+    def entry(name: str, source: str, source_type: str, result: str, result_type: str, **more: str):
+        return {"Name": name, "LayerType": "CaskConvolution", **more,
+                "Inputs": [{"Name": source, "Format/Datatype": source_type}],
+                "Outputs": [{"Name": result, "Format/Datatype": result_type}]}
+
+    entries = [entry("/one/Conv", "x", "Int8", "a", "Int8" if form == "reformat" else "Float"),
+               entry("/mid/AveragePool", "a", "Float", "b", "Float"), entry("/two/Conv", "c", "Int8", "y", "Float")]
+    if form == "named":
+        entries.insert(2, entry("/next/q_quantize_scale_node", "b", "Float", "c", "Int8", LayerType="Reformat",
+                                Origin="QDQ"))
+    elif form == "reformat":
+        entries[1] = entry("/mid/AveragePool", "r", "Float", "b", "Float")
+        entries.insert(1, entry("Reformatting CopyNode for Input Tensor 0 to /mid/AveragePool", "a", "Int8", "r",
+                                "Float", LayerType="Reformat", Origin="REFORMAT"))
+    found = list(find_converted_findings(network, build_engine_report(entries, network)))
+    assert [item.rule for item in found] == ([] if form == "fused" else [FLOATS])
+
+
 # -- builds with TensorRT-RTX -----------------------------------------------------------------------------------------
 
 RECORDED = {"residual": CLEAN["residual"], "residual-pair": BREAKING["pair before the Add"][1],
@@ -308,7 +398,8 @@ RECORDED = {"residual": CLEAN["residual"], "residual-pair": BREAKING["pair befor
             "product-float-activation": BREAKING["float activation"][1], "attention": CLEAN["attention"],
             "attention-qk": BREAKING["QK alone"][1], "conv-mul": CLEAN["factor of channels"],
             "conv-tanh": BREAKING["operator behind the weight"][1], "conv-axis": BREAKING["axis of the weight"][1],
-            "conv-activation-axis": BREAKING["axis of an activation"][1], "conv-unsigned": BREAKING["unsigned"][1]}
+            "conv-activation-axis": BREAKING["axis of an activation"][1], "conv-unsigned": BREAKING["unsigned"][1],
+            **{name: model for name, (model, _, _) in CONVERTED.items()}}
 """The files whose engine layers are recorded in ``listings/qdq-NAME.txt``."""
 
 

@@ -53,7 +53,7 @@ def unread_model(tmp_path, monkeypatch):
     ("inspect m.onnx --nodes --engine e", "--nodes"),
     ("inspect m.onnx --lint --nodes", "--nodes"),
     ("inspect m.onnx --lint --scheme", "--lint"),
-    ("inspect m.onnx --lint --engine e", "--lint"),
+    ("inspect m.onnx --lint --preview", "--lint"), ("inspect m.onnx --lint --backend tensorrt", "--backend"),
     ("inspect m.onnx --lint --precision int8", "--precision"), ("inspect m.onnx --lint --markdown", "--markdown"),
     ("inspect m.onnx --lint --for 10.14", "--for"),
     ("inspect m.onnx --json", "--json"),

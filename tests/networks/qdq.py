@@ -195,3 +195,38 @@ def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     return model
+
+
+def between(operator: str) -> onnx.ModelProto:
+    """Two quantized Convs with a float operator between them: AveragePool, Conv, Resize or Softmax; opset 17."""
+    b = QdqBuilder(5)
+    y = b.quantized_conv(b.pair("x", "/in"), "/one")
+    if operator == "Resize":
+        y = b.node("Resize", [y, "", b.weight("sizes", np.array([1, 1, 2, 2], np.float32))], "/mid", mode="nearest",
+                   coordinate_transformation_mode="asymmetric")
+    elif operator == "AveragePool":
+        y = b.node("AveragePool", [y], "/mid", kernel_shape=[2, 2], strides=[2, 2])
+    elif operator == "Conv":
+        y = b.quantized_conv(y, "/mid", b.weight("/mid/weight", b.values(32, 32, 3, 3)))
+    else:
+        y = b.node(operator, [y], "/mid", axis=1)
+    b.node("Conv", [b.pair(y, "/next"), b.stored("/two/weight", b.values(32, 32, 3, 3))], "/two", output="y",
+           kernel_shape=[3, 3], pads=[1] * 4)
+    return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, "h", "w")], name="between")
+
+
+def branches(second_scale: float = 0.08, operator: str = "Relu", chained: bool = False) -> onnx.ModelProto:
+    """A Conv and an operator whose result two Convs read, each behind its own Q/DQ pair; opset 17.
+
+    Args:
+        second_scale: The scale of the second pair; that of the first one is 0.05.
+        operator: The operator whose result is quantized: Relu or AveragePool.
+        chained: The second pair quantizes the dequantized values of the first one.
+    """
+    b = QdqBuilder(4)
+    y = b.quantized_conv(b.pair("x", "/in"), "/one")
+    y = b.node(operator, [y], "/one", **({} if operator == "Relu" else {"kernel_shape": [2, 2], "strides": [2, 2]}))
+    left = b.pair(y, "/left", 0.05)
+    right = b.pair(left if chained else y, "/right", second_scale)
+    b.node("Add", [b.quantized_conv(left, "/two"), b.quantized_conv(right, "/three")], "/sum", output="y")
+    return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, "h", "w")], name="branches")

@@ -19,6 +19,7 @@ from trt_tui.cli.options import (
     add_model_and_options,
     collect_options,
     file_path_option,
+    make_release_option,
     option_under_heading,
     precision_option,
     require_config_or_precision,
@@ -33,6 +34,9 @@ from trt_tui.errors import ExitCode, InputError
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS,
                        *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
 @precision_option
+@make_release_option(
+    "The TensorRT release that the typed network is built with, like 10.14, 10.14.1.48, rtx or rtx1.5. A warning names "
+    "each of its known defects. Without, and for an engine: the release that is installed here.")
 @option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT, with its layers in model.engine.graph.json and, with --data, "
@@ -41,6 +45,9 @@ from trt_tui.errors import ExitCode, InputError
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
     """Build an engine of a config, or write its typed network or the config itself.
+
+    A warning names each known accuracy defect of the TensorRT release that the config has. A precision that the
+    release is known to compute wrongly is refused.
 
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 @precision_option
 @option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each fused layer.")
 @file_path_option(
-    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each fused layer: an engine file, or "
-                                              "the JSON of trtexec --exportLayerInfo.")
+    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each fused layer: an engine file, or the "
+                                              "JSON of trtexec --exportLayerInfo or --exportProfile. With --lint: also "
+                                              "report forms of Q/DQ nodes that it converts.")
 @option_under_heading("TensorRT", "--backend", default="auto", show_default=True,
                       help="The backend that loads the engine.",
                       type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
@@ -88,7 +89,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
             exit_code = _print_config(writer, preview, scheme, json_path, markdown_path)
             sys.exit(int(exit_code))
         if lint:
-            sys.exit(int(_print_qdq_check(writer, json_path)))
+            sys.exit(int(_print_qdq_check(writer, engine, json_path)))
         network = writer.outline
         has_config = config_path is not None or precision is not None
         target, defect_matches = writer.match_known_defects(in_any_precision=not has_config)
@@ -114,14 +115,19 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
         click.echo(escape_hidden_characters(line))
 
 
-def _print_qdq_check(writer: ConfigWriter, json_path: str | None) -> ExitCode:
+def _print_qdq_check(writer: ConfigWriter, engine_path: str | None, json_path: str | None) -> ExitCode:
     """Prints the findings of the check of Q/DQ nodes; the exit code tells whether there are any."""
+    from trt_tui.core.engines.qdq_conversions import find_converted_findings
     from trt_tui.core.exporters.qdq_report import qdq_check_lines, qdq_check_record
 
-    write_text_outputs([(json_path, lambda _: json_text(qdq_check_record(writer.outline)))], writer)
+    network = writer.outline
+    findings = network.qdq_findings
+    if findings is not None and engine_path is not None:
+        findings = (*findings, *find_converted_findings(network, writer.read_engine(engine_path)))
+    write_text_outputs([(json_path, lambda _: json_text(qdq_check_record(network, findings)))], writer)
     if json_path != "-":
-        click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(writer.outline))))
-    return ExitCode.TOLERANCE_NOT_MET if writer.outline.qdq_findings else ExitCode.DONE
+        click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(network, findings))))
+    return ExitCode.TOLERANCE_NOT_MET if findings else ExitCode.DONE
 
 
 def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool, json_path: str | None,

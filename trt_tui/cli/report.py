@@ -10,7 +10,7 @@ from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
-from trt_tui.core.measure.causes import cause_lines, fp16_headroom_note
+from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
@@ -330,8 +330,10 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
             group.precision_label(config.precision_of(group)), *_error_share_cells(share), *error_cells,
             formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else ""
         ])
+    causes = find_worst_group_causes(session, config)
     notes = [f"{titles_by_group.get(name, name)}: {note}" for name, errors in results.group_errors.items()
-             if (note := fp16_headroom_note(errors))]
+             if (name in worst_names or not errors.overflow_text)
+             and (note := fp16_range_note(errors, causes.get(name, ())))]
     notes += [
         f"{titles_by_group.get(name, name)}: its share is unknown: {item.unknown_reason}"
         for name, item in shares.items()

@@ -24,7 +24,13 @@ from trt_tui.jobs import engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
-from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine
+from trt_tui.jobs.engine_build import (
+    BuilderMessage,
+    BuildProgress,
+    BuiltEngine,
+    build_engine,
+    report_known_defects,
+)
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
 from trt_tui.jobs.layer_files import write_layer_files
@@ -278,6 +284,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                          request: rq.WriteEngine) -> Steps[None]:
     """Builds the engine of a config and writes it to a file with its layers, without measuring its accuracy."""
     builder, plan, network = _require_builder(workspace), workspace.plan, workspace.network
+    report_known_defects(workspace, reporter, request.config, workspace.build_target)
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
                                                      request.config_calibration)
     workspace.require_unchanged_files()

@@ -27,9 +27,11 @@ from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quanti
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.known_defects import find_forbidden_precisions, known_defect_warnings
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
     MIN_OPTIMIZATION_LEVEL,
@@ -42,8 +44,10 @@ from trt_tui.core.runner import (
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.jobs import events as ev
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
+from trt_tui.workspace import Workspace
 
 MIN_REPORT_INTERVAL_S = 0.1
 """The minimum time in seconds between two progress reports of a build."""
@@ -101,6 +105,27 @@ class BuilderInput:
     model: ir.Model
     constraints: LayerConstraints | None
     notes: tuple[str, ...]
+
+
+def report_known_defects(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
+                         target: BuildTarget) -> None:
+    """Sends a warning for each known defect of the target release that a written file or engine of a config has.
+
+    Raises:
+        InputError: The release is known to compute a precision of the config wrongly.
+    """
+    network = workspace.network
+    for name, reasons in find_forbidden_precisions(network, target, config.precision_of).items():
+        group = network.get_group(name)
+        precision = group.resolve_file_precision(config.precision_of(group))
+        if (reason := reasons.get(precision)) is not None and target.release is not None:
+            raise InputError(f"{target.release.title} computes {name} wrongly in {precision.label}", reason,
+                             "Give the layer another precision, or use another release (--for).")
+    warnings, note = known_defect_warnings(network, target, config.precision_of)
+    for text in warnings:
+        reporter.send(ev.LogMessage(reporter.job, text, "warning"))
+    if note:
+        reporter.send(ev.LogMessage(reporter.job, note, "note"))
 
 
 def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],

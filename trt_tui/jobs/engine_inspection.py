@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from trt_tui.backends.registry import get_engine_builder
+from trt_tui.core.engines.group_times import read_profile_report
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.errors import BackendUnavailableError
 from trt_tui.files.reading import read_bytes
@@ -16,15 +17,18 @@ from trt_tui.workspace import Workspace
 
 def run_engine_inspection_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                               request: rq.ReadEngineFile) -> Steps[None]:
-    """Reads the layers of an engine file, or of the inspector's JSON file, and sends them.
+    """Reads the layers of an engine file, of the inspector's JSON file, or of a profile, and sends them.
 
     Raises:
-        InputError: The file is neither, or the engine is from another release.
+        InputError: The file is none of these, or the engine is from another release.
         BackendUnavailableError: No TensorRT works here to load the engine.
     """
     yield from ()
     file = Path(request.path)
     data = read_bytes(file)
+    if data.lstrip()[:1] == b"[":
+        reporter.send(ev.EngineFileRead(reporter.job, read_profile_report(file, workspace.network)))
+        return
     if file.suffix.lower() == ".json" or data[:1] == b"{" and b'"Layers"' in data[:4096]:
         text = data.decode("utf-8", "replace")
     else:

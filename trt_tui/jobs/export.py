@@ -30,17 +30,20 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.failed_runs import attribute_failures_to_rounding
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.known_defects import find_forbidden_precisions, known_defect_warnings
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.target_release import BuildTarget, parse_release
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
-from trt_tui.files.writing import fill_folder_atomically, require_empty_folder, write_file_atomically
+from trt_tui.files.writing import (
+    file_transaction,
+    fill_folder_atomically,
+    require_empty_folder,
+    write_file_atomically,
+)
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import add_ranges_of_config, collect_calibration_to_write, collect_ranges_to_write
 from trt_tui.jobs.engine_accuracy import make_build_settings
-from trt_tui.jobs.engine_build import lower_for_builder, timing_cache_path
+from trt_tui.jobs.engine_build import lower_for_builder, report_known_defects, timing_cache_path
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
@@ -66,33 +69,12 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     workspace.require_unchanged_files()
     if not export_format.can_lack_ranges:
         refuse_cubic_grid_samples(network, "TensorRT")
-    _report_known_defects(workspace, reporter, config, workspace.build_target)
+    report_known_defects(workspace, reporter, config, workspace.build_target)
     ranges = add_ranges_of_config(calibration.range_table, config)
     written = write_export(request.kind, path, network, config, ranges, shapes=shapes,
                            builder_options=workspace.options.production, calibration=calibration,
                            reference=workspace.options.reference)
     reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
-
-
-def _report_known_defects(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
-                          target: BuildTarget) -> None:
-    """Sends a warning for each known defect of the target release that a config has.
-
-    Raises:
-        InputError: The release is known to compute a precision of the config wrongly.
-    """
-    network = workspace.network
-    for name, reasons in find_forbidden_precisions(network, target, config.precision_of).items():
-        group = network.get_group(name)
-        precision = group.resolve_file_precision(config.precision_of(group))
-        if (reason := reasons.get(precision)) is not None and target.release is not None:
-            raise InputError(f"{target.release.title} computes {name} wrongly in {precision.label}", reason,
-                             "Give the layer another precision, or name another release with --for.")
-    warnings, note = known_defect_warnings(network, target, config.precision_of)
-    for text in warnings:
-        reporter.send(ev.LogMessage(reporter.job, text, "warning"))
-    if note:
-        reporter.send(ev.LogMessage(reporter.job, note, "note"))
 
 
 def _make_bundle_target(workspace: Workspace, release_name: str) -> BuildTarget:
@@ -113,6 +95,21 @@ def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobRep
     yield from ()
 
 
+def run_repair_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.RepairConstants) -> Steps[None]:
+    """Writes the network file with repaired constants. Its external data are copied if it is in another folder."""
+    from trt_tui.core.exporters.constant_repair import write_repaired_network
+
+    yield Urgency.BUILD
+    network, path = workspace.network, Path(request.path)
+    workspace.require_unchanged_files()
+    refuse_overwriting_inputs([path], [network.path, *network.external_files])
+    with file_transaction():
+        report = write_repaired_network(network.path, network.external_files, path)
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,), (
+        *report.repaired, *(f"left as it is: {text}" for text in report.left))))
+
+
 def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.WriteBundle) -> Steps[None]:
     """Writes a bundle into a new folder, which appears complete or not at all."""
@@ -120,7 +117,7 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     require_empty_folder(destination)
-    _report_known_defects(workspace, reporter, config, _make_bundle_target(workspace, request.release))
+    report_known_defects(workspace, reporter, config, _make_bundle_target(workspace, request.release))
     calibration, no_data_reason = collect_calibration_to_write(workspace, store, reporter, config,
                                                                request.config_calibration)
     ranges = add_ranges_of_config(calibration.range_table, config)

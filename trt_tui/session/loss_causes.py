@@ -1,5 +1,7 @@
 """The causes of the loss at the fusion groups of a session, found from its measured results."""
 
+from collections.abc import Iterable
+
 from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
@@ -77,10 +79,33 @@ def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[st
 
     Groups whose loss was not measured with the default precision are left out.
     """
-    outline, lowered = session.opened_network.outline, config_without_raises(session, config)
-    errors = session.results.get_results_or_empty(lowered).group_errors
-    return {name: find_group_causes(session, lowered, outline.get_group(name))
-            for name in config.find_raised_groups(outline) if name in errors and name in session.results.group_facts}
+    outline = session.opened_network.outline
+    lowered_configs = [config_without_raises(session, config)]
+    causes = {name: find_raised_group_causes(session, lowered_configs, outline.get_group(name))
+              for name in config.find_raised_groups(outline)}
+    return {name: group_causes for name, group_causes in causes.items() if group_causes is not None}
+
+
+def find_raised_group_causes(session: SessionState, lowered_configs: Iterable[PrecisionConfig],
+                             group: FusionGroup) -> tuple[Cause, ...] | None:
+    """Returns the causes of the loss of a group in the first config in which the loss was measured; None if in none.
+
+    Args:
+        lowered_configs: Configs in which the group is not raised.
+    """
+    if group.name not in session.results.group_facts:
+        return None
+    return next((find_group_causes(session, lowered, group) for lowered in lowered_configs
+                 if group.name in session.results.get_results_or_empty(lowered).group_errors), None)
+
+
+def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> list[PrecisionConfig]:
+    """Returns the configs that show why a config raises a group: without any raises, and the measured uniform runs."""
+    default = config.default_precision_of(group)
+    if group.precision_rank(config.precision_of(group)) <= group.precision_rank(default):
+        return []
+    return [config_without_raises(session, config), *(
+        run_config for run_config in session.list_run_configs().values() if run_config.precision_of(group) is default)]
 
 
 def find_tensor_range(session: SessionState, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,

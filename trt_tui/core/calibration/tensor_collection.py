@@ -108,10 +108,12 @@ class NetworkProbe:
             ir.DataType.FLOAT))
 
     def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
-        """Adds an input of any sizes to the cloned network. It is divided into samples like the other inputs."""
+        """Adds an input of any sizes to the cloned network. It is divided into samples like the other inputs, unless
+        its rank is 0."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
         self.model.graph.inputs.append(value)
-        self._extra_inputs.append(name)
+        if rank:
+            self._extra_inputs.append(name)
         return value
 
     def add_constant(self, array: np.ndarray | np.generic) -> ir.Value:

@@ -78,15 +78,8 @@ def read_group_times(profile_path: Path, network: NetworkOutline) -> GroupTimes:
     """
     ms_by_layer, graph_path = read_layer_profile(profile_path), find_graph_of_profile(profile_path)
     with limit_file_reading(profile_path if graph_path is None else graph_path):
-        graph_report = EngineReport(()) if graph_path is None else read_engine_report(
-            read_bytes(graph_path).decode("utf-8", "replace"), network)
-        listed_names = {layer.name for layer in graph_report.layers}
-        named_report = build_engine_report([_entry_of_name(name) for name in ms_by_layer if name not in listed_names],
-                                           network)
-        remaining_ms = dict(ms_by_layer)
-        layers = tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
-                       for layer in (*graph_report.layers, *named_report.layers))
-        group_times = _match_layers(profile_path.name, layers, math.fsum(ms_by_layer.values()), network)
+        graph_report, profile_report = _read_reports(ms_by_layer, graph_path, network)
+        group_times = _match_layers(profile_path.name, profile_report.layers, math.fsum(ms_by_layer.values()), network)
         if graph_path is not None:
             group_times = replace(group_times, graph_name=graph_path.name,
                                   implementations=find_group_implementations(graph_report, network))
@@ -98,6 +91,30 @@ def read_group_times(profile_path: Path, network: NetworkOutline) -> GroupTimes:
             "same engine beside it: NAME.graph.json of trtexec --exportLayerInfo --profilingVerbosity=detailed, beside "
             "NAME.profile.json.")
     return group_times
+
+
+def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineReport:
+    """Reads the engine layers of a profile with their times, and with the types of the graph beside it if there is one.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    ms_by_layer, graph_path = read_layer_profile(profile_path), find_graph_of_profile(profile_path)
+    with limit_file_reading(profile_path if graph_path is None else graph_path):
+        return _read_reports(ms_by_layer, graph_path, network)[1]
+
+
+def _read_reports(ms_by_layer: Mapping[str, float], graph_path: Path | None,
+                  network: NetworkOutline) -> tuple[EngineReport, EngineReport]:
+    """Returns the engine layers of a graph, and those of the graph and a profile together with their times."""
+    graph_report = EngineReport(()) if graph_path is None else read_engine_report(
+        read_bytes(graph_path).decode("utf-8", "replace"), network)
+    listed_names = {layer.name for layer in graph_report.layers}
+    named_report = build_engine_report([_entry_of_name(name) for name in ms_by_layer if name not in listed_names],
+                                       network)
+    remaining_ms = dict(ms_by_layer)
+    return graph_report, EngineReport(tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
+                                            for layer in (*graph_report.layers, *named_report.layers)))
 
 
 def _entry_of_name(engine_layer_name: str) -> Mapping[str, object]:

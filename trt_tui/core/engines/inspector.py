@@ -83,6 +83,7 @@ class EngineLayer:
         output_tensors: Names of the tensors that it writes. ``output_types`` holds their types.
         is_constant: True if it reads only constants, so that it writes the same values in every execution.
         added_nodes: Names of the nodes in it that the lowering added (Q, DQ, Cast).
+        other_nodes: Further names in it, such as those of the Q and DQ nodes of a quantized file.
         accumulators: The accumulators of its products, from `trt_tui.core.engines.plan_accumulators`. For a fused
             attention these are the pairs of QK and PV of all kernels with its name. Empty if unknown.
     """
@@ -101,6 +102,7 @@ class EngineLayer:
     output_types: tuple[Precision | None, ...] = ()
     is_constant: bool = False
     added_nodes: tuple[str, ...] = ()
+    other_nodes: tuple[str, ...] = ()
     accumulators: tuple[tuple[Precision | None, Precision | None], ...] = ()
 
     @property
@@ -212,7 +214,7 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
     input_dependent_tensors.update(tensor for tensor, _ in outputs if fed_inputs)
     weights = _parse_precision(str((layer_entry.get("Weights") or {}).get("Type", "")))
     is_region = "ForeignNode" in name and not name.startswith("Reformatting")
-    nodes, added = layer_finder.find_named_layers(name, str(layer_entry.get("Metadata", "")))
+    nodes, added, others = layer_finder.find_named_layers(name, str(layer_entry.get("Metadata", "")))
     layer_type = type_text.lower()
     is_copy = name.startswith("Reformatting CopyNode")
     is_light = not nodes and layer_type in _LIGHT_LAYER_TYPES
@@ -234,7 +236,7 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
                        _find_layer_precision(inputs, fed_inputs, outputs, weights, is_region), nodes, is_region,
                        str(layer_entry.get("TacticName", "") or ""), None, tuple(tensor for tensor, _ in inputs),
                        tuple(precision for _, precision in inputs), tuple(tensor for tensor, _ in outputs),
-                       tuple(precision for _, precision in outputs), not fed_inputs and not is_copy, added)
+                       tuple(precision for _, precision in outputs), not fed_inputs and not is_copy, added, others)
 
 
 def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_indices: Sequence[int],
@@ -301,8 +303,9 @@ class LayerFinder:
             for tensor in layer.outputs:
                 self.producers[tensor] = position
 
-    def find_named_layers(self, engine_layer_name: str, metadata: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Finds the network's layers in an engine layer, and the nodes in it that the lowering added."""
+    def find_named_layers(self, engine_layer_name: str, metadata: str
+                          ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Finds the network's layers in an engine layer, the nodes in it that the lowering added, and other names."""
         pieces = metadata.split(_LAYER_PREFIX)[1:]
         name_tokens = [match[1] for piece in pieces if (match := _LAYER_END_PATTERN.match(piece)) is not None] or [
             token for part in _NAME_SEPARATORS.split(FUSED_REGION_PATTERN.sub("", engine_layer_name))
@@ -311,7 +314,8 @@ class LayerFinder:
         layers = [self._find_network_layer_name(token) for token in name_tokens]
         unknown_tokens = [token for token, layer in zip(name_tokens, layers, strict=True) if layer is None]
         return (tuple(dict.fromkeys(layer for layer in layers if layer is not None)),
-                tuple(dict.fromkeys(token for token in unknown_tokens if ADDED_NODE_SUFFIX.search(token))))
+                tuple(dict.fromkeys(token for token in unknown_tokens if ADDED_NODE_SUFFIX.search(token))),
+                tuple(dict.fromkeys(token for token in unknown_tokens if not ADDED_NODE_SUFFIX.search(token))))
 
     def find_region_layers(self, region_name: str, named_layers: set[str]) -> tuple[str, ...]:
         """Finds the layers from the first to the last one in the name of a fused region.

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -20,9 +21,16 @@ from trt_tui.core.data.samples import SamplePosition, mix_samples_into_batches
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error
-from trt_tui.core.measure.fp16_range import find_fp16_overflows, make_fp16_range_caveats, uses_fp16
+from trt_tui.core.measure.fp16_range import (
+    Fp16Overflow,
+    find_worst_overflows,
+    list_fp16_overflows,
+    make_fp16_range_caveats,
+    uses_fp16,
+)
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
-from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED
+from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED, Magnitudes
+from trt_tui.core.measure.overflow_effect import OverflowEffect
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
 from trt_tui.core.measure.runs import Run, RunKind
@@ -122,7 +130,26 @@ class Analysis(Simulation):
         magnitudes = self.get_magnitudes(feed_indices)
         if magnitudes is None:
             return (Caveat("unchecked range", "FP16's range was not checked on all samples"), *gaps)
-        return (*make_fp16_range_caveats(find_fp16_overflows(self.network, config, magnitudes)), *gaps)
+        return (*make_fp16_range_caveats(self.find_fp16_overflows(config, magnitudes, feed_indices)), *gaps)
+
+    def find_fp16_overflows(self, config: PrecisionConfig, magnitudes: Magnitudes,
+                            feed_indices: Sequence[int]) -> dict[str, Fp16Overflow]:
+        """Returns the worst value of each group that FP16 rounds to infinity on some feeds, by group name.
+
+        If there are such values, the network is executed once more for each feed, to find out whether they change a
+        judged output.
+        """
+        overflows = list_fp16_overflows(self.network, config, magnitudes)
+        return find_worst_overflows(self._overflow_effect.mark_harmless_overflows(overflows, feed_indices))
+
+    @cached_property
+    def _overflow_effect(self) -> OverflowEffect:
+        return OverflowEffect(self)
+
+    def close(self) -> None:
+        """Frees the inference sessions and the reference."""
+        super().close()
+        self._overflow_effect.unload_session()
 
     def add_caveats(self, accuracy: Accuracy, feed_indices: Sequence[int],
                     config_caveats: Sequence[Caveat] = ()) -> Accuracy:
@@ -190,6 +217,7 @@ class Analysis(Simulation):
         regrouped.fetched_tensors = tuple(dict.fromkeys(judged_output.tensor for judged_output in self.judged_outputs))
         regrouped._reference_slices, regrouped._reference_row_sums = {}, {}
         regrouped._dependences = {}
+        regrouped.__dict__.pop("_overflow_effect", None)
         regrouped._feed_cache = FeedCache(regrouped.samples, self.backend.capabilities.has_device)
         regrouped._fp32_cache, regrouped._reference_cache, regrouped._magnitudes = TensorCache(), TensorCache(), {}
         return regrouped

@@ -5,7 +5,7 @@ step. The app, the commands, Markdown and JSON all read `find_causes`, so that t
 
 A cause is found only if its condition holds on measured values, and only if the loss of the group reaches a judged
 output. The reason is that a value inside a group may overflow without any effect: the cube inside a GELU overflows, and
-the Tanh behind it saturates at the correct value.
+the Tanh behind it saturates at the correct value. Such an overflow is a note (`fp16_range_note`).
 """
 
 import math
@@ -61,8 +61,11 @@ to that error: a tenth of it."""
 MIN_LAYOUT_GAIN_DB = 6.0
 """The minimum gain in SQNR by other scales or by a shorter sum of roundings that is a cause: one bit."""
 
-_SAFE_STATE = "safe"
-"""The value of `trt_tui.core.measure.fp16_range.Fp16RangeState` for a group without a value beyond FP16."""
+_HARMLESS_STATES = ("", "safe", "overflows without effect")
+"""The values of `trt_tui.core.measure.fp16_range.Fp16RangeState` for a group whose values fit FP16, or do no harm."""
+
+OVERFLOW_CAUSES = ("mask", "weight overflow", "attention scale", "overflow")
+"""The kinds of causes that name a value beyond FP16."""
 
 _FP8_MAX_ZEROED_SCALES = 2.0**-10
 """The magnitude below which FP8 rounds to 0, in multiples of the scale. This is half of E4M3's smallest magnitude above
@@ -263,13 +266,14 @@ def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, ha
     The error share decides if it is known. If a judged output has NaN or Inf, groups in which they arise count too,
     because raising one of several such groups does not help. Two groups that round the same values have no shares for
     the same reason; if the shares are not conclusive, groups with a large isolated error count too. Without a share,
-    the isolated error decides; NaN and Inf that arise in the group count only if a judged output has some.
+    the isolated error decides; NaN and Inf that arise in the group count only if a judged output has some, or if the
+    overflow is known to change a judged output, which quantized layers behind it can make finite again.
     """
     isolated = errors.isolated if errors is not None else None
     fraction = share.fraction if share is not None and math.isfinite(share.fraction) else None
     has_share = fraction is not None and fraction >= MIN_EXPLAINED_SHARE
     if isolated is not None and isolated.nonfinite_count:
-        return has_nonfinite_outputs or has_share
+        return has_nonfinite_outputs or has_share or errors is not None and errors.fp16_state == "overflows"
     if has_share:
         return True
     if isolated is None or isolated.exact:
@@ -337,11 +341,16 @@ def cause_lines(causes_by_title: Mapping[str, Sequence[Cause]]) -> list[str]:
     return lines + ([f"{', '.join(unexplained)}: {NO_CAUSE_TEXT}"] if unexplained else [])
 
 
-def fp16_headroom_note(errors: GroupErrors) -> str:
-    """Returns a note about a group whose values fit in FP16 on the samples, but hardly; "" for any other group.
+def fp16_range_note(errors: GroupErrors, causes: Sequence[Cause] = ()) -> str:
+    """Returns a note about a value of a group that FP16 makes infinite, or that hardly fits; "" if all fit.
 
     It is no cause, because nothing is lost on the samples.
+
+    Args:
+        causes: The causes of the loss of the group. An overflow that one of them names is left out.
     """
+    if errors.overflow_text:
+        return "" if any(cause.kind in OVERFLOW_CAUSES for cause in causes) else errors.overflow_text
     largest = errors.fp16_largest or 0.0
     return errors.warning if FP16_MAX / MIN_FP16_HEADROOM < largest <= FP16_MAX and not errors.fp16_over else ""
 
@@ -547,7 +556,7 @@ def _find_mask_cause(facts: CauseFacts) -> Cause | None:
         "mask", f"the mask {mask.tensor} is beyond FP16's range",
         f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond "
         f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
-        f"write a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
+        f"write a mask value such as -{FP16_MAX / 2:.0f} (export --repair-constants), or run the layer in FP32")
 
 
 def _find_weight_overflow_cause(facts: CauseFacts) -> Cause | None:
@@ -597,7 +606,7 @@ def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
 
 def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
     errors = facts.errors
-    if errors is None or not facts.is_lossy_in_fp16 or errors.fp16_state in ("", _SAFE_STATE):
+    if errors is None or not facts.is_lossy_in_fp16 or errors.fp16_state in _HARMLESS_STATES:
         return None
     candidates = [(values.amax, values.layer) for values in facts.group_facts.value_ranges]
     candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result")]
@@ -664,7 +673,7 @@ def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
         return worst
     zeroed = max(ranges, key=lambda values: values.zeroed_share, default=None)
     return zeroed if (zeroed is not None and zeroed.zeroed_share >= MIN_VANISHED_SHARE and facts.has_nonfinite_result
-                      and facts.errors.fp16_state == _SAFE_STATE) else None
+                      and facts.errors.fp16_state in _HARMLESS_STATES) else None
 
 
 def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:

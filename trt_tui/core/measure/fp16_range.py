@@ -2,7 +2,8 @@
 
 Each fusion group has one state. The rules follow TensorRT 8.6 on an H200, measured on 41 small networks. TensorRT folds
 a constant Mul or a BatchNormalization into the weights of a Conv, and multiplies a constant into a MatMul. It computes
-the sums inside ReduceMean, pooling, ReduceL2 and InstanceNormalization in FP32.
+the sums inside ReduceMean, pooling, ReduceL2 and InstanceNormalization in FP32. An overflow that changes no judged
+output (`trt_tui.core.measure.overflow_effect`) is no reason for doubt, whether a kernel rounds the value or not.
 
 The following overflow in TensorRT:
 - a Div behind a product, and the scale behind QK;
@@ -11,7 +12,7 @@ The following overflow in TensorRT:
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,18 +44,23 @@ _MAX_NAMED_GROUPS = 3
 
 
 class Fp16RangeState(str, Enum):
-    """The state of a fusion group in FP16: its values fit, may overflow, or overflow.
+    """The state of a fusion group in FP16: its values fit, overflow without effect, may overflow, or overflow.
 
     - OVERFLOWS: an output of the group, or an output of an FP32 group that it reads, rounds to infinity however
       TensorRT fuses the layers.
     - MAY_OVERFLOW: only a value inside the group rounds to infinity, which a kernel may keep in FP32; or an input of
       the network does, which may be a mask.
+    - HARMLESS: a value rounds to infinity, and the judged outputs are the same as without the overflow.
     - SAFE: no value rounds to infinity.
     """
 
     SAFE = "safe"
+    HARMLESS = "overflows without effect"
     MAY_OVERFLOW = "may overflow"
     OVERFLOWS = "overflows"
+
+
+_STATES_BY_SEVERITY = (Fp16RangeState.HARMLESS, Fp16RangeState.MAY_OVERFLOW, Fp16RangeState.OVERFLOWS)
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,18 @@ class Fp16Overflow:
         group_name: Name of the fusion group.
         value_text: The value in words: ``MatMul /qk``, ``partial sums of Conv /head``.
         magnitude: Its largest FP32 magnitude.
+        tensor: The tensor that has the value; "" for a value inside an operator.
+        readers: The layers that read the tensor in FP16; empty if its producer rounds it for all readers.
+        harmless_reason: The reason why the overflow has no effect, as a clause; "" in any other state.
     """
 
     group_name: str
     state: Fp16RangeState
     value_text: str
     magnitude: float
+    tensor: str = ""
+    readers: tuple[str, ...] = ()
+    harmless_reason: str = ""
 
     @property
     def overflow_text(self) -> str:
@@ -79,6 +91,14 @@ class Fp16Overflow:
             return f"{self.value_text} vanishes in FP16, and a Log reads it"
         verb = "reach" if self.value_text.startswith("partial sums") else "reaches"
         return f"{self.value_text} {verb} {number_text(self.magnitude, 2)}, beyond FP16's {FP16_MAX:.0f}"
+
+    @property
+    def effect_text(self) -> str:
+        """The overflow and its effect on the results, as a sentence without a full stop."""
+        effect = self.harmless_reason or (
+            "the outputs are infinite or wrong if the kernel rounds it to FP16, and right if it does not"
+            if self.state is Fp16RangeState.MAY_OVERFLOW else "every kernel in FP16 makes it infinite")
+        return f"{self.overflow_text}; {effect}"
 
 
 @dataclass(frozen=True)
@@ -99,31 +119,35 @@ def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
                for group in network.groups)
 
 
-def find_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> dict[str, Fp16Overflow]:
-    """Returns the worst value of each group that overflows or may overflow in FP16, by group name in network order."""
-    large_values: dict[str, Fp16Overflow] = {}
+def list_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> list[Fp16Overflow]:
+    """Returns all values that FP16 rounds to infinity, in network order, whatever effect the infinity has."""
     magnitudes = scale_magnitudes(network, config, magnitudes)
     if max((*magnitudes.tensor_magnitudes.values(), *magnitudes.inner_magnitudes.values()),
            default=0.0) < FP16_OVERFLOW:
-        return large_values
-    for group in network.groups:
-        values = list(_find_fp16_overflows_of_group(network, config, group, magnitudes))
-        if values:
-            large_values[group.name] = max(values, key=lambda value:
-                                           (value.state is Fp16RangeState.OVERFLOWS, value.magnitude))
-    return large_values
+        return []
+    return [value for group in network.groups
+            for value in _find_fp16_overflows_of_group(network, config, group, magnitudes)]
+
+
+def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Overflow]:
+    """Returns the worst value of each group, by group name in the order of the values."""
+    worst: dict[str, Fp16Overflow] = {}
+    for value in overflows:
+        worst[value.group_name] = max(worst.get(value.group_name, value), value, key=lambda value: (
+            _STATES_BY_SEVERITY.index(value.state), value.magnitude))
+    return worst
 
 
 def scale_magnitudes(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> Magnitudes:
-    """Returns the magnitudes of a network in which the moves of a config divide whole tensors by one number.
+    """Returns the magnitudes of a network in which the moves of a config divide tensors.
 
-    The magnitudes of tensors whose channels have different divisors stay, because those of channels are not known.
+    If the channels of a tensor have different divisors, the result is an upper bound: the largest channel with the
+    smallest divisor.
     """
     divisors: dict[str, float] = {}
     for (_, subject), move in config.moves.items():
         for tensor, divisor in move.find_divisors(network, subject).items():
-            if divisor.size == 1:
-                divisors[tensor] = divisors.get(tensor, 1.0) * float(divisor.item())
+            divisors[tensor] = divisors.get(tensor, 1.0) * float(divisor.min())
     if not divisors:
         return magnitudes
     by_layer = {network.producer.get(tensor, ""): divisor for tensor, divisor in divisors.items()}
@@ -164,12 +188,13 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
             may_stay_finite = tensor not in network.producer or _is_always_quantized_by_group(
                 network, config, group, tensor)
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if may_stay_finite else Fp16RangeState.OVERFLOWS,
-                               f"its input {tensor}", amax)
+                               f"its input {tensor}", amax, tensor,
+                               tuple(name for name in group.layers if tensor in network.get_layer(name).inputs))
     for name, tensor, quantized in _find_constants_in_float_type(network, config, group):
         if amax := amax_beyond_fp16(tensor):
             # A kernel that multiplies quantized values never has the weight in FP16. Any other kernel for it does.
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if quantized else Fp16RangeState.OVERFLOWS,
-                               f"the constant {tensor} of {name}", amax)
+                               f"the constant {tensor} of {name}", amax, tensor, (name,))
     handed_on = {*group.outputs, group.final_tensor}
     for name in _list_layers_with_rounded_results(network, config, group):
         layer = network.get_layer(name)
@@ -177,7 +202,7 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
             if amax := amax_beyond_fp16(tensor):
                 outside = tensor in handed_on and not _is_quantized_by_all_readers(network, config, tensor)
                 yield Fp16Overflow(group.name, Fp16RangeState.OVERFLOWS if outside else Fp16RangeState.MAY_OVERFLOW,
-                                   f"{layer.op_type} {name}", amax)
+                                   f"{layer.op_type} {name}", amax, tensor)
         amax = magnitudes.inner_magnitudes.get(name, 0.0)
         if amax >= FP16_OVERFLOW and _accumulates_in_fp16(group, precision):
             part = _INNER_VALUE_TEXTS.get(layer.op_type, "partial sums of")

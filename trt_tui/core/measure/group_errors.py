@@ -27,7 +27,6 @@ from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Fp16RangeState,
-    find_fp16_overflows,
     find_largest_magnitude,
     fp16_headroom_text,
     scale_magnitudes,
@@ -82,6 +81,7 @@ def measure_group_errors(
                                       lambda: infer_shapes_of_first_feed(analysis))
         for run, config in configs.items()
     }
+    overflows = {run: analysis.find_fp16_overflows(config, magnitudes, indices) for run, config in configs.items()}
     weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
     task = _GroupErrorsTask(configs, ranges,
                             analysis.mask_axes_by_tensor if find_common_mask_name(analysis.judged_outputs) else {},
@@ -107,7 +107,8 @@ def measure_group_errors(
                             group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
                     done += 1
                     errors[run] = add_coordinate_shifts(
-                        _compute_group_errors(network, config, measured, pooled, magnitudes, weight_errors[run]),
+                        _compute_group_errors(network, config, measured, pooled, magnitudes, overflows[run],
+                                              weight_errors[run]),
                         coordinates[run])
                     yield PartialResult(dict(errors), done, total)
     finally:
@@ -148,11 +149,11 @@ class ConfigWithGroupErrors(SimulatedConfig):
                     yield None
         for _ in self._measure_magnitudes(feed_indices):
             pass
+        magnitudes = analysis.get_magnitudes(feed_indices) or Magnitudes()
         self.group_errors = _compute_group_errors(
-            network, config, session.measured_groups,
-            {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
-            analysis.get_magnitudes(feed_indices) or Magnitudes(), measure_weight_errors(network, config, ranges),
-            counts_fp16=False)
+            network, config, session.measured_groups, {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
+            magnitudes, analysis.find_fp16_overflows(config, magnitudes, feed_indices),
+            measure_weight_errors(network, config, ranges), counts_fp16=False)
         yield None
 
 
@@ -322,10 +323,10 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
 
 def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],
                           error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
-                          magnitudes: Magnitudes, weight_errors: Mapping[str, Mapping[str, float | None]],
+                          magnitudes: Magnitudes, large_values: Mapping[str, Fp16Overflow],
+                          weight_errors: Mapping[str, Mapping[str, float | None]],
                           counts_fp16: bool = True) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
-    large_values = find_fp16_overflows(network, config, magnitudes)
     magnitudes = scale_magnitudes(network, config, magnitudes)
     errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
     for position, name in enumerate(group_names):
@@ -346,7 +347,7 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
             *((int(accumulated.fp16_over), int(accumulated.fp16_under)) if fp16 and counts_fp16 else (None, None)),
             largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
-            weight_errors.get(name, {}))
+            weight_errors.get(name, {}), overflow_text=large.effect_text if large is not None else "")
     return result
 
 
@@ -364,8 +365,10 @@ def _fp16_warning_text(boundary_type: Precision, error_sums: ErrorSums, isolated
     Args:
         headroom: The text on the FP16 headroom of values before the last tensor of the group.
         can_use_bf16: True if the group can run in BF16.
-        overflow: The value that FP16 rounds to infinity, if there is one.
+        overflow: The value that FP16 rounds to infinity, if there is one. If it has no effect, there is no warning.
     """
+    if overflow is not None and overflow.state is Fp16RangeState.HARMLESS:
+        return ""
     spare = "; BF16 has the range of FP32" if can_use_bf16 else ""
     finite = math.isfinite(error_sums.ref_max)  # infinities are those of a mask, which FP16 represents
     if boundary_type is Precision.FP16 and error_sums.ref_max > FP16_MAX and (finite or error_sums.fp16_over):

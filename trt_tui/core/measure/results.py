@@ -204,6 +204,8 @@ class GroupErrors:
         fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" if FP16 was not examined.
         weight_sqnr_db: SQNR of each quantized weight against FP32, by the layer that reads it; None if it is exact.
         coordinate_shift: The shift of coordinates that the group rounds too coarsely; None if there are none.
+        overflow_text: The worst value that FP16 rounds to infinity, with its effect, as a sentence; "" if there is
+            none.
     """
 
     precision: Precision
@@ -218,6 +220,7 @@ class GroupErrors:
     fp16_state: str = ""
     weight_sqnr_db: Mapping[str, float | None] = field(default_factory=dict)
     coordinate_shift: CoordinateShift | None = None
+    overflow_text: str = ""
 
 
 @dataclass(frozen=True)

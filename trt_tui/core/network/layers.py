@@ -232,6 +232,9 @@ class QdqFinding:
         detail: The form that was found, with names and values, as the end of a sentence about the node.
         repair_precision: The precision of the group with which an export writes Q/DQ nodes without the finding. None if
             no precision repairs it.
+        converting_nodes: The Q nodes that may be kernels of their own, for a rule that needs an engine.
+        conversions: The engine layers that convert the values, each with its time in ms or None; empty for a rule that
+            needs no engine.
     """
 
     rule: str
@@ -239,6 +242,8 @@ class QdqFinding:
     group: str
     detail: str
     repair_precision: Precision | None = None
+    converting_nodes: tuple[str, ...] = ()
+    conversions: tuple[tuple[str, float | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -273,6 +278,7 @@ class NetworkOutline:
             `trt_tui.core.network.known_issues`.
         index_groups: Groups whose results become integers or positions; see `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
+        qdq_candidates: The forms of Q/DQ nodes that are findings only if an engine converts the values.
         defect_sites: Places with a known defect of some TensorRT release; see `trt_tui.core.network.known_defects`.
     """
 
@@ -293,6 +299,7 @@ class NetworkOutline:
     index_groups: tuple[str, ...] = ()
     qdq_findings: tuple[QdqFinding, ...] | None = None
     defect_sites: tuple[DefectSite, ...] = ()
+    qdq_candidates: tuple[QdqFinding, ...] = ()
 
     @property
     def has_file_precision(self) -> bool:

@@ -19,14 +19,12 @@ from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import infer_plugin_types
-from trt_tui.core.network.known_defects import find_defect_sites
 from trt_tui.core.network.known_issues import find_known_issues
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Shape
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, Shape
 from trt_tui.core.network.norm_finder import find_zero_cost_support
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import restore_original_weights
-from trt_tui.core.network.qdq_check import find_qdq_findings, qdq_note_lines
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -85,8 +83,16 @@ class Network(NetworkOutline):
             groups = tuple(
                 replace(group, file_precision=self.source_model.find_file_precision(group, graph.by_name))
                 for group in groups)
-        qdq_findings = find_qdq_findings(graph, groups, self.source_model)
-        notes = (*notes, *qdq_note_lines(qdq_findings or ()))
+        # Imported late, because the process of the user interface loads this module too, and opens no network.
+        from trt_tui.core.network.known_defects import find_defect_sites
+
+        qdq_findings: tuple[QdqFinding, ...] | None = None
+        qdq_candidates: tuple[QdqFinding, ...] = ()
+        if self.source_model is not None:
+            from trt_tui.core.network.qdq_check import find_qdq_findings, qdq_note_lines
+
+            qdq_findings, qdq_candidates = find_qdq_findings(graph, groups, self.source_model)
+            notes = (*notes, *qdq_note_lines(qdq_findings or ()))
         output_tensors = {group.final_tensor
                           for group in groups} | {name
                                                   for layer in graph.layers
@@ -104,7 +110,7 @@ class Network(NetworkOutline):
              for tensor, amax in opened_model.quantized_ranges.items()
              if graph.has_tensor(tensor)}, find_zero_cost_support(graph, groups),
             find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
-            qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples))
+            qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples), qdq_candidates)
         self._constant_values = ConstantValues(graph, self.model, get_backend)
         self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library

@@ -5,7 +5,7 @@ the repair and the sources. The rules read the fusion groups of the FP32 network
 Statements about TensorRT come from NVIDIA's documents, or from builds with TensorRT-RTX 1.7.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,6 +26,9 @@ MIN_LOST_BITS = 2.0
 """The loss of the worst channel of a weight from which one scale for the whole weight is a finding.
 
 A bit is 6 dB. With 2 lost bits, the channel uses a quarter of the quantized values."""
+
+_MAX_FLOAT_GROUPS, _MAX_CHAINED_PAIRS = 4, 8
+"""The maximum number of float groups between two quantized layers, and of Q/DQ pairs one behind another."""
 
 _COMMUTING_OPERATORS = COPIES | {"MaxPool"}
 """Operators that TensorRT swaps with Q/DQ nodes: ``OP(DQ(x)) = DQ(OP(x))``."""
@@ -194,6 +197,8 @@ class QdqRule:
         sources: The addresses of documents, and the release that built such files.
         find: Yields the findings in a file.
         is_noted_at_opening: False if the notes at opening name such nodes already.
+        needs_engine: True if the form is a finding only if an engine converts the values with kernels of their own.
+            Builders fuse most of these conversions with the layers around them.
     """
 
     name: str
@@ -204,15 +209,22 @@ class QdqRule:
     sources: tuple[str, ...]
     find: Callable[[QuantizedFile], Findings] = field(repr=False)
     is_noted_at_opening: bool = True
+    needs_engine: bool = False
 
 
-def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel | None
-                      ) -> tuple[QdqFinding, ...] | None:
-    """Returns all findings in a file, in the order of `QDQ_RULES`; None if the file has no Q/DQ nodes."""
-    if source is None or not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
-        return None
+def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel
+                      ) -> tuple[tuple[QdqFinding, ...] | None, tuple[QdqFinding, ...]]:
+    """Returns all findings in a file, in the order of `QDQ_RULES`; None if the file has no Q/DQ nodes.
+
+    The second value has the forms that are findings only if an engine converts the values
+    (`trt_tui.core.engines.qdq_conversions`).
+    """
+    if not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
+        return None, ()
     file = QuantizedFile(graph, groups, source)
-    return tuple(finding for rule in QDQ_RULES for finding in rule.find(file))
+    findings, candidates = (tuple(finding for rule in QDQ_RULES if rule.needs_engine is needs_engine
+                                  for finding in rule.find(file)) for needs_engine in (False, True))
+    return findings, candidates
 
 
 # -- places of Q/DQ nodes ---------------------------------------------------------------------------------------------
@@ -422,6 +434,78 @@ def _find_stored_weight(file: QuantizedFile, step: QdqStep) -> ir.TensorProtocol
     return stored_tensor(producer.inputs[0] if producer is not None and is_quantize(producer) else value)
 
 
+# -- conversions in an engine -----------------------------------------------------------------------------------------
+
+
+def _find_floats_between_quantized_layers(file: QuantizedFile) -> Findings:
+    quantized = {group.name: product for group, product in file.iterate_product_groups()
+                 if file.is_quantized_product(product)}
+    group_by_layer = {name: group for group in file.groups for name in group.layers}
+    yielded: set[str] = set()
+    for product in quantized.values():
+        for index, tensor in enumerate(product.inputs[:2]):
+            group = group_by_layer.get(file.graph.producer.get(tensor, ""))
+            pair = file.find_pair(product, index)
+            if pair is None or group is None or group.name in quantized or pair.node_name in yielded:
+                continue
+            source = _find_quantized_producer(file, group, group_by_layer, quantized)
+            if source is not None:
+                yielded.add(pair.node_name)
+                yield QdqFinding("floats-between", pair.node_name, group.name,
+                                 f"{group.name} ({group.operator}) is in floats between {source.name} and "
+                                 f"{product.name}", converting_nodes=(pair.node_name,))
+
+
+def _find_quantized_producer(file: QuantizedFile, group: FusionGroup, group_by_layer: Mapping[str, FusionGroup],
+                             quantized: Mapping[str, Layer]) -> Layer | None:
+    """Returns the nearest quantized product whose result a float group reads, directly or through float groups."""
+    pending, visited = [group], {group.name}
+    while pending:
+        for tensor in pending.pop(0).inputs:
+            producer = group_by_layer.get(file.graph.producer.get(tensor, ""))
+            if producer is None or producer.name in visited:
+                continue
+            if producer.name in quantized:
+                return quantized[producer.name]
+            visited.add(producer.name)
+            if len(visited) <= _MAX_FLOAT_GROUPS:
+                pending.append(producer)
+    return None
+
+
+def _find_tensors_with_several_scales(file: QuantizedFile) -> Findings:
+    nodes_by_source: dict[ir.Value, dict[bytes, list[ir.Node]]] = {}
+    for node in file.source.model.graph:
+        if not is_quantize(node):
+            continue
+        source, scale = _find_quantized_value(node), file.source.get_qdq_step(node).scale
+        if source is not None and scale is not None and stored_tensor(source) is None:
+            by_scale = nodes_by_source.setdefault(source, {})
+            by_scale.setdefault(np.asarray(scale, np.float32).tobytes(), []).append(node)
+    for source, by_scale in nodes_by_source.items():
+        if len(by_scale) > 1:
+            nodes = [nodes[0] for nodes in by_scale.values()]
+            scales = [float(np.max(scale)) for node in nodes
+                      if (scale := file.source.get_qdq_step(node).scale) is not None]
+            names = tuple(node.name or "" for of_scale in by_scale.values() for node in of_scale)
+            detail = ", ".join(f"{scale:.3g} at {node.name}" for scale, node in zip(scales, nodes, strict=True))
+            yield QdqFinding("several-scales", names[0], "", f"{source.name} has the scales {detail}",
+                             converting_nodes=names)
+
+
+def _find_quantized_value(node: ir.Node) -> ir.Value | None:
+    """Returns the value that a QuantizeLinear quantizes, before the Q/DQ pairs in front of it."""
+    value = node.inputs[0]
+    for _ in range(_MAX_CHAINED_PAIRS):
+        dequantize = value.producer() if value is not None else None
+        quantize = (dequantize.inputs[0].producer() if dequantize is not None and is_dequantize(dequantize)
+                    and dequantize.inputs[0] is not None else None)
+        if quantize is None or not is_quantize(quantize):
+            return value
+        value = quantize.inputs[0]
+    return value
+
+
 # -- refused types ----------------------------------------------------------------------------------------------------
 
 
@@ -545,8 +629,22 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "refused-type", "quantized type that TensorRT refuses", ("refusal",),
         "TensorRT quantizes to INT8, INT4, FP8 and FP4 only. TensorRT-RTX 1.7 refuses other types, and INT4 with one "
         "scale beside INT8.", f"Quantize to INT8. {_EXPORT_REPAIR}has no such types.", (_QUANTIZED_TYPES, _RTX),
-        _find_refusals("refused-type"), is_noted_at_opening=False))
-"""All rules: places of Q/DQ nodes first, then scales, then refused types."""
+        _find_refusals("refused-type"), is_noted_at_opening=False),
+    QdqRule(
+        "floats-between", "float layer between quantized layers, which the engine converts", ("speed",),
+        "The engine writes floats, computes the layer, and quantizes its result in a kernel of its own. "
+        "TensorRT-RTX 1.7 does so around AveragePool, InstanceNormalization and float products. It fuses the "
+        "conversion with pointwise layers, Softmax, Resize and copies.",
+        "Quantize the layer too, if TensorRT has a quantized kernel for it. Leave its quantized neighbours in floats "
+        "if the conversions cost more than the quantized kernels save.",
+        (_EXPLICIT_QUANTIZATION, _RTX), _find_floats_between_quantized_layers, needs_engine=True),
+    QdqRule(
+        "several-scales", "one tensor with several scales, which the engine converts", ("accuracy", "speed"),
+        "The engine quantizes the tensor once for each scale. TensorRT-RTX 1.7 does so in one kernel with the layer "
+        "that computes the tensor, if it can fuse them.",
+        "Write the same scale for all readers of the tensor, so that they share the quantized values.",
+        (_EXPLICIT_QUANTIZATION, _RTX), _find_tensors_with_several_scales, needs_engine=True))
+"""All rules: places of Q/DQ nodes first, then scales, then refused types, then forms that need an engine."""
 
 
 def qdq_note_lines(findings: Sequence[QdqFinding]) -> list[str]:

@@ -351,6 +351,8 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             entry["isolated"] = error_metrics_record(errors.isolated)
         if errors.fp16_over is not None:
             entry["fp16_range"] = {"state": errors.fp16_state, "over": errors.fp16_over, "under": errors.fp16_under}
+            if errors.overflow_text:
+                entry["fp16_range"]["overflow"] = errors.overflow_text
             if errors.fp16_largest:
                 entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_largest_layer}
         if errors.warning:

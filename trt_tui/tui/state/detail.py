@@ -11,7 +11,7 @@ from trt_tui.core.measure.causes import (
     find_vanishing_values,
     find_worst_input,
     find_worst_range,
-    fp16_headroom_note,
+    fp16_range_note,
     range_use_text,
 )
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
@@ -21,9 +21,8 @@ from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
-from trt_tui.core.network.known_defects import known_defect_lines
 from trt_tui.core.network.known_issues import known_issue_lines
-from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.network.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
@@ -40,7 +39,7 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
-from trt_tui.session.loss_causes import collect_cause_facts
+from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import accuracy_order, meets_target, target_value_span
 from trt_tui.tui.keys import find_current_key
@@ -72,9 +71,10 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
     lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
+    lines += _raise_reason_texts(session, row_values.run_config or row_values.config, group)
     if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
         lines.append(NO_CAUSE_TEXT)
-    if errors is not None and (note := fp16_headroom_note(errors)):
+    if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
     requested = row_values.config.precision_of(group)
     range_text = range_use_text(_facts_if_quantized(session, row_values, group))
@@ -83,7 +83,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     if session.outline is not None:
         lines += known_issue_lines(session.outline.known_issues, group,
                                    group.resolve_file_precision(requested) in QUANTIZED_TYPES)
-        lines += known_defect_lines(session.outline, session.build_target, row_values.config.precision_of, group)
+        lines += _known_defect_texts(session, session.outline, row_values.config, group)
     lines += _builder_warning_texts(session, row_values, group)
     if requested is Precision.FILE and group.file_precision is not None:
         lines += [
@@ -97,6 +97,13 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     return lines
 
 
+def _raise_reason_texts(session: Session, config: PrecisionConfig, group: FusionGroup) -> list[str]:
+    """Returns the causes of the loss that a group would have in its default precision, if the config raises it."""
+    causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group)
+    label = group.precision_label(config.default_precision_of(group))
+    return [f"raised because in {label} {cause.text}" for cause in causes or ()]
+
+
 def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
     """Returns the facts of a group in its quantized type, or in the one that it would have if its precision were
     reduced."""
@@ -105,6 +112,17 @@ def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGr
             and row_values.quantized_type in group.allowed_precisions):
         config = config.with_group_precision([group], row_values.quantized_type)
     return collect_cause_facts(session, config, group)
+
+
+def _known_defect_texts(session: Session, outline: NetworkOutline, config: PrecisionConfig,
+                        group: FusionGroup) -> list[str]:
+    """Returns the known defects of TensorRT releases at a group. Few networks need their table, which takes time to
+    load."""
+    if not outline.defect_sites:
+        return []
+    from trt_tui.core.network.known_defects import known_defect_lines
+
+    return known_defect_lines(outline, session.build_target, config.precision_of, group)
 
 
 def _builder_warning_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
