@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -25,10 +26,11 @@ from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions
+from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.model_outputs import add_outputs
+from trt_tui.core.network.model_outputs import add_outputs, set_output_types
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
@@ -145,6 +147,7 @@ def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
+    output_types: Mapping[str, Precision] = MappingProxyType({}),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -158,6 +161,7 @@ def build_engine(
         strict: True to build only the requested config, without the fallback ladder.
         kept_tensors: Tensors that become outputs of the engine too
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
+        output_types: The 16-bit types of outputs that are not written in FP32, by output.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -173,7 +177,8 @@ def build_engine(
         can_ease = settings.builder_options.optimization_level != MIN_OPTIMIZATION_LEVEL
         ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
         lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
-                          model=add_outputs(lowered.model, kept_tensors))
+                          model=set_output_types(add_outputs(lowered.model, kept_tensors),
+                                                 {name: ONNX_TYPES[item] for name, item in output_types.items()}))
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)

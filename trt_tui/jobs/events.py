@@ -17,6 +17,7 @@ from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
+from trt_tui.core.measure.fault_location import FaultReport
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
@@ -363,6 +364,15 @@ class EngineBuilt(Event):
 
     config: PrecisionConfig
     result: EngineResult
+
+
+@dataclass(frozen=True)
+class FaultLocated(ResultEvent, changes_rows=False):
+    """The event with the operator that the engine of a config computes wrongly, or with the reason why none is named.
+    """
+
+    config: PrecisionConfig
+    report: FaultReport
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure.causes import GroupFacts
+from trt_tui.core.measure.fault_location import FaultReport
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
@@ -48,6 +49,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         single_samples: The results on single samples, by config and sample number.
         weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
         remedies: The remedies for a group, by group name and the config in which they were measured.
+        fault_reports: The reports of wrong operators in engines, by config.
     """
 
     def __init__(self) -> None:
@@ -61,6 +63,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.single_samples: dict[tuple[PrecisionConfig, int], SingleSampleResult] = {}
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
         self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
+        self.fault_reports: dict[PrecisionConfig, FaultReport] = {}
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
@@ -133,6 +136,10 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         """Keeps stored results; what was measured since stands."""
         measured = self.get_or_create_results(event.config)
         measured.runs = {**event.runs, **measured.runs}
+
+    @apply.register
+    def _apply_fault_report(self, event: ev.FaultLocated) -> None:
+        self.fault_reports[event.config] = event.report
 
     @apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
