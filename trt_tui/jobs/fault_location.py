@@ -1,7 +1,7 @@
 """The job that locates the operator which an engine computes wrongly, and writes the folder of a bug report."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rewrite_move import RewriteMove
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision, precision_rank
+from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import MIN_OPTIMIZATION_LEVEL, BuildSettings, EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
@@ -202,9 +202,13 @@ def _build_engine_of_config(workspace: Workspace, store: ResultStore, reporter: 
 # -- ways round -----------------------------------------------------------------------------------------------------
 
 
-def list_changed_configs(network: Network, config: PrecisionConfig,
-                         cells: list[EngineCell]) -> Iterator[tuple[str, PrecisionConfig]]:
-    """Yields the changes of a config that may avoid a fault in some cells, the cheapest first."""
+def list_changed_configs(network: Network, config: PrecisionConfig, cells: list[EngineCell],
+                         precisions: Collection[Precision]) -> Iterator[tuple[str, PrecisionConfig]]:
+    """Yields the changes of a config that may avoid a fault in some cells, the cheapest first.
+
+    Args:
+        precisions: The float precisions that the builder supports.
+    """
     names = {name for cell in cells for name in cell.layers}
     groups = [group for group in network.groups if names.intersection(group.layers)]
     tensors = list(dict.fromkeys(tensor for group in groups for tensor in (*group.inputs, group.final_tensor)
@@ -213,7 +217,7 @@ def list_changed_configs(network: Network, config: PrecisionConfig,
         yield f"fusion barriers at {', '.join(tensors[:4])}", config.with_moves(
             {tensor: BarrierMove("location") for tensor in tensors})
     current = {config.precision_of(group) for group in groups}
-    for precision in sorted((Precision.FP16, Precision.BF16, Precision.FP32), key=precision_rank):
+    for precision in sorted(precisions, key=precision_rank):
         allowed = [group for group in groups if precision in group.allowed_precisions]
         if allowed and any(precision_rank(precision) > precision_rank(item.value_type) for item in current):
             yield f"{precision.label} for {', '.join(group.name for group in allowed[:4])}", \
@@ -242,8 +246,11 @@ def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, Build
 
 def _try_ways_round(probe: PieceProbe, cells: list[EngineCell]) -> Steps[tuple[WayRound, ...]]:
     """Builds the whole network in each way that may avoid the fault."""
-    settings = probe.make_settings()
-    changes = [*((text, config, settings) for text, config in list_changed_configs(probe.network, probe.config, cells)),
+    settings, builder = probe.make_settings(), probe.workspace.builder
+    precisions = [precision for precision in FLOAT_PRECISIONS if precision is not Precision.BF16
+                  or builder is not None and builder.capabilities.supports_bf16]
+    changes = [*((text, config, settings) for text, config in list_changed_configs(probe.network, probe.config, cells,
+                                                                                   precisions)),
                *((text, probe.config, changed) for text, changed in _list_changed_settings(settings))]
     ways = []
     for text, config, changed_settings in changes:
