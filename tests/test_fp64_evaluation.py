@@ -56,11 +56,14 @@ def test_a_fast_operator_equals_the_reference_operator(op, inputs, attributes) -
         np.testing.assert_allclose(actual, array, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp"])
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert", "vit"])
 def test_a_network_is_as_onnx_runtime_computes_it(name) -> None:
     model = getattr(networks, name)()
-    info = model.graph.input[0]
-    feed = {info.name: random(*(size.dim_value or 2 for size in info.type.tensor_type.shape.dim))}
+    feed = {}
+    for info in model.graph.input:
+        shape = [size.dim_value or 2 for size in info.type.tensor_type.shape.dim]
+        is_float = info.type.tensor_type.elem_type == TensorProto.FLOAT
+        feed[info.name] = random(*shape) if is_float else np.ones(shape, np.int64)
     expected = networks.quiet_session(model).run(None, feed)
     outputs = Fp64Evaluator(ir.from_proto(model)).evaluate(feed)
     for array, output in zip(expected, outputs.values(), strict=True):

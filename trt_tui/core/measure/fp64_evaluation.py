@@ -77,7 +77,7 @@ class Fp64Evaluator:
                 raise UnsupportedOperatorError(node, f"{type(error).__name__}: {error}") from None
             for value, result in zip(node.outputs, results, strict=False):
                 array = np.asarray(result)
-                if array.dtype == np.float32 and node.op_type != "Cast":
+                if array.dtype == np.float32 and any(item is not None and item.dtype == np.float64 for item in inputs):
                     raise UnsupportedOperatorError(node, "its reference operator computes in FP32")
                 values[value.name or ""] = widen_to_fp64(array)
         return {name: values[name] for name in wanted}
