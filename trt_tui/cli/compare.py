@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
     "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
     "later report them for the engine as built, without this option.")
+@file_path_option(
+    "Stages", "--evidence", "evidence_paths", multiple=True, metavar="RESULT.json", help="The result of an engine "
+    "built elsewhere, from verify.sh of a bundle: shown beside the simulation on the same samples. May be repeated.")
 @option_under_heading(
     "TensorRT", "--locate", is_flag=True, help="Locate the operator that the engine of --engine, or the engine of the "
     "config, computes wrongly: pieces of the network are built, and judged against FP64.")
@@ -91,7 +94,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
             script: str | None, output: str | None, calib_methods: str | None, locate: bool, max_builds: int,
-            **arguments: Any) -> None:
+            evidence_paths: tuple[str, ...], **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Values are measured at the outputs and per layer.
@@ -150,7 +153,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                                 junit_path=junit_path, written_paths=written_paths)))
     with open_comparison_session(collect_options(model, 0, arguments), config_path, target, force, layer_detail=layers,
                                  build_engines=engines, marked_engines=marked, written_paths=written_paths,
-                                 saved_outputs_path=outputs_path, saved_runs=saved_runs) as session:
+                                 saved_outputs_path=outputs_path, saved_runs=saved_runs,
+                                 evidence_paths=evidence_paths) as session:
         record = session.comparison_record()
         if outputs_path is not None and not session.was_interrupted:
             print_messages(f"Wrote {outputs_path}")
@@ -163,7 +167,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                session, overwrite=not stopped)
         if not quiet:
             print_table("\n".join(
-                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session))]))
+                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session)),
+                 *(escape_hidden_characters(line) for evidence in session.results.evidence for line in evidence.lines)
+                 ]))
         if stopped:
             print_messages("Stopped; shows what was measured so far. The same command goes on from here.")
             sys.exit(int(ExitCode.CANCELLED))

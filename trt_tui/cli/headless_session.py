@@ -82,7 +82,7 @@ def _warn_of_unwritten_calib_cache(options: Options) -> None:
 def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
                             layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
                             written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
-                            saved_runs: Sequence[str] = ()) -> Iterator[Session]:
+                            saved_runs: Sequence[str] = (), evidence_paths: Sequence[str] = ()) -> Iterator[Session]:
     """Opens a session and measures everything that a comparison shows.
 
     Args:
@@ -93,6 +93,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         marked_engines: True also builds marked engines, which have the result of each group as an output.
         saved_outputs_path: The file for the outputs of runs; None writes no file.
         saved_runs: The runs whose outputs are written; empty for all.
+        evidence_paths: The results of engines that were built elsewhere.
 
     Raises:
         TrtTuiError: The background process failed or died.
@@ -103,6 +104,11 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                        force=force) as (session, wait_for_jobs, _):
         if target is not None:
             session.set_target(target)
+        if evidence_paths:
+            session.send_request(rq.ReadEvidence(tuple(evidence_paths)))
+            wait_for_jobs()
+            assert isinstance(session.last_answer, ev.EvidenceRead), "a finished request has an answer"
+            session.results.evidence = session.last_answer.evidence
         try:
             session.request_comparison(layer_detail != "none", layer_detail == "shares")
             wait_for_jobs()

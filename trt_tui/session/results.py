@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.importers.engine_evidence import EngineEvidence
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.fault_location import FaultReport
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
@@ -50,6 +51,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
         remedies: The remedies for a group, by group name and the config in which they were measured.
         fault_reports: The reports of wrong operators in engines, by config.
+        evidence: The results of engines that were built elsewhere.
     """
 
     def __init__(self) -> None:
@@ -64,6 +66,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
         self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
         self.fault_reports: dict[PrecisionConfig, FaultReport] = {}
+        self.evidence: tuple[EngineEvidence, ...] = ()
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
