@@ -171,7 +171,7 @@ def locate_fault(options: Options, config_path: str | None, force: bool, folder:
             last_run = options.runs[-1] if options.runs else "fp16"
             config = session.get_run_config(last_run) if options.runs else _add_keep_rules(
                 session, PrecisionConfig.from_precision(Precision(last_run), options.other, options.tf32))
-        session.send_request(rq.LocateFault(config, options.engine or "", folder, max_builds))
+        session.send_request(rq.LocateFault(config, next(iter(options.engine_files), ""), folder, max_builds))
         wait_for_jobs()
         return ev.FaultLocated(0, config, session.results.fault_reports[config])
 

@@ -43,7 +43,7 @@ def _builds_no_engine(option_values: ParameterValues) -> bool:
 
 def _uses_no_engines(option_values: ParameterValues) -> bool:
     builds_engine = any(text.startswith("trt-") or "=" in text for text in option_values["stages"])
-    return not (option_values["engines"] or option_values["engine"] or option_values["outputs"] or builds_engine
+    return not (option_values["engines"] or option_values["engine_files"] or option_values["outputs"] or builds_engine
                 or option_values["locate"])
 
 
@@ -101,6 +101,9 @@ INEFFECTIVE_OPTIONS = (
                                        "outputs", "layers", "calib_methods", "target", "builds"),
                        lambda values: values["locate"], "--locate measures one engine only",
                        "Leave it out, or run the command again without --locate."),
+    IneffectiveOptions(("compare", ), ("engine_files", ),
+                       lambda values: values["locate"] and len(values["engine_files"]) > 1,
+                       "--locate measures one engine only", "Name one engine."),
     IneffectiveOptions(("compare", ), ("junit_path", ), lambda values: values["calib_methods"] is not None,
                        "the JSON record needs a single comparison", "Leave it out, or write --json."),
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],

@@ -33,6 +33,7 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.core.measure.stability import StabilityReport
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
@@ -365,6 +366,13 @@ class EngineBuilt(Event):
 
     config: PrecisionConfig
     result: EngineResult
+
+
+@dataclass(frozen=True)
+class StabilityMeasured(ResultEvent, changes_rows=False):
+    """The event with the spread between several engines, and between batch sizes."""
+
+    report: StabilityReport
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from trt_tui.core.measure.fault_location import FaultReport
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.core.measure.stability import StabilityReport
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
@@ -52,6 +53,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         remedies: The remedies for a group, by group name and the config in which they were measured.
         fault_reports: The reports of wrong operators in engines, by config.
         evidence: The results of engines that were built elsewhere.
+        stability: The spread between several engines; None if fewer than two were measured.
     """
 
     def __init__(self) -> None:
@@ -67,6 +69,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
         self.fault_reports: dict[PrecisionConfig, FaultReport] = {}
         self.evidence: tuple[EngineEvidence, ...] = ()
+        self.stability: StabilityReport | None = None
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
@@ -139,6 +142,10 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         """Keeps stored results; what was measured since stands."""
         measured = self.get_or_create_results(event.config)
         measured.runs = {**event.runs, **measured.runs}
+
+    @apply.register
+    def _apply_stability(self, event: ev.StabilityMeasured) -> None:
+        self.stability = event.report
 
     @apply.register
     def _apply_fault_report(self, event: ev.FaultLocated) -> None:

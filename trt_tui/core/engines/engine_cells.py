@@ -132,6 +132,23 @@ def find_piece_boundary(network: Network, layer_names: Collection[str]) -> tuple
     return tuple(inputs), tuple(outputs)
 
 
+def find_first_different_kernel(first: EngineReport, second: EngineReport) -> str:
+    """Returns the first kernel in which two engines differ, with its layers; "" if all kernels are equal.
+
+    Kernels differ if they compute other layers, in other types, or with another tactic.
+    """
+    signatures = {_kernel_signature(kernel) for kernel in first.layers if kernel.kind == COMPUTE}
+    for kernel in second.layers:
+        if kernel.kind == COMPUTE and _kernel_signature(kernel) not in signatures:
+            names = set(kernel.network_layers)
+            other = next((item for item in first.layers if item.kind == COMPUTE and names.intersection(
+                item.network_layers)), None)
+            before = other.kernel_name or other.name if other is not None else "no kernel"
+            after = kernel.kernel_name or kernel.name
+            return f"{', '.join(kernel.network_layers[:4]) or kernel.name}: {before} and {after}"
+    return ""
+
+
 def find_different_cell(whole: Iterable[EngineCell], piece: Iterable[EngineCell]) -> str:
     """Returns the first kernel of a piece that the whole engine does not have, with its layers; "" if it has all.
 
