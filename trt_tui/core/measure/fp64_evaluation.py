@@ -115,13 +115,13 @@ def _make_reference_operator(node: ir.Node, opsets: Mapping[str, int]) -> Operat
     plain.ClearField("name")
     names = {name: f"t{index}" for index, name in enumerate(dict.fromkeys((*plain.input, *plain.output))) if name}
     plain.input[:], plain.output[:] = ([names.get(name, "") for name in side] for side in (proto.input, proto.output))
-    ends = [[helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, side))]
-            for side in (plain.input, plain.output)]
+    inputs, outputs = ([helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, side))]
+                       for side in (plain.input, plain.output))
     versions = dict(opsets)
     if plain.op_type in ("QuantizeLinear", "DequantizeLinear"):
         versions[""] = max(versions.get("", 1), 19)  # the oldest version that the reference has includes earlier ones
     try:
-        evaluator = ReferenceEvaluator(helper.make_graph([plain], "node", *ends), opsets=versions)
+        evaluator = ReferenceEvaluator(helper.make_graph([plain], "node", inputs, outputs), opsets=versions)
         run: Operator = evaluator.rt_nodes_[0].run
     except Exception as error:  # the constructor raises errors of any type for an operator that it lacks
         raise UnsupportedOperatorError(node, f"{type(error).__name__}: {str(error)[:200]}") from None
@@ -172,7 +172,7 @@ def _conv(array: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None,
     result: Any = 0.0
     for position, window in _iterate_windows(padded, kernel, strides, dilations):
         columns = window.reshape(len(array), group, window.shape[1] // group, -1)
-        factors = weights[(slice(None), slice(None), slice(None), *position)]
+        factors = weights[(..., *position)]
         result = result + (factors * columns if columns.shape[2] == 1 else factors @ columns)
         shape = window.shape[2:]
     result = result.reshape(len(array), len(weight), *shape)
@@ -194,7 +194,7 @@ def _conv_transpose(array: np.ndarray, weight: np.ndarray, bias: np.ndarray | No
     columns = array.reshape(len(array), group, array.shape[1] // group, -1)
     weights = weight.reshape(group, len(weight) // group, *weight.shape[1:])
     for position in product(*map(range, kernel)):
-        factors = weights[(slice(None), slice(None), slice(None), *position)].swapaxes(1, 2)
+        factors = weights[(..., *position)].swapaxes(1, 2)
         slices = tuple(slice(position[axis] * dilations[axis],
                              position[axis] * dilations[axis] + (sizes[axis] - 1) * strides[axis] + 1, strides[axis])
                        for axis in axes)
