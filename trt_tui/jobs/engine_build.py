@@ -30,7 +30,7 @@ from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.model_outputs import add_outputs, set_output_types
+from trt_tui.core.network.model_outputs import HALF_INPUT_SUFFIX, add_outputs, set_boundary_types
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
@@ -147,7 +147,7 @@ def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
-    output_types: Mapping[str, Precision] = MappingProxyType({}),
+    boundary_types: Mapping[str, Precision] = MappingProxyType({}),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -161,7 +161,7 @@ def build_engine(
         strict: True to build only the requested config, without the fallback ladder.
         kept_tensors: Tensors that become outputs of the engine too
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
-        output_types: The 16-bit types of outputs that are not written in FP32, by output.
+        boundary_types: The 16-bit types of inputs and outputs that are not FP32 in the engine, by tensor.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -177,8 +177,8 @@ def build_engine(
         can_ease = settings.builder_options.optimization_level != MIN_OPTIMIZATION_LEVEL
         ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
         lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
-                          model=set_output_types(add_outputs(lowered.model, kept_tensors),
-                                                 {name: ONNX_TYPES[item] for name, item in output_types.items()}))
+                          model=add_outputs(lowered.model, kept_tensors))
+        lowered = _set_boundary_types(lowered, boundary_types)
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)
@@ -197,6 +197,20 @@ def build_engine(
         else:
             yield replace(engine, attempts=(*attempts, attempt))
             return
+
+
+def _set_boundary_types(lowered: BuilderInput, boundary_types: Mapping[str, Precision]) -> BuilderInput:
+    """Returns the input of a builder with 16-bit types at some inputs and outputs."""
+    model = set_boundary_types(lowered.model, {name: ONNX_TYPES[item] for name, item in boundary_types.items()},
+                               lowered.constraints is None)
+    if lowered.constraints is None or model is lowered.model:
+        return replace(lowered, model=model)
+    inputs = {value.name for value in model.graph.inputs}
+    added = {f"{name}{HALF_INPUT_SUFFIX}": item for name, item in boundary_types.items() if name in inputs}
+    constraints = lowered.constraints
+    return replace(lowered, model=model, constraints=replace(
+        constraints, precisions={**constraints.precisions, **added},
+        output_types={**constraints.output_types, **added}, layer_names=(*constraints.layer_names, *added)))
 
 
 def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: BuilderInput, settings: BuildSettings,

@@ -322,11 +322,11 @@ class PieceProbe:
         workspace, builder = self.workspace, self.workspace.builder
         assert builder is not None
         is_whole = part.network is self.network
-        types = {} if is_whole else {name: self._tensor_types[name] for name in part.expected
+        types = {} if is_whole else {name: self._tensor_types[name] for name in (*part.feed, *part.expected)
                                      if self._tensor_types.get(name) not in (None, Precision.FP32)}
         steps = build_engine(builder, part.network, part.config, workspace.ranges, settings, cache=None,
                              wake=self.reporter.wake, weakly_typed=workspace.plan.weakly_typed, strict=True,
-                             kept_tensors=workspace.analysis.extra_outputs if is_whole else (), output_types=types)
+                             kept_tensors=workspace.analysis.extra_outputs if is_whole else (), boundary_types=types)
         start_time, self.build_count = time.monotonic(), self.build_count + 1
         try:
             with contextlib.closing(steps):
@@ -419,6 +419,6 @@ def find_part_profile(network: Network, part: Network, profile: Profile, feed: M
         if info.shape is not None and not all(isinstance(size, int) for size in info.shape):
             bounds = [sizes.get(size, (actual, actual, actual)) if isinstance(size, str) else (actual, actual, actual)
                       for size, actual in zip(info.shape, feed[info.name].shape, strict=True)]
-            low, usual, high = (tuple(sizes_of_axis) for sizes_of_axis in zip(*bounds, strict=True))
-            part_profile[info.name] = (low, usual, high)
+            part_profile[info.name] = (tuple(axis[0] for axis in bounds), tuple(axis[1] for axis in bounds),
+                                       tuple(axis[2] for axis in bounds))
     return part_profile

@@ -1,9 +1,9 @@
 """The cells of an engine: its kernels with the network's layers in them, between which the network can be cut."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, EngineReport
+from trt_tui.core.engines.inspector import COMPUTE, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
@@ -37,8 +37,7 @@ def list_engine_cells(engine_report: EngineReport, network: Network) -> tuple[En
     A layer in no kernel, such as a Reshape that TensorRT removes, belongs to the cell before it. Two cells are joined
     if the inspector does not show the tensor between them.
     """
-    kernels = [layer for layer in engine_report.layers
-               if layer.kind == COMPUTE and not layer.is_constant and layer.network_layers]
+    kernels = _list_kernels(engine_report, network)
     shown_tensors = {name for layer in engine_report.layers for name in (*layer.input_tensors, *layer.output_tensors)}
     joins = _Joins(len(kernels))
     cell_by_layer: dict[str, int] = {}
@@ -63,6 +62,46 @@ def list_engine_cells(engine_report: EngineReport, network: Network) -> tuple[En
             layers_by_cell.setdefault(joins.find_cell(cell_by_layer[layer.name]), []).append(layer.name)
     return tuple(_make_cell([kernels[index] for index in indices], layers_by_cell[cell])
                  for cell, indices in members.items())
+
+
+def _list_kernels(engine_report: EngineReport, network: Network) -> list[EngineLayer]:
+    """Lists the kernels that compute layers. A fused region has the layers between its inputs and its outputs.
+
+    The name of a region shows only its first and its last layer, between which other kernels can be too.
+    """
+    kernels = [layer for layer in engine_report.layers if layer.kind == COMPUTE and not layer.is_constant]
+    taken = {name for kernel in kernels if not kernel.is_fused_region for name in kernel.network_layers}
+    sources = {output: layer.input_tensors[0] for layer in engine_report.layers if layer.kind == REFORMAT
+               for output in layer.output_tensors if len(layer.input_tensors) == 1}
+    targets = {source: output for output, source in sources.items()}
+    listed = []
+    for kernel in kernels:
+        if kernel.is_fused_region:
+            inputs = {name for tensor in kernel.input_tensors for name in (tensor, sources.get(tensor, tensor))}
+            outputs = {name for tensor in kernel.output_tensors for name in (tensor, targets.get(tensor, tensor))}
+            layers = _find_layers_between(network, inputs, outputs, taken)
+            taken.update(layers)
+            kernel = replace(kernel, network_layers=layers or tuple(
+                name for name in kernel.network_layers if name not in taken))
+        if kernel.network_layers:
+            listed.append(kernel)
+    return listed
+
+
+def _find_layers_between(network: Network, inputs: Collection[str], outputs: Collection[str],
+                         excluded: Collection[str]) -> tuple[str, ...]:
+    """Finds the layers that compute some tensors from others, in network order; () if the network has no such tensor.
+    """
+    found: set[str] = set()
+    waiting = [network.producer[name] for name in outputs if name in network.producer]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name in excluded:
+            continue
+        found.add(name)
+        waiting += [network.producer[tensor] for tensor in network.get_layer(name).inputs
+                    if tensor and tensor not in inputs and tensor in network.producer]
+    return tuple(layer.name for layer in network.layers if layer.name in found)
 
 
 class _Joins:

@@ -150,14 +150,14 @@ def _padding_of_axes(sizes: Sequence[int], kernel: Sequence[int], strides: Seque
 
 
 def _iterate_windows(array: np.ndarray, kernel: Sequence[int], strides: Sequence[int],
-                     dilations: Sequence[int]) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """Yields each position in the kernel, with the elements of a padded array that the windows have there."""
+                     dilations: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yields the elements of a padded array that the windows have at each position in the kernel, in C order."""
     counts = [(size - (width - 1) * dilation - 1) // stride + 1
               for size, width, stride, dilation in zip(array.shape[2:], kernel, strides, dilations, strict=True)]
     for position in product(*map(range, kernel)):
         slices = tuple(slice(index * dilation, index * dilation + (count - 1) * stride + 1, stride)
                        for index, dilation, count, stride in zip(position, dilations, counts, strides, strict=True))
-        yield position, array[(slice(None), slice(None), *slices)]
+        yield array[(slice(None), slice(None), *slices)]
 
 
 def _conv(array: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, *,
@@ -168,11 +168,11 @@ def _conv(array: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None,
     strides, dilations = strides or [1] * len(kernel), dilations or [1] * len(kernel)
     padding = _padding_of_axes(array.shape[2:], kernel, strides, dilations, pads, auto_pad)
     padded = np.pad(array, [(0, 0), (0, 0), *padding])
-    weights = weight.reshape(group, len(weight) // group, *weight.shape[1:])
+    weights = weight.reshape(group, len(weight) // group, weight.shape[1], -1)
     result: Any = 0.0
-    for position, window in _iterate_windows(padded, kernel, strides, dilations):
+    for index, window in enumerate(_iterate_windows(padded, kernel, strides, dilations)):
         columns = window.reshape(len(array), group, window.shape[1] // group, -1)
-        factors = weights[(..., *position)]
+        factors = weights[..., index]
         result = result + (factors * columns if columns.shape[2] == 1 else factors @ columns)
         shape = window.shape[2:]
     result = result.reshape(len(array), len(weight), *shape)
@@ -192,9 +192,9 @@ def _conv_transpose(array: np.ndarray, weight: np.ndarray, bias: np.ndarray | No
     channels = weight.shape[1] * group
     result = np.zeros((len(array), channels, *full))
     columns = array.reshape(len(array), group, array.shape[1] // group, -1)
-    weights = weight.reshape(group, len(weight) // group, *weight.shape[1:])
-    for position in product(*map(range, kernel)):
-        factors = weights[(..., *position)].swapaxes(1, 2)
+    weights = weight.reshape(group, len(weight) // group, weight.shape[1], -1)
+    for index, position in enumerate(product(*map(range, kernel))):
+        factors = weights[..., index].swapaxes(1, 2)
         slices = tuple(slice(position[axis] * dilations[axis],
                              position[axis] * dilations[axis] + (sizes[axis] - 1) * strides[axis] + 1, strides[axis])
                        for axis in axes)
@@ -211,8 +211,8 @@ def _max_pool(array: np.ndarray, *, kernel_shape: Sequence[int], pads: Sequence[
     padding = _padding_of_axes(array.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)
     padded = np.pad(array, [(0, 0), (0, 0), *padding], constant_values=-np.inf)
     windows = _iterate_windows(padded, kernel_shape, strides, dilations)
-    result = next(windows)[1].copy()
-    for _, window in windows:
+    result = next(windows).copy()
+    for window in windows:
         result = np.maximum(result, window)
     return (result,)
 
@@ -222,7 +222,7 @@ def _average_pool(array: np.ndarray, *, kernel_shape: Sequence[int], pads: Seque
                   auto_pad: str = "NOTSET") -> Arrays:
     strides, dilations = strides or [1] * len(kernel_shape), [1] * len(kernel_shape)
     padding = [(0, 0), (0, 0), *_padding_of_axes(array.shape[2:], kernel_shape, strides, dilations, pads, auto_pad)]
-    total, count = (sum(window for _, window in _iterate_windows(padded, kernel_shape, strides, dilations))
+    total, count = (sum(_iterate_windows(padded, kernel_shape, strides, dilations))
                     for padded in (np.pad(array, padding),
                                    np.pad(np.ones_like(array), padding, constant_values=float(count_include_pad))))
     return (np.asarray(total / count),)

@@ -23,17 +23,41 @@ def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
     return model
 
 
-def set_output_types(model: ir.Model, output_types: Mapping[str, ir.DataType]) -> ir.Model:
-    """Returns a copy of the model in which some FP32 outputs have a 16-bit type.
+HALF_INPUT_SUFFIX = "_half"
+"""The suffix of the Identity behind an input of a weakly typed network, whose result has a 16-bit type."""
 
-    If a Cast writes the output, its input becomes the output. If not, only the declared type changes: a weakly typed
-    TensorRT then writes the output in that type. Returns the model itself if ``output_types`` is empty.
+
+def set_boundary_types(model: ir.Model, types: Mapping[str, ir.DataType], is_strongly_typed: bool) -> ir.Model:
+    """Returns a copy of the model in which some FP32 inputs and outputs have a 16-bit type.
+
+    An input that only Casts to that type read gets the type. In a weakly typed network an Identity follows the input;
+    the builder must be told its type. If a Cast writes an output, its input becomes the output. If not, only the
+    declared type changes: a weakly typed TensorRT then writes the output in that type. Returns the model itself if
+    ``types`` is empty.
     """
-    if not output_types:
+    if not types:
         return model
     model = model.clone()
+    for value in model.graph.inputs:
+        dtype = types.get(value.name or "")
+        readers = [node for node, _ in value.uses()]
+        if dtype is None or value.dtype != ir.DataType.FLOAT or not readers:
+            continue
+        if is_strongly_typed:
+            if all(node.op_type == "Cast" and node.attributes.get_int("to") == dtype and not
+                   node.outputs[0].is_graph_output() for node in readers):
+                value.type = ir.TensorType(dtype)
+                for node in readers:
+                    node.outputs[0].replace_all_uses_with(value)
+        else:
+            identity = ir.node("Identity", [value], outputs=[ir.Value(
+                name=f"{value.name}{HALF_INPUT_SUFFIX}", type=value.type, shape=value.shape)])
+            identity.name = f"{value.name}{HALF_INPUT_SUFFIX}"
+            value.replace_all_uses_with(identity.outputs[0])
+            identity.replace_input_with(0, value)
+            model.graph.insert_before(model.graph[0], identity)
     for index, value in enumerate(model.graph.outputs):
-        dtype = output_types.get(value.name or "")
+        dtype = types.get(value.name or "")
         if dtype is None or value.dtype == dtype:
             continue
         node = value.producer()
