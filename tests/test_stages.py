@@ -136,9 +136,9 @@ def test_inputs_that_differ_by_noise_alone_are_said_to_be_so_far_apart(db):
 
 def test_stages_have_names_of_their_own():
     with pytest.raises(InputError, match="two stages are called a"):
-        list_requested_stages(["a=q.onnx", "a=o.npz"], None, None)
+        list_requested_stages(["a=q.onnx", "a=o.npz"], (), None)
     with pytest.raises(InputError, match="not a dump of tensors"):
-        list_requested_stages([], None, "prod.plan")
+        list_requested_stages([], (), "prod.plan")
 
 
 def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):

@@ -46,7 +46,7 @@ class Options:
     reference: str | None = None
     runs: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
-    engine: str | None = None
+    engine_files: tuple[str, ...] = ()
     outputs: str | None = None
     inputs: str | None = None
     tf32: bool = False

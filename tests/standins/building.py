@@ -17,6 +17,7 @@ from tests.standins.cuda import capability
 from tests.standins.engine import pack
 from tests.standins.layers import Fusion
 from tests.standins.network import WEIGHTED
+from tests.standins.wrong import plant_wrong_kernels, write_outputs_in_declared_types
 
 WORKSPACE_BYTES = 64 << 30
 _PRODUCTS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
@@ -31,7 +32,8 @@ def fault(model: onnx.ModelProto | None = None) -> str:
     implementation for the engine layer of that node). Several with ``;`` between: ``no int8: NODE`` (the same where
     that computes in INT8), ``no order: NODE`` (the same where the node is told a precision that must be obeyed),
     ``no obeying`` and ``no constraints`` (no engine that names no layer, where precisions must be obeyed, or
-    preferred too).
+    preferred too). Of wrong kernels (`tests.standins.wrong`): ``wrong: NODE``, ``nan: NODE``, ``wrong row: NODE``,
+    ``wrong with OTHER: NODE``, ``flaky: NODE`` and ``other tactic: NODE``.
     """
     properties = {entry.key: entry.value for entry in model.metadata_props} if model is not None else {}
     return os.environ.get("STANDIN_FAULT") or properties.get("standin", "")
@@ -207,7 +209,10 @@ class Builder:
             kind, shape = network._values[tensor.name]
             model.graph.output.append(onnx.helper.make_tensor_value_info(
                 tensor.name, kind, [None if size < 0 else size for size in shape]))
+        if not network._strong:
+            write_outputs_in_declared_types(model)
         layers = Fusion(network, told.precision, told.base).run()
+        plant_wrong_kernels(model, layers, fault(model), self._release.major)
         kept = config._cache is not None and self._release.module != "tensorrt_rtx"
         cache = config._cache._entries if kept else {}
         missed = []

@@ -118,6 +118,7 @@ def information(layer: dict, release: Release, shapes: dict[str, list[int]]) -> 
         return {**about, "Location": "Device", "Format/Datatype": kind}
 
     said = {"Name": layer["name"], "LayerType": layer["type"], "Inputs": [tensor(*one) for one in layer["inputs"]],
-            "Outputs": [tensor(*one) for one in layer["outputs"]], "TacticName": "", "TacticValue": "0x1"}
+            "Outputs": [tensor(*one) for one in layer["outputs"]], "TacticName": layer.get("tactic", ""),
+            "TacticValue": "0x1"}
     metadata = "\x1e".join(f"[ONNX Layer: {node}]" for node in layer["nodes"])
     return said if release.major < 10 else {**said, "StreamId": 0, "Metadata": metadata}

@@ -25,6 +25,7 @@ from trt_tui.cli.options import (
 from trt_tui.cli.output_files import check_input_files, check_output_paths, json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, resolve_output_paths
+from trt_tui.core.builder_options import MAX_LOCATION_BUILDS
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -42,6 +43,15 @@ if TYPE_CHECKING:
     "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
     "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
     "later report them for the engine as built, without this option.")
+@file_path_option(
+    "Stages", "--evidence", "evidence_paths", multiple=True, metavar="RESULT.json", help="The result of an engine "
+    "built elsewhere, from verify.sh of a bundle: shown beside the simulation on the same samples. May be repeated.")
+@option_under_heading(
+    "TensorRT", "--locate", is_flag=True, help="Locate the operator that the engine of --engine, or the engine of the "
+    "config, computes wrongly: pieces of the network are built, and judged against FP64.")
+@option_under_heading(
+    "TensorRT", "--max-builds", default=MAX_LOCATION_BUILDS, show_default=True, type=click.IntRange(1, 1000),
+    metavar="N", help="With --locate: build at most N pieces. The ways round are built in addition.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
@@ -77,18 +87,22 @@ if TYPE_CHECKING:
     "errors begin in FP32, and all other layers as in --config, or in FP16; needs --model. FIX.py is a Polygraphy "
     "script (TensorRT 8.6 to 10), FIX.sh one for trtexec; its networks and its cache are written beside it.")
 @file_path_option("Two dumps", "-o", "--output", metavar="OUT",
-                  help="Write the same config as precision.json; needs --model.")
+                  help="Write the same config as precision.json; needs --model. With --locate: the new folder of a bug "
+                  "report.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
-            script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
+            script: str | None, output: str | None, calib_methods: str | None, locate: bool, max_builds: int,
+            evidence_paths: tuple[str, ...], **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Values are measured at the outputs and per layer.
 
     Exit code 1: INT8 (with --runs: the last of them), or the config if one is given, misses the given target or its
     own (FAIL or FAIL?).
+
+    With --locate, exit code 1: the engine has a fault, or cannot be judged.
 
     An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
 
@@ -119,6 +133,10 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     check_input_files(arguments)
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path, junit_path,
                                        outputs_path)
+    if locate:
+        _locate_fault(collect_options(model, 0, arguments), config_path, force, output, max_builds, json_path,
+                      written_paths)
+        return
     if calib_methods is not None:
         _write_calibration_comparison(collect_options(model, 0, arguments), config_path, target, force, calib_methods,
                                       json_path, markdown_path, written_paths)
@@ -135,7 +153,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                                 junit_path=junit_path, written_paths=written_paths)))
     with open_comparison_session(collect_options(model, 0, arguments), config_path, target, force, layer_detail=layers,
                                  build_engines=engines, marked_engines=marked, written_paths=written_paths,
-                                 saved_outputs_path=outputs_path, saved_runs=saved_runs) as session:
+                                 saved_outputs_path=outputs_path, saved_runs=saved_runs,
+                                 evidence_paths=evidence_paths) as session:
         record = session.comparison_record()
         if outputs_path is not None and not session.was_interrupted:
             print_messages(f"Wrote {outputs_path}")
@@ -148,7 +167,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                session, overwrite=not stopped)
         if not quiet:
             print_table("\n".join(
-                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session))]))
+                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session)),
+                 *(escape_hidden_characters(line) for evidence in session.results.evidence for line in evidence.lines)
+                 ]))
         if stopped:
             print_messages("Stopped; shows what was measured so far. The same command goes on from here.")
             sys.exit(int(ExitCode.CANCELLED))
@@ -175,6 +196,19 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                             or results.exported_run is not None and not results.exported_run.missing_reason
                             for results in runs)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET if any_built else ExitCode.BAD_INPUT))
+
+
+def _locate_fault(options: Options, config_path: str | None, force: bool, folder: str | None, max_builds: int,
+                  json_path: str | None, written_paths: Iterable[str]) -> None:
+    """Prints the report of the operator that an engine computes wrongly."""
+    from trt_tui.cli.headless_session import locate_fault
+
+    report = locate_fault(options, config_path, force, folder or "", max_builds, written_paths).report
+    write_text_outputs([(json_path, lambda report: json_text(report.to_record()))], report)
+    if json_path != "-":
+        print_table("\n".join(map(escape_hidden_characters, report.lines)))
+    if report.has_fault:
+        sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
 def _write_calibration_comparison(options: Options, config_path: str | None, target: str | None, force: bool,

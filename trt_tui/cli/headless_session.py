@@ -81,7 +81,7 @@ def _warn_of_unwritten_calib_cache(options: Options) -> None:
 def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
                             layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
                             written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
-                            saved_runs: Sequence[str] = ()) -> Iterator[Session]:
+                            saved_runs: Sequence[str] = (), evidence_paths: Sequence[str] = ()) -> Iterator[Session]:
     """Opens a session and measures everything that a comparison shows.
 
     Args:
@@ -93,6 +93,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         marked_engines: True also builds marked engines, which have the result of each group as an output.
         saved_outputs_path: The file for the outputs of runs; None writes no file.
         saved_runs: The runs whose outputs are written; empty for all.
+        evidence_paths: The results of engines that were built elsewhere.
 
     Raises:
         TrtTuiError: The background process failed or died.
@@ -103,6 +104,11 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                        force=force) as (session, wait_for_jobs, _):
         if target is not None:
             session.set_target(target)
+        if evidence_paths:
+            session.send_request(rq.ReadEvidence(tuple(evidence_paths)))
+            wait_for_jobs()
+            assert isinstance(session.last_answer, ev.EvidenceRead), "a finished request has an answer"
+            session.results.evidence = session.last_answer.evidence
         try:
             errors_only = layer_detail == "errors" and bool(options.runs)
             session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only)
@@ -143,6 +149,33 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             return
         with defer_interrupts():
             yield session
+
+
+def locate_fault(options: Options, config_path: str | None, force: bool, folder: str, max_builds: int,
+                 written_paths: Iterable[str] = ()) -> ev.FaultLocated:
+    """Locates the operator that an engine computes wrongly: the engine of ``--engine``, or that of the config.
+
+    Without a config, the groups have the precisions that the engine reports, and those of the last run if it reports
+    none.
+
+    Args:
+        folder: The folder of the bug report; "" to write none.
+        max_builds: The maximum number of builds that locate the fault.
+
+    Raises:
+        TrtTuiError: The fault cannot be located here, or the background process failed or died.
+        KeyboardInterrupt: The user interrupted; the background process is stopped first.
+    """
+    with _open_session(options, written_paths, builds_engine=True, config_path=config_path,
+                       force=force) as (session, wait_for_jobs, _):
+        config = session.config
+        if config_path is None:
+            last_run = options.runs[-1] if options.runs else "fp16"
+            config = session.get_run_config(last_run) if options.runs else _add_keep_rules(
+                session, PrecisionConfig.from_precision(Precision(last_run), options.other, options.tf32))
+        session.send_request(rq.LocateFault(config, next(iter(options.engine_files), ""), folder, max_builds))
+        wait_for_jobs()
+        return ev.FaultLocated(0, config, session.results.fault_reports[config])
 
 
 @contextmanager

@@ -313,8 +313,9 @@ STAGE_OPTIONS = (
         "production, compared with FP32 and with the stage before it: another network (qdq=Q.onnx), outputs for all "
         "samples of --data (framework=outputs.npz), or an engine (NAME=model.plan). config and the precisions of "
         "--runs are simulated; trt-config, trt-fp16 and so on are built here. May be repeated, in their order."),
-    file_path_option("Stages", "--engine", metavar="FILE",
-                     help="An engine built elsewhere: measure it, and list the precision of each layer in it."),
+    file_path_option("Stages", "--engine", "engine_files", metavar="FILE", multiple=True,
+                     help="An engine built elsewhere: measure it, and list the precision of each layer in it. If "
+                          "repeated, the spread between the engines is reported."),
     file_path_option(
         "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
         "(RunResults, trtexec's --exportOutput, .npz): compared with FP32, the config as simulated, and its engine."),

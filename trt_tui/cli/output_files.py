@@ -95,7 +95,7 @@ def check_input_files(arguments: dict[str, Any]) -> None:
     named_files = [arguments["reference"], arguments["inputs"]]
     named_files += [
         run.file_path
-        for run in list_requested_stages(arguments["stages"], arguments["engine"], arguments["outputs"])
+        for run in list_requested_stages(arguments["stages"], arguments["engine_files"], arguments["outputs"])
     ]
     for path in (split_dump_spec(source)[0] for source in named_files if source):
         if not path.is_dir():

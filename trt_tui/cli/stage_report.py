@@ -39,7 +39,7 @@ def stage_table_lines(session: Session) -> list[str]:
             lines += [f"  {line}" for line in unbuilt_engine_lines(session.opened_network.outline, run.config, preview)]
     results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in rows}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
-    lines += ["", *session.stage_summary_lines()]
+    lines += ["", *session.stage_summary_lines(), *session.stability_lines()]
     for stage, _ in rows:
         if stage.engine_result is not None and stage.engine_result.engine_report is not None:
             lines += ["", f"layers of {stage.run.name}:",

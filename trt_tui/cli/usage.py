@@ -43,7 +43,8 @@ def _builds_no_engine(option_values: ParameterValues) -> bool:
 
 def _uses_no_engines(option_values: ParameterValues) -> bool:
     builds_engine = any(text.startswith("trt-") or "=" in text for text in option_values["stages"])
-    return not (option_values["engines"] or option_values["engine"] or option_values["outputs"] or builds_engine)
+    return not (option_values["engines"] or option_values["engine_files"] or option_values["outputs"] or builds_engine
+                or option_values["locate"])
 
 
 def _get_config_paths(option_values: ParameterValues) -> object:
@@ -105,6 +106,15 @@ INEFFECTIVE_OPTIONS = (
                        "it applies to shares, and none are measured", "Leave it out, or use --layers shares."),
     IneffectiveOptions(("compare", ), _ENGINE_OPTIONS, _uses_no_engines,
                        "it applies to engines, and none is built or loaded", "Add --engines, or leave it out."),
+    IneffectiveOptions(("compare", ), ("max_builds", ), lambda values: not values["locate"],
+                       "it limits the builds of --locate", "Add --locate, or leave it out."),
+    IneffectiveOptions(("compare", ), ("engines", "marked", "markdown_path", "junit_path", "outputs_path", "stages",
+                                       "outputs", "layers", "calib_methods", "target", "builds"),
+                       lambda values: values["locate"], "--locate measures one engine only",
+                       "Leave it out, or run the command again without --locate."),
+    IneffectiveOptions(("compare", ), ("engine_files", ),
+                       lambda values: values["locate"] and len(values["engine_files"]) > 1,
+                       "--locate measures one engine only", "Name one engine."),
     IneffectiveOptions(("compare", ), ("junit_path", ), lambda values: values["calib_methods"] is not None,
                        "the JSON record needs a single comparison", "Leave it out, or write --json."),
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],

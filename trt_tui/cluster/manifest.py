@@ -77,7 +77,7 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
     source, options = workspace.fingerprint, workspace.options
     assert source is not None, "a workspace is identified before it is handed on"
     # Ranges are part of tasks; the other options concern this process only.
-    options = replace(options, calib_cache=None, new_calib_cache=None, stages=(), engine=None, outputs=None,
+    options = replace(options, calib_cache=None, new_calib_cache=None, stages=(), engine_files=(), outputs=None,
                       inputs=None, gpus=None, workers=None, scheduler=None,
                       production=replace(options.production, timing_cache=""))
     options = _map_option_paths(options, os.path.abspath)

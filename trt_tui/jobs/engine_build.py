@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -25,11 +26,12 @@ from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions
+from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import find_forbidden_precisions, known_defect_warnings
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.model_outputs import add_outputs
+from trt_tui.core.network.model_outputs import HALF_INPUT_SUFFIX, add_outputs, set_boundary_types
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
@@ -170,6 +172,7 @@ def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
+    boundary_types: Mapping[str, Precision] = MappingProxyType({}),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -183,6 +186,7 @@ def build_engine(
         strict: True to build only the requested config, without the fallback ladder.
         kept_tensors: Tensors that become outputs of the engine too
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
+        boundary_types: The 16-bit types of inputs and outputs that are not FP32 in the engine, by tensor.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -199,6 +203,7 @@ def build_engine(
         ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
         lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
                           model=add_outputs(lowered.model, kept_tensors))
+        lowered = _set_boundary_types(lowered, boundary_types)
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)
@@ -217,6 +222,20 @@ def build_engine(
         else:
             yield replace(engine, attempts=(*attempts, attempt))
             return
+
+
+def _set_boundary_types(lowered: BuilderInput, boundary_types: Mapping[str, Precision]) -> BuilderInput:
+    """Returns the input of a builder with 16-bit types at some inputs and outputs."""
+    model = set_boundary_types(lowered.model, {name: ONNX_TYPES[item] for name, item in boundary_types.items()},
+                               lowered.constraints is None)
+    if lowered.constraints is None or model is lowered.model:
+        return replace(lowered, model=model)
+    inputs = {value.name for value in model.graph.inputs}
+    added = {f"{name}{HALF_INPUT_SUFFIX}": item for name, item in boundary_types.items() if name in inputs}
+    constraints = lowered.constraints
+    return replace(lowered, model=model, constraints=replace(
+        constraints, precisions={**constraints.precisions, **added},
+        output_types={**constraints.output_types, **added}, layer_names=(*constraints.layer_names, *added)))
 
 
 def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: BuilderInput, settings: BuildSettings,

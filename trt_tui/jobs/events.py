@@ -15,8 +15,10 @@ from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
+from trt_tui.core.importers.engine_evidence import EngineEvidence
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
+from trt_tui.core.measure.fault_location import FaultReport
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
@@ -31,6 +33,7 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.core.measure.stability import StabilityReport
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
@@ -404,6 +407,22 @@ class EngineBuilt(Event):
 
 
 @dataclass(frozen=True)
+class StabilityMeasured(ResultEvent, changes_rows=False):
+    """The event with the spread between several engines, and between batch sizes."""
+
+    report: StabilityReport
+
+
+@dataclass(frozen=True)
+class FaultLocated(ResultEvent, changes_rows=False):
+    """The event with the operator that the engine of a config computes wrongly, or with the reason why none is named.
+    """
+
+    config: PrecisionConfig
+    report: FaultReport
+
+
+@dataclass(frozen=True)
 class ExportedFileExecuted(ResultEvent, changes_rows=False):
     """The event with the execution of a config's exported file, or the reason why there is none."""
 
@@ -607,6 +626,13 @@ class DumpsCompared(CommandAnswer):
     only_in_run: tuple[str, ...]
     advice_lines: tuple[str, ...]
     sha256: str = ""
+
+
+@dataclass(frozen=True)
+class EvidenceRead(CommandAnswer):
+    """The event with the results of engines that were built elsewhere."""
+
+    evidence: tuple[EngineEvidence, ...]
 
 
 @dataclass(frozen=True)

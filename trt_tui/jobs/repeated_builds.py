@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trt_tui.core.engines.engine_cells import find_first_different_kernel
+from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.results import Caveat, EngineResult, RepeatedBuild
 from trt_tui.core.moves.config import PrecisionConfig
@@ -114,9 +116,11 @@ class WorstBuildReducer:
         self._cache = cache
         self._worst: BuildOutput | None = None
         self._builds: list[RepeatedBuild] = []
+        self._first_report: EngineReport | None = None
 
     def add_build(self, build: BuildOutput) -> None:
-        self._builds.append(_summarize_build(build.result))
+        self._first_report = self._first_report or build.result.engine_report
+        self._builds.append(_summarize_build(build.result, self._first_report))
         if self._worst is None or engine_badness_key(build.result) > engine_badness_key(self._worst.result):
             self._worst = build
 
@@ -171,7 +175,12 @@ def engine_badness_key(engine_result: EngineResult) -> tuple[float, float, float
                  ), energy, engine_result.latency_ms[0] if engine_result.latency_ms is not None else 0.0
 
 
-def _summarize_build(result: EngineResult) -> RepeatedBuild:
-    return RepeatedBuild(result.accuracy.worst_errors if result.accuracy is not None else None,
+def _summarize_build(result: EngineResult, first_report: EngineReport | None) -> RepeatedBuild:
+    accuracy, report = result.accuracy, result.engine_report
+    return RepeatedBuild(accuracy.worst_errors if accuracy is not None else None,
                          result.latency_ms[0] if result.latency_ms is not None else None, result.build_s,
-                         result.engine_bytes)
+                         result.engine_bytes,
+                         {name: output.errors.sqnr_db for name, output in accuracy.outputs.items()}
+                         if accuracy is not None else {},
+                         find_first_different_kernel(first_report, report)
+                         if first_report is not None and report is not None else "")

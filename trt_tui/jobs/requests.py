@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trt_tui.core.builder_options import MAX_LOCATION_BUILDS
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
@@ -343,6 +344,24 @@ class BuildEngine(Request):
 
 
 @dataclass(frozen=True)
+class LocateFault(Request):
+    """A request to locate the operator that an engine computes wrongly. The answer is the event `FaultLocated`.
+
+    Attributes:
+        config: The config of the engine. Groups that an engine file runs in another precision have that one.
+        engine_path: The path of the engine; "" for the engine of the config.
+        folder: The path of the folder of a bug report, which must be new or empty; "" for none.
+        max_builds: The maximum number of builds that locate the fault. The ways round are built in addition.
+    """
+
+    job_kind = JobKind("trt_tui.jobs.fault_location.run_fault_location_job", "fault of {config}", Urgency.BUILD)
+    config: PrecisionConfig
+    engine_path: str = ""
+    folder: str = ""
+    max_builds: int = MAX_LOCATION_BUILDS
+
+
+@dataclass(frozen=True)
 class WriteEngine(Request):
     """A request to build the engine of a config and to write it to a file, without measuring it. The answer is the
     event `EngineWritten`.
@@ -423,6 +442,19 @@ class WriteSubgraph(Request):
     stop_tensors: tuple[str, ...] = ()
     group: str = ""
     config_calibration: Calibration | None = None
+
+
+@dataclass(frozen=True)
+class ReadEvidence(Request):
+    """A request for the results of engines that were built elsewhere. The answer is the event `EvidenceRead`.
+
+    Attributes:
+        paths: The files that ``verify.sh`` of bundles has written.
+    """
+
+    job_kind = JobKind("trt_tui.jobs.evidence.run_evidence_job", "reading evidence", Urgency.BUILD,
+                       is_replaceable=False, needs_hashes=False)
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)

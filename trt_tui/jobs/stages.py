@@ -3,13 +3,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from trt_tui.backends.registry import find_gpu_text, missing_builder_reason
 from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.engines.engine_cells import find_first_different_kernel
 from trt_tui.core.engines.group_implementations import find_group_implementations
+from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
@@ -17,6 +20,7 @@ from trt_tui.core.measure.reference import DumpRun, no_common_tensors_error, ope
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
 from trt_tui.core.measure.runs import Run, RunKind
+from trt_tui.core.measure.stability import StabilityReport, batch_difference_text, measure_output_spreads
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
@@ -56,6 +60,9 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     ensure_ranges(workspace, store, reporter, list(request.configs.values()))
     yield from send_reference_metric(workspace, store, reporter)
     recorded_runs: list[RecordedRun] = []
+    engine_runs: list[RecordedRun] = []
+    reports: list[EngineReport] = []
+    batch_texts: list[str] = []
     for run in request.runs:
         stage, source = StageResult(run, _stage_effect_text(run)), sources.get(run.name)
         if source is None:
@@ -71,6 +78,10 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                 result = (yield from _measure_engine_file(workspace, reporter, source, accuracy)) if isinstance(
                     source, EngineRun) else RunResult(accuracy)
                 stage = replace(stage, result=result)
+            if isinstance(source, EngineRun):
+                engine_runs.append(recorded)
+                reports += _list_engine_reports(stage.engine_result or workspace, store, run)
+                batch_texts += _compare_batch_sizes(workspace, source)
         finally:
             source.close()
         if run.kind is RunKind.SIMULATED_CONFIG:
@@ -83,6 +94,40 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
         reporter.send(ev.StageMeasured(reporter.job, stage))
+    if len(engine_runs) > 1 or batch_texts:
+        different = next(filter(None, (find_first_different_kernel(first, second)
+                                       for first, second in combinations(reports, 2))), "")
+        spreads = measure_output_spreads(workspace.analysis, engine_runs, workspace.feeds) if len(
+            engine_runs) > 1 else ()
+        reporter.send(ev.StabilityMeasured(reporter.job, StabilityReport(
+            tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts))))
+
+
+def _list_engine_reports(stored: EngineResult | Workspace, store: ResultStore, run: Run) -> list[EngineReport]:
+    """Returns the layers of the engine of a run, from its own result or from the stored result of its config."""
+    result = stored if isinstance(stored, EngineResult) else (
+        store.load_engine_result(stored, run.config) if run.config is not None else None)
+    return [result.engine_report] if result is not None and result.engine_report is not None else []
+
+
+def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
+    """Returns a sentence about the outputs of a batch and of its samples alone; [] if the engine takes one batch size.
+    """
+    samples = workspace.data_sets.judged_samples
+    names, feed = samples.per_sample_array_names, source.make_feed(workspace.feeds[0])
+    rows = samples.count_rows_of_full_feed(workspace.feeds[0])
+    if rows < 2 or not any(name in names for name in feed):
+        return []
+    outputs = [name for name in sorted(source.available_tensors) if workspace.network.is_float(name)]
+    batched = source.runner.run(feed, outputs)
+    try:
+        single = [source.runner.run({name: array[row:row + 1] if name in names else array
+                                     for name, array in feed.items()}, outputs) for row in range(rows)]
+    except TrtTuiError:  # the profile of the engine has no batch of one sample
+        return []
+    per_sample = [name for name in outputs if batched[name].ndim and len(batched[name]) == rows]
+    joined = {name: np.concatenate([result[name] for result in single]) for name in per_sample}
+    return [batch_difference_text(source.run.name, rows, {name: batched[name] for name in per_sample}, joined)]
 
 
 def _record_run(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:

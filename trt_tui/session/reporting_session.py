@@ -60,6 +60,10 @@ class ReportingSession(SessionState):
             preview = self.results.get_results_or_empty(config).preview
             if run in record["runs"] and preview is not None and preview.refusal is None:
                 record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
+        if self.results.evidence:
+            record["evidence"] = [evidence.to_record() for evidence in self.results.evidence]
+        if self.results.stability is not None:
+            record["stability"] = self.results.stability.to_record()
         if rows := self.list_stage_accuracies():
             record["stages"] = [stage_record(stage, accuracy) | target_outcome_record(self.target_outcome(accuracy))
                                 for stage, accuracy in rows]
@@ -192,6 +196,18 @@ class ReportingSession(SessionState):
             if stage.run.config is None and result is not None and not result.passes and accuracy is not None:
                 miss_reasons[stage.run.name] = self.missed_target_text(result, accuracy)
         return miss_reasons
+
+    def stability_lines(self) -> list[str]:
+        """Returns the spread between several engines as lines, and whether it crosses the target."""
+        report = self.results.stability
+        if report is None:
+            return []
+        outcomes = {stage.run.name: outcome.passes for stage, accuracy in self.list_stage_accuracies()
+                    if stage.run.name in report.runs and (outcome := self.target_outcome(accuracy)) is not None}
+        failing = [name for name, passes in outcomes.items() if not passes]
+        crossing = [f"  the spread crosses the target: {', '.join(failing)} of {len(outcomes)} engines miss it"
+                    ] if 0 < len(failing) < len(outcomes) else []
+        return [*report.lines, *crossing]
 
     def stage_summary_lines(self) -> list[str]:
         """Returns a line about the first stage that diverges, and lines about the agreement of production with the

@@ -168,7 +168,7 @@ class Session(EditableSession):
     def request_stages(self) -> None:
         """Requests the comparison of the stages on the way to production, if the command line names any."""
         options = self.options
-        if runs := list_requested_stages(options.stages, options.engine, options.outputs):
+        if runs := list_requested_stages(options.stages, options.engine_files, options.outputs):
             runs = tuple(replace(run, config=self.get_run_config(run.config_name) if run.config_name else None)
                          for run in runs)
             self.send_request(rq.MeasureStages(runs, self.list_run_configs(), options.inputs))

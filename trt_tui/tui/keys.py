@@ -28,7 +28,7 @@ KEYS: KeyTable = {
     "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop",), "view": ("t",),
     "colour": ("v",), "sort": ("s",),
     "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
-    "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
+    "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "locate": ("f7",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "ctrl+p"),
     "explain": ("f3",),

@@ -1,6 +1,6 @@
 """The comparison of an engine with its simulation, and the checks to suggest if the two differ."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
@@ -8,7 +8,7 @@ from trt_tui.core.engines.group_implementations import GroupImplementation, has_
 from trt_tui.core.engines.inspector import QDQ
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, GroupErrors
+from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, GroupErrors, RepeatedBuild
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
@@ -86,11 +86,24 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
         times = [build.latency_ms for build in engine_result.repeated_builds if build.latency_ms is not None]
         spread += [f"{milliseconds_text(min(times))} to {milliseconds_text(max(times))}"] if times else []
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
+        notes += _build_spread_notes(engine_result.repeated_builds)
     if engine_result.unequal_outputs:
         notes.append(
             "identical samples of one batch have different results at "
             f"{name_list_text(engine_result.unequal_outputs)}: a kernel depends on the position in the batch")
     return notes
+
+
+def _build_spread_notes(builds: Sequence[RepeatedBuild]) -> list[str]:
+    """Returns the spread of each output between builds if there are several, and the first kernel that differs."""
+    notes = []
+    names = builds[0].output_sqnrs_db
+    for name in names if len(names) > 1 else ():
+        sqnrs_db = [value for build in builds if (value := build.output_sqnrs_db.get(name)) is not None]
+        if len(sqnrs_db) > 1 and min(sqnrs_db) < max(sqnrs_db):
+            notes.append(f"{name}: spread {max(sqnrs_db) - min(sqnrs_db):.1f} dB between builds")
+    different = next((build.different_kernel for build in builds if build.different_kernel), "")
+    return notes + ([f"first kernel that differs between builds: {different}"] if different else [])
 
 
 @dataclass(frozen=True)

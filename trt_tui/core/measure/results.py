@@ -328,12 +328,17 @@ class RepeatedBuild:
     Attributes:
         worst_output_errors: The errors of its worst judged output.
         latency_ms: Median latency.
+        output_sqnrs_db: The SQNR of each judged output in dB; None for an exact copy, NaN or Inf.
+        different_kernel: The first kernel that differs from the first build, with its layers; "" if all are equal or
+            the layers are unknown.
     """
 
     worst_output_errors: ErrorMetrics | None = None
     latency_ms: float | None = None
     build_s: float | None = None
     engine_bytes: int | None = None
+    output_sqnrs_db: Mapping[str, float | None] = field(default_factory=dict)
+    different_kernel: str = ""
 
 
 @dataclass(frozen=True)

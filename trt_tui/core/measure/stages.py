@@ -103,16 +103,17 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
         f"{', '.join(ENGINE_SUFFIXES)}: rename or link the file.")
 
 
-def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
+def list_requested_stages(stage_texts: Sequence[str], engine_files: Sequence[str],
                           outputs_file: str | None) -> tuple[Run, ...]:
-    """Returns all stages that the user requested: named stages in their order, then an engine file, then production.
+    """Returns all stages that the user requested: named stages in their order, then engine files, then production.
 
     Raises:
         InputError: a text cannot be parsed, two stages have the same name, or the file of production is not a dump.
     """
     runs = [parse_stage_run(text) for text in stage_texts]
-    if engine_file is not None:
-        runs.append(Run(Path(engine_file).name, RunKind.ENGINE_FILE, file_path=engine_file))
+    file_names = [Path(file).name for file in engine_files]
+    runs += [Run(name if file_names.count(name) == 1 else file, RunKind.ENGINE_FILE, file_path=file)
+             for file, name in zip(engine_files, file_names, strict=True)]
     if outputs_file is not None:
         if find_run_kind_of_file(outputs_file, "--outputs") is not RunKind.DUMP:
             raise InputError(f"--outputs {Path(outputs_file).name} is not a dump of tensors", "",

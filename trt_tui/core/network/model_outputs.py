@@ -1,6 +1,6 @@
 """Copies of a model with other outputs: additional ones, or only some of its tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -20,6 +20,55 @@ def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
     model = model.clone()
     values = {value.name: value for node in model.graph for value in node.outputs}
     model.graph.outputs.extend(values[name] for name in tensor_names)
+    return model
+
+
+HALF_INPUT_SUFFIX = "_half"
+"""The suffix of the Identity behind an input of a weakly typed network, whose result has a 16-bit type."""
+
+
+def set_boundary_types(model: ir.Model, types: Mapping[str, ir.DataType], is_strongly_typed: bool) -> ir.Model:
+    """Returns a copy of the model in which some FP32 inputs and outputs have a 16-bit type.
+
+    An input that only Casts to that type read gets the type. In a weakly typed network an Identity follows the input;
+    the builder must be told its type. If a Cast writes an output, its input becomes the output. If not, only the
+    declared type changes: a weakly typed TensorRT then writes the output in that type. Returns the model itself if
+    ``types`` is empty.
+    """
+    if not types:
+        return model
+    model = model.clone()
+    for value in model.graph.inputs:
+        dtype = types.get(value.name or "")
+        readers = [node for node, _ in value.uses()]
+        if dtype is None or value.dtype != ir.DataType.FLOAT or not readers:
+            continue
+        if is_strongly_typed:
+            if all(node.op_type == "Cast" and node.attributes.get_int("to") == dtype and not
+                   node.outputs[0].is_graph_output() for node in readers):
+                value.type = ir.TensorType(dtype)
+                for node in readers:
+                    node.outputs[0].replace_all_uses_with(value)
+        else:
+            identity = ir.node("Identity", [value], outputs=[ir.Value(
+                name=f"{value.name}{HALF_INPUT_SUFFIX}", type=value.type, shape=value.shape)])
+            identity.name = f"{value.name}{HALF_INPUT_SUFFIX}"
+            value.replace_all_uses_with(identity.outputs[0])
+            identity.replace_input_with(0, value)
+            model.graph.insert_before(model.graph[0], identity)
+    for index, value in enumerate(model.graph.outputs):
+        dtype = types.get(value.name or "")
+        if dtype is None or value.dtype == dtype:
+            continue
+        node = value.producer()
+        source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        if source is not None and source.dtype == dtype and not (source.is_graph_output() or source.is_graph_input()):
+            name, value.name = value.name, f"{value.name}_raised"
+            source.name = name
+            model.graph.outputs[index] = source
+        else:
+            value.type = ir.TensorType(dtype)
+    drop_unused_nodes(model)
     return model
 
 

@@ -252,7 +252,8 @@ def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
 def _repeated_build_record(repeated_build: RepeatedBuild) -> dict[str, Any]:
     record = {
         "latency_ms": repeated_build.latency_ms, "build_s": repeated_build.build_s,
-        "engine_bytes": repeated_build.engine_bytes
+        "engine_bytes": repeated_build.engine_bytes, "outputs_db": dict(repeated_build.output_sqnrs_db) or None,
+        "different_kernel": repeated_build.different_kernel or None
     }
     return {
         **({"errors": error_metrics_record(repeated_build.worst_output_errors)} if repeated_build.worst_output_errors

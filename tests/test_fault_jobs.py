@@ -1,0 +1,182 @@
+"""trt_tui.jobs.fault_location: wrong kernels planted in stand-ins of TensorRT are located by a command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.driven import save_mlp, save_resnet
+
+RESNET = "8.6.1"
+
+
+@pytest.fixture
+def locate(command, tmp_path):
+    """Runs ``compare --locate`` on a network; returns exit code, record and what was printed."""
+
+    def run(release: str, options, *arguments: object, fault: str = "", **variables: str):
+        record = tmp_path / "located.json"
+        record.unlink(missing_ok=True)
+        backend = ["--backend", "tensorrt-rtx"] if release.startswith("rtx") else []
+        done = command(release, "compare", options.model, "--data", options.data, "--batch", 4, "--locate", "--json",
+                       record, *backend, *arguments, STANDIN_FAULT=fault, STANDIN_COUNTER=str(tmp_path / "counter"),
+                       **variables)
+        return done.returncode, json.loads(record.read_text()) if record.exists() else {}, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def build(command, tmp_path):
+    """Builds an engine in one precision; returns its file."""
+
+    def run(release: str, options, precision: str, fault: str = "") -> Path:
+        engine = tmp_path / "prod.plan"
+        done = command(release, "build", options.model, "--data", options.data, "--precision", precision, "-o", engine,
+                       STANDIN_FAULT=fault, STANDIN_COUNTER=str(tmp_path / "counter"))
+        assert done.returncode == 0, done.stderr
+        return engine
+
+    return run
+
+
+@pytest.mark.parametrize("node", ["/conv1/Conv", "/fc/Gemm", "/layer1/conv2/Conv"])
+def test_a_wrong_kernel_is_found_wherever_it_is(locate, tmp_path, node) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault=f"wrong: {node}")
+    assert code == 1 and record["outcome"] == "found", text
+    assert node in [entry["name"] for entry in record["nodes"]] and len(record["piece"]) == 1
+    assert record["errors"][0]["times"] > 4 and record["factor"] == 4 and record["builds"] > 5
+    assert all(entry["result"] == "shows the fault" for entry in record["tried"][:4])
+
+
+def test_an_engine_file_in_fp32_is_judged_by_what_onnx_runtime_errs(locate, build, tmp_path) -> None:
+    options, fault = save_resnet(tmp_path), "wrong: /layer1/conv2/Conv"
+    engine = build("8.6.1", options, "fp32", fault)
+    code, record, text = locate("8.6.1", options, "--engine", engine, fault=fault)
+    assert code == 1 and record["outcome"] == "found" and record["engine"] == "prod.plan", text
+    assert record["errors"][0]["times"] > 1e4, "FP32 explains no more than 1e-7"
+    assert "/layer1/conv2/Conv (Conv)" in text
+
+
+@pytest.mark.parametrize("release", ["10.16.1", "rtx-1.7.1"])
+def test_where_values_inside_an_engine_can_be_read_no_piece_is_built(locate, tmp_path, release) -> None:
+    code, record, text = locate(release, save_resnet(tmp_path), "--runs", "fp16", fault="wrong: /layer2/conv1/Conv")
+    assert code == 1 and record["outcome"] == "found", text
+    assert "/layer2/conv1/Conv" in [entry["name"] for entry in record["nodes"]]
+    assert all(entry["read"] for entry in record["tried"][4:])
+
+
+@pytest.mark.parametrize(("release", "precision"), [("8.6.1", "fp32"), ("8.6.1", "fp16"), ("11.4.0", "fp16"),
+                                                    ("11.4.0", "int8"), ("8.6.1", "int8")])
+def test_a_sound_engine_has_no_fault(locate, build, tmp_path, release, precision) -> None:
+    options = save_mlp(tmp_path)
+    code, record, text = locate(release, options, "--engine", build(release, options, precision))
+    assert code == 0 and record["outcome"] == "no fault" and len(record["tried"]) == 1, text
+
+
+def test_nan_that_fp64_does_not_have_is_a_fault(locate, tmp_path) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault="nan: /layer1/conv1/Conv")
+    assert code == 1 and record["outcome"] == "found", text
+    assert record["errors"][0]["not_finite"] > 0 and record["errors"][0]["times"] is None and "NaN or Inf" in text
+    assert "/layer1/conv1/Conv" in [entry["name"] for entry in record["nodes"]]
+
+
+def test_a_fault_of_two_kernels_together_is_spread_over_both(locate, tmp_path) -> None:
+    fault = "wrong with /conv1/Conv: /layer2/conv2/Conv"
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault=fault)
+    assert code == 1 and record["outcome"] == "spread" and len(record["piece"]) == 2, text
+    assert {"/conv1/Conv", "/layer2/conv2/Conv"} <= {entry["name"] for entry in record["nodes"]}
+    assert "spread over 2 fused layers" in text
+
+
+def test_a_fault_that_disappears_when_the_network_is_cut_is_said_to(locate, tmp_path) -> None:
+    names = ("/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv", "/layer2/conv1/Conv", "/layer2/conv2/Conv",
+             "/layer2/downsample.0/Conv", "/avgpool/GlobalAveragePool")
+    fault = ";".join((f"wrong with {'+'.join(names)}: /fc/Gemm", *(f"other tactic: {name}" for name in names[:2])))
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault=fault)
+    assert code == 1 and record["outcome"] == "vanishes", text
+    assert len(record["piece"]) == record["fused_layers"] and "disappears when the network is cut" in text
+    notes = [entry["note"] for entry in record["tried"] if entry["result"] == "not comparable"]
+    assert notes and all("the whole engine has no kernel_" in note for note in notes)
+
+
+def test_builds_that_disagree_are_not_cut(locate, tmp_path) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault="flaky: /layer1/conv1/Conv")
+    assert code == 1 and record["outcome"] == "unstable" and len(record["tried"]) == 4, text
+    assert "unstable: the engine shows the fault; of its rebuilds 1 of 3 agree" in text and not record["ways_round"]
+
+
+def test_a_spoilt_engine_whose_rebuilds_are_sound_is_the_fault_of_that_build(locate, build, tmp_path) -> None:
+    options = save_resnet(tmp_path)
+    engine = build("8.6.1", options, "fp16", "wrong: /layer1/conv1/Conv")
+    code, record, text = locate("8.6.1", options, "--engine", engine)
+    assert code == 1 and record["outcome"] == "unstable" and "0 of 3 agree" in text
+
+
+def test_a_kernel_that_depends_on_the_position_in_the_batch_is_found(locate, tmp_path) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault="wrong row: /layer2/conv1/Conv")
+    assert code == 1 and record["outcome"] == "found", text
+    assert "/layer2/conv1/Conv" in [entry["name"] for entry in record["nodes"]]
+    assert "worst samples of 4: 3 (" in text
+
+
+def test_a_network_with_an_operator_without_a_reference_is_not_judged(locate, tmp_path) -> None:
+    options = save_mlp(tmp_path)
+    model = onnx.load(options.model)
+    model.graph.node[-1].output[0] = "grouped"
+    model.graph.node.append(onnx.helper.make_node("Unsqueeze", ["grouped", "axis"], ["rows"], "/rows"))
+    model.graph.node.append(onnx.helper.make_node("GroupNormalization", ["rows", "one", "zero"], ["normal"], "/norm",
+                                                  num_groups=2))
+    model.graph.node.append(onnx.helper.make_node("Squeeze", ["normal", "axis"], ["y"], "/flat"))
+    for name, array in (("axis", np.array([2])), ("one", np.ones(4, np.float32)), ("zero", np.zeros(4, np.float32))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model.opset_import[0].version, model.ir_version = 21, 10
+    onnx.save(model, options.model)
+    code, record, text = locate("11.4.0", options, "--runs", "fp16")
+    assert code == 1 and record["outcome"] == "not judged" and "GroupNormalization of /norm" in text
+
+
+def test_the_folder_is_a_bug_report_that_polygraphy_and_trtexec_read(locate, tmp_path) -> None:
+    folder = tmp_path / "report"
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "-o", folder,
+                                fault="wrong: /layer1/conv2/Conv")
+    assert code == 1 and f"Wrote {folder}" in text, text
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"fp32.onnx", "typed.onnx", "inputs.json", "reference.json", "run.sh", "trtexec.sh", "report.md",
+            "result.json"} <= names and "inputs/0.bin" in names
+    model = onnx.load(folder / "fp32.onnx")
+    assert len(model.graph.node) < 6 and [value.name for value in model.graph.input] == record["inputs"]
+    written = json.loads((folder / "result.json").read_text())
+    assert written["nodes"] == record["nodes"] and written["versions"]["builder"] == "TensorRT 8.6.1"
+    report = (folder / "report.md").read_text()
+    assert "/layer1/conv2/Conv (Conv)" in report and "4 times the error" in report and "TensorRT 8.6.1" in report
+    assert "--trt --fp16" in (folder / "run.sh").read_text() and "typed.onnx --trt" not in (folder /
+                                                                                         "run.sh").read_text()
+    trtexec = (folder / "trtexec.sh").read_text()
+    assert "--onnx=fp32.onnx" in trtexec and "--fp16" in trtexec and "inputs/0.bin" in trtexec
+    again = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "-o", folder)
+    assert again[0] == 2, "a folder with files is not written over"
+
+
+def test_ways_round_are_tried_in_order_and_each_has_its_error_and_latency(locate, tmp_path) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16",
+                                fault="wrong with /conv1/Conv: /layer1/conv2/Conv")
+    changes = [way["change"] for way in record["ways_round"]]
+    assert changes[0].startswith("fusion barriers at") and changes[1].startswith("FP32 for"), text
+    assert any(change.startswith("no tactics of") for change in changes) and "optimization level 0" in changes
+    assert not any(way["helps"] for way in record["ways_round"]), "the stand-in is wrong in any build"
+    assert all(way["latency_ms"] > 0 and way["times"] > 4 for way in record["ways_round"])
+
+
+def test_without_tensorrt_nothing_is_located(run, mlp) -> None:
+    code, _, text = run("compare", mlp.model, "--data", mlp.data, "--locate", "--backend", "tensorrt")
+    assert code == 3 and "tensorrt" in text
+
+
+def test_options_of_a_comparison_have_no_effect_on_a_location(run, mlp) -> None:
+    code, _, text = run("compare", mlp.model, "--data", mlp.data, "--locate", "--markdown", "x.md")
+    assert code == 2 and "--markdown has no effect here" in text
+    code, _, text = run("compare", mlp.model, "--data", mlp.data, "--max-builds", 3)
+    assert code == 2 and "--max-builds has no effect here" in text

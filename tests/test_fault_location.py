@@ -1,0 +1,161 @@
+"""trt_tui.core.measure.fault_location: the search over pieces, driven by planted faults."""
+
+import numpy as np
+import pytest
+
+from trt_tui.core.measure.fault_location import (
+    FAULT_FACTOR,
+    LocationOutcome,
+    LocationResult,
+    Piece,
+    PieceState,
+    PieceVerdict,
+    find_unequal_rows,
+    judge_outputs,
+    measure_output_fault,
+    plan_fault_location,
+)
+from trt_tui.core.precision import Precision
+
+FAULTY, SOUND, OTHER = PieceState.FAULTY, PieceState.SOUND, PieceState.NOT_COMPARABLE
+
+
+def located(cell_count: int, state_of, **options) -> LocationResult:
+    """Drives a location with a function from a piece to its state."""
+    steps, answer = plan_fault_location(cell_count, **options), None
+    while True:
+        try:
+            piece = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        state = state_of(piece)
+        answer = state if isinstance(state, PieceVerdict) else PieceVerdict(state)
+
+
+def shown_by(*cells: int):
+    """The fault needs all these cells."""
+    return lambda piece: FAULTY if set(cells) <= set(piece.cells) else SOUND
+
+
+@pytest.mark.parametrize("cell", [0, 5, 8, 15])
+def test_a_single_kernel_in_prefix_or_suffix_is_found_by_halves(cell) -> None:
+    result = located(16, shown_by(cell))
+    assert result.outcome is LocationOutcome.FOUND and result.piece == Piece((cell,))
+    assert len(result.verdicts) == 4 + 2 * 4 and not result.is_limit_reached
+    assert [piece.rebuild for piece, _ in result.verdicts[:5]] == [0, 1, 2, 3, 0]
+
+
+def test_a_fault_that_needs_two_distant_kernels_is_spread_over_them() -> None:
+    result = located(16, shown_by(2, 13))
+    assert result.outcome is LocationOutcome.SPREAD and result.piece.cells == (2, 13)
+    assert "spread over 2 fused layers" in result.describe_outcome([f"k{index}" for index in range(16)])
+
+
+def test_of_two_faults_the_first_is_found() -> None:
+    result = located(16, lambda piece: FAULTY if {3, 12} & set(piece.cells) else SOUND)
+    assert result.outcome is LocationOutcome.FOUND and result.piece.cells == (3,)
+
+
+def test_a_fault_that_no_piece_shows_is_said_to_vanish() -> None:
+    result = located(8, lambda piece: FAULTY if len(piece.cells) == 8 else OTHER)
+    assert result.outcome is LocationOutcome.VANISHES and result.piece.cells == tuple(range(8))
+    text = result.describe_outcome(["k"] * 8)
+    assert "disappears when the network is cut" in text and "got other kernels" in text
+
+
+def test_a_piece_that_is_not_comparable_decides_nothing() -> None:
+    """The fault is in cell 6, but pieces that begin right at it get another kernel."""
+    result = located(8, lambda piece: OTHER if piece.cells[0] == 6 else shown_by(6)(piece))
+    assert result.outcome is LocationOutcome.SPREAD and 6 in result.piece.cells and len(result.piece.cells) == 2
+
+
+def test_builds_that_disagree_end_the_search() -> None:
+    result = located(8, lambda piece: SOUND if piece.rebuild == 2 else FAULTY)
+    assert result.outcome is LocationOutcome.UNSTABLE and len(result.verdicts) == 4
+    assert "2 of 3 agree" in result.describe_outcome([])
+
+
+def test_a_sound_engine_is_not_cut() -> None:
+    result = located(8, lambda piece: SOUND)
+    assert result.outcome is LocationOutcome.NO_FAULT and len(result.verdicts) == 1
+
+
+@pytest.mark.parametrize(("state", "outcome"), [(PieceState.NOT_JUDGED, LocationOutcome.NOT_JUDGED),
+                                                (PieceState.NOT_BUILT, LocationOutcome.NOT_BUILT)])
+def test_what_cannot_be_judged_or_built_ends_the_search_with_its_reason(state, outcome) -> None:
+    result = located(8, lambda piece: PieceVerdict(state, "GroupNormalization of n has no reference"))
+    assert result.outcome is outcome and len(result.verdicts) == 1
+    assert "GroupNormalization of n" in result.describe_outcome([])
+
+
+def test_the_limit_of_builds_is_kept_and_said() -> None:
+    result = located(64, shown_by(2, 40, 61), max_pieces=12)
+    assert len(result.verdicts) == 13 and result.is_limit_reached
+    assert "limit of builds" in result.describe_outcome(["k"] * 64)
+
+
+def test_cells_that_can_be_read_need_no_halves() -> None:
+    result = located(16, shown_by(4), reads_cells=True)
+    assert result.piece.cells == (4,) and len(result.verdicts) == 4 + 5
+    assert all(piece.is_read for piece, _ in result.verdicts[4:])
+
+
+RNG = np.random.default_rng(0)
+EXACT = RNG.standard_normal((4, 8, 16))
+
+
+def fault(engine: np.ndarray, precision: Precision = Precision.FP16, simulated: np.ndarray | None = None):
+    return measure_output_fault("y", EXACT, engine, EXACT.astype(np.float16) if simulated is None else simulated,
+                                precision)
+
+
+def test_rounding_is_no_fault_and_four_times_of_it_is_one() -> None:
+    noise = RNG.standard_normal(EXACT.shape) * fault(EXACT.astype(np.float16)).predicted
+    for factor, state in ((1.0, SOUND), (FAULT_FACTOR - 0.5, SOUND), (FAULT_FACTOR + 0.5, FAULTY)):
+        assert judge_outputs([fault(EXACT + factor * noise)]).state is state
+
+
+def test_a_result_as_exact_as_the_type_allows_is_sound_if_the_simulation_is_exact() -> None:
+    assert judge_outputs([fault(EXACT.astype(np.float32), Precision.FP32, EXACT)]).state is SOUND
+    assert judge_outputs([fault(EXACT.astype(np.float16), Precision.FP32, EXACT)]).state is FAULTY
+
+
+def test_one_wrong_sample_of_a_batch_counts_and_is_named() -> None:
+    engine = EXACT.copy()
+    rounding = fault(EXACT.astype(np.float16)).predicted
+    engine[2] += 6 * rounding
+    item = fault(engine)
+    assert item.actual / item.predicted < FAULT_FACTOR < item.by_row[2] and judge_outputs([item]).state is FAULTY
+    assert int(np.argmax(item.by_row)) == 2 and len(item.by_channel) == 8
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_inf_are_faults_unless_fp64_has_them(value) -> None:
+    engine = EXACT.astype(np.float16).astype(np.float64)
+    engine[0, 0, 0] = value
+    item = fault(engine)
+    assert item.nonfinite_count == 1 and judge_outputs([item]).state is FAULTY and "NaN or Inf" in item.description
+    overflow = fault(engine, simulated=engine)
+    assert overflow.is_overflow and "range of the type" in overflow.description
+    reference = EXACT.copy()
+    reference[0, 0, 0] = value
+    own = measure_output_fault("y", reference, engine, engine, Precision.FP16)
+    assert not own.nonfinite_count and judge_outputs([own]).state is SOUND
+
+
+def test_rows_differ_only_if_fp64_does_not() -> None:
+    equal = np.repeat(EXACT[:1], 4, axis=0)
+    unequal = equal.copy()
+    unequal[3, 0, 0] = np.nextafter(unequal[3, 0, 0], 9)
+    assert find_unequal_rows({"y": unequal}, {"y": equal}) == ["y"]
+    assert find_unequal_rows({"y": equal}, {"y": equal}) == [] == find_unequal_rows({"y": unequal}, {"y": EXACT})
+
+
+def test_cells_that_cannot_be_read_are_cut_out() -> None:
+    result = located(16, lambda piece: OTHER if piece.is_read else shown_by(9)(piece), reads_cells=True)
+    assert result.outcome is LocationOutcome.FOUND and result.piece.cells == (9,)
+
+
+def test_an_engine_whose_rebuilds_are_sound_is_the_fault_of_that_build() -> None:
+    result = located(8, lambda piece: SOUND if piece.rebuild else FAULTY)
+    assert result.outcome is LocationOutcome.UNSTABLE and "0 of 3 agree" in result.describe_outcome([])

@@ -1,0 +1,504 @@
+"""The search for the operator that an engine computes wrongly: which piece of the network still shows the fault.
+
+`plan_fault_location` is a generator. It yields pieces, which are sets of cells
+(`trt_tui.core.engines.engine_cells`), and receives a verdict on each. It executes nothing.
+"""
+
+import math
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from trt_tui.core.builder_options import MAX_LOCATION_BUILDS
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import counted_noun_text, milliseconds_text, name_list_text
+
+FAULT_FACTOR = 4.0
+"""The factor by which the error of a kernel must exceed the error that its types explain.
+
+FP16 accumulators cost a factor of 2 in the error, which is 6 dB (`engine_agreement.ACCUMULATION_GAP_DB`).
+"""
+
+REBUILD_COUNT = 3
+"""The number of builds of the whole network that must agree before the network is cut."""
+
+MIN_SLICE_ELEMENTS = 64
+"""The minimum number of elements of one sample or one channel for an error of its own."""
+
+UNIT_ROUNDOFF = {Precision.FP32: 2.0**-24, Precision.TF32: 2.0**-11, Precision.FP16: 2.0**-11, Precision.BF16: 2.0**-8}
+"""The relative error of one rounding to each float type. A kernel rounds its result at least once."""
+
+
+class PieceState(Enum):
+    """The verdict on one piece of a network."""
+
+    FAULTY = "shows the fault"
+    SOUND = "does not show the fault"
+    NOT_COMPARABLE = "not comparable"
+    NOT_JUDGED = "not judged"
+    NOT_BUILT = "not built"
+
+
+@dataclass(frozen=True)
+class OutputFault:
+    """The error of one output of a piece against FP64, with the error that the types of its kernels explain.
+
+    Errors are root mean squares in the units of the tensor.
+
+    Attributes:
+        actual: The error of the engine.
+        predicted: The error of the simulation, or of ONNX Runtime for FP32; at least one rounding to the type.
+        nonfinite_count: The number of NaN and Inf that FP64 does not have.
+        is_overflow: True if the simulation has NaN or Inf too, so that the range of the type explains them.
+        by_row, by_channel: The ratio of both errors for each index of the first and of the second axis. Empty if a
+            slice has too few elements.
+        witness: The error of ONNX Runtime in FP32.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    actual: float
+    predicted: float
+    nonfinite_count: int = 0
+    is_overflow: bool = False
+    by_row: tuple[float, ...] = ()
+    by_channel: tuple[float, ...] = ()
+    witness: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The largest ratio of both errors, over the tensor and over its rows; infinite for NaN or Inf."""
+        if self.nonfinite_count:
+            return math.inf
+        return max((_ratio(self.actual, self.predicted), *self.by_row))
+
+    @property
+    def description(self) -> str:
+        """The error as text, such as ``y: 31 times the error that its types explain``."""
+        if self.nonfinite_count:
+            cause = "the simulation has such values too: the range of the type" if self.is_overflow else "FP64 has none"
+            return f"{self.tensor}: {self.nonfinite_count} NaN or Inf; {cause}"
+        return f"{self.tensor}: {ratio_text(self.ratio)} times the error that its types explain"
+
+    def to_record(self) -> dict[str, Any]:
+        return {
+            "tensor": self.tensor, "shape": list(self.shape), "error": _finite(self.actual),
+            "predicted": _finite(self.predicted), "times": _finite(self.ratio), "not_finite": self.nonfinite_count,
+            "overflow": self.is_overflow, "by_sample": [*map(_finite, self.by_row)],
+            "by_channel": [*map(_finite, self.by_channel)], "onnxruntime": _finite(self.witness)
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _ratio(actual: float, predicted: float) -> float:
+    if not math.isfinite(actual):
+        return math.inf
+    return actual / predicted if predicted > 0 else math.inf if actual > 0 else 0.0
+
+
+def ratio_text(ratio: float) -> str:
+    return "infinitely many" if math.isinf(ratio) else f"{ratio:.3g}"
+
+
+def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.ndarray, simulated: np.ndarray,
+                         precision: Precision | None, witness: np.ndarray | None = None) -> OutputFault:
+    """Measures the error of one output against FP64, and the error that the types of its kernels explain.
+
+    Elements at which FP64 is NaN or infinite do not count.
+
+    Args:
+        reference: The FP64 result of the piece.
+        simulated: The result of the simulation, or that of ONNX Runtime if the piece is FP32.
+        precision: The lowest float type in the piece, to which the result is rounded at least once; None for FP32.
+        witness: The result of ONNX Runtime in FP32.
+    """
+    expected = np.asarray(reference, np.float64)
+    counted = np.isfinite(expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors, explained, seen = (np.where(counted, np.asarray(array, np.float64).reshape(expected.shape) - expected,
+                                            0.0) for array in (engine_output, simulated,
+                                                               simulated if witness is None else witness))
+    bad = ~np.isfinite(errors)
+    is_overflow = bool(bad.any() and not np.isfinite(explained).all())
+    explained = np.where(np.isfinite(explained), explained, 0.0)
+    floor = UNIT_ROUNDOFF.get(precision or Precision.FP32, UNIT_ROUNDOFF[Precision.FP32]) * _rms(
+        np.where(counted, expected, 0.0))
+    predicted = max(_rms(explained), floor)
+    finite_errors = np.where(bad, 0.0, errors)
+    by_row, by_channel = (_slice_ratios(finite_errors, explained, axis, predicted) for axis in (0, 1))
+    return OutputFault(tensor, expected.shape, _rms(finite_errors), predicted, int(bad.sum()), is_overflow, by_row,
+                       by_channel, _rms(seen) if witness is not None else None)
+
+
+def _rms(array: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(array)))) if array.size else 0.0
+
+
+def _slice_ratios(errors: np.ndarray, explained: np.ndarray, axis: int, predicted: float) -> tuple[float, ...]:
+    """Returns the ratio of both errors for each index of an axis. The error of the whole tensor counts as explained."""
+    if errors.ndim <= axis or errors.shape[axis] < 2 or errors.size // errors.shape[axis] < MIN_SLICE_ELEMENTS:
+        return ()
+    rows, explained_rows = (np.sqrt(np.mean(np.square(np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)), 1))
+                            for array in (errors, explained))
+    return tuple(_ratio(float(actual), max(float(part), predicted))
+                 for actual, part in zip(rows, explained_rows, strict=True))
+
+
+def find_unequal_rows(outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> list[str]:
+    """Finds the outputs whose rows differ in any bit although the rows of FP64 are equal."""
+    return [name for name, array in outputs.items()
+            if array.ndim and len(array) > 1 and not np.array_equal(array[1:], np.broadcast_to(array[:1], array.shape)[
+                1:], equal_nan=array.dtype.kind == "f")
+            and np.allclose(reference[name][1:], reference[name][:1], rtol=1e-12, atol=1e-12, equal_nan=True)]
+
+
+@dataclass(frozen=True)
+class PieceVerdict:
+    """The verdict on a piece, with its reason.
+
+    Attributes:
+        note: The kernel that differs from that of the whole, the operator without a reference, or the build error.
+        faults: The errors of its outputs, the largest ratio first.
+    """
+
+    state: PieceState
+    note: str = ""
+    faults: tuple[OutputFault, ...] = ()
+
+    @property
+    def description(self) -> str:
+        return ": ".join(filter(None, (self.state.value, self.note or (self.faults[0].description
+                                                                      if self.faults else ""))))
+
+
+def judge_outputs(faults: Collection[OutputFault]) -> PieceVerdict:
+    """Returns the verdict on a piece from the errors of its outputs."""
+    ordered = tuple(sorted(faults, key=lambda fault: -fault.ratio))
+    is_faulty = bool(ordered) and ordered[0].ratio > FAULT_FACTOR
+    return PieceVerdict(PieceState.FAULTY if is_faulty else PieceState.SOUND, "", ordered)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the network: some cells of the engine, by index.
+
+    Attributes:
+        rebuild: The number of a further build of the whole network, from 1; 0 for the engine itself and for a piece,
+            which uses the timing cache.
+        is_read: True if the values between the kernels of the whole engine are read, in place of a build.
+    """
+
+    cells: tuple[int, ...]
+    rebuild: int = 0
+    is_read: bool = False
+
+
+class LocationOutcome(Enum):
+    """The outcome of a location."""
+
+    FOUND = "found"
+    SPREAD = "spread"
+    VANISHES = "vanishes"
+    NO_FAULT = "no fault"
+    UNSTABLE = "unstable"
+    NOT_JUDGED = "not judged"
+    NOT_BUILT = "not built"
+
+
+@dataclass(frozen=True)
+class LocationResult:
+    """The result of a location: the smallest piece that shows the fault, and everything that was tried.
+
+    Attributes:
+        piece: The smallest piece that shows the fault; the whole network if no smaller one shows it.
+        verdicts: Each piece that was tried with its verdict, in their order.
+        is_limit_reached: True if the limit of builds ended the search. A smaller piece may then exist.
+    """
+
+    outcome: LocationOutcome
+    piece: Piece
+    verdicts: tuple[tuple[Piece, PieceVerdict], ...] = ()
+    is_limit_reached: bool = False
+
+    @property
+    def piece_verdict(self) -> PieceVerdict | None:
+        """The verdict on the smallest piece; None if nothing was tried."""
+        return next((verdict for piece, verdict in reversed(self.verdicts) if piece.cells == self.piece.cells), None)
+
+    def count_verdicts(self, state: PieceState) -> int:
+        return sum(verdict.state is state for _, verdict in self.verdicts)
+
+    def describe_outcome(self, cell_names: Sequence[str]) -> str:
+        """Returns the outcome as a sentence."""
+        names = name_list_text([cell_names[index] for index in self.piece.cells if index < len(cell_names)], 3)
+        limit = "; the limit of builds is reached, so a smaller piece may exist" if self.is_limit_reached else ""
+        verdict = self.piece_verdict
+        error = verdict.faults[0].description if verdict is not None and verdict.faults else ""
+        match self.outcome:
+            case LocationOutcome.FOUND:
+                return f"found: {names}: {verdict.note or error if verdict is not None else ''}{limit}"
+            case LocationOutcome.SPREAD:
+                return f"spread over {counted_noun_text(len(self.piece.cells), 'fused layer')}: {names}: {error}{limit}"
+            case LocationOutcome.VANISHES:
+                skipped = self.count_verdicts(PieceState.NOT_COMPARABLE)
+                other = f"; {counted_noun_text(skipped, 'piece')} got other kernels" if skipped else ""
+                return (f"the fault disappears when the network is cut: only the whole network shows it ({error})"
+                        f"{other}{limit}")
+            case LocationOutcome.NO_FAULT:
+                return f"no fault: every output is within {FAULT_FACTOR:g} times the error that its types explain" + (
+                    f" (largest: {error})" if error else "")
+            case LocationOutcome.UNSTABLE:
+                states = [verdict.state.value for piece, verdict in self.verdicts if piece.cells == self.piece.cells]
+                return (f"unstable: the engine {states[0]}; of its rebuilds {states[1:].count(states[0])} of "
+                        f"{len(states) - 1} agree")
+        notes = [verdict.note for _, verdict in self.verdicts if verdict.note]
+        return f"{self.outcome.value}: {notes[0] if notes else 'no reason is known'}"
+
+
+LocationSteps = Generator[Piece, PieceVerdict, LocationResult]
+"""The steps of a location: each yields a piece and receives its verdict."""
+
+
+def plan_fault_location(cell_count: int, max_pieces: int = MAX_LOCATION_BUILDS, *,
+                        reads_cells: bool = False) -> LocationSteps:
+    """Searches the smallest set of cells that shows the fault of an engine.
+
+    The engine itself is judged first. A faulty one is built again, to see whether all builds agree. Then prefix and
+    suffix are tried, in halves. If neither or both show the fault, sets of cells are removed as in delta debugging
+    (Zeller and Hildebrandt, 2002).
+
+    Args:
+        cell_count: The number of cells of the whole engine.
+        max_pieces: The maximum number of builds, those of the whole network included.
+        reads_cells: True if the values between the kernels can be read, so that a single cell needs no build.
+    """
+    search = _PieceSearch(cell_count, max_pieces)
+    whole = tuple(range(cell_count))
+    for rebuild in range(REBUILD_COUNT + 1):
+        verdict = yield from search.try_piece(Piece(whole, rebuild))
+        if verdict.state in (PieceState.NOT_JUDGED, PieceState.NOT_BUILT):
+            return search.make_result(LocationOutcome.NOT_JUDGED if verdict.state is PieceState.NOT_JUDGED else
+                                      LocationOutcome.NOT_BUILT, whole)
+        if verdict.state is not PieceState.FAULTY and not rebuild:
+            return search.make_result(LocationOutcome.NO_FAULT, whole)
+    if any(verdict.state is not PieceState.FAULTY for _, verdict in search.verdicts):
+        return search.make_result(LocationOutcome.UNSTABLE, whole)
+    for cell in whole if reads_cells and cell_count > 1 else ():
+        verdict = yield from search.try_piece(Piece((cell,), is_read=True))
+        if verdict.state is PieceState.FAULTY:
+            return search.make_result(LocationOutcome.FOUND, (cell,))
+    cells = yield from search.halve(whole)
+    cells = yield from search.remove_sets(cells)
+    if len(cells) == 1:
+        return search.make_result(LocationOutcome.FOUND, cells)
+    return search.make_result(LocationOutcome.VANISHES if cells == whole else LocationOutcome.SPREAD, cells)
+
+
+_CellSteps = Generator[Piece, PieceVerdict, tuple[int, ...]]
+
+
+@dataclass
+class _PieceSearch:
+    """The pieces tried so far, and the steps that find smaller ones."""
+
+    cell_count: int
+    max_pieces: int
+    verdicts: list[tuple[Piece, PieceVerdict]] = field(default_factory=list)
+    is_limit_reached: bool = False
+
+    def make_result(self, outcome: LocationOutcome, cells: tuple[int, ...]) -> LocationResult:
+        return LocationResult(outcome, Piece(cells), tuple(self.verdicts), self.is_limit_reached)
+
+    def try_piece(self, piece: Piece) -> Generator[Piece, PieceVerdict, PieceVerdict]:
+        verdict = yield piece
+        self.verdicts.append((piece, verdict))
+        return verdict
+
+    def shows_fault(self, cells: tuple[int, ...]) -> Generator[Piece, PieceVerdict, bool]:
+        """Returns True if a piece shows the fault. Each piece is tried once, as long as builds are left."""
+        known = next((verdict for piece, verdict in self.verdicts if piece.cells == cells and not (
+            piece.is_read and verdict.state is PieceState.NOT_COMPARABLE)), None)
+        if known is None:
+            if sum(not piece.is_read for piece, _ in self.verdicts) > self.max_pieces:
+                self.is_limit_reached = True
+                return False
+            known = yield from self.try_piece(Piece(cells))
+        return known.state is PieceState.FAULTY
+
+    def halve(self, cells: tuple[int, ...]) -> _CellSteps:
+        """Returns the half of a half, and so on, as long as either the prefix or the suffix alone shows the fault."""
+        while len(cells) > 1:
+            middle = len(cells) // 2
+            prefix, suffix = cells[:middle], cells[middle:]
+            is_prefix_faulty = yield from self.shows_fault(prefix)
+            is_suffix_faulty = yield from self.shows_fault(suffix)
+            if is_prefix_faulty == is_suffix_faulty:
+                break
+            cells = prefix if is_prefix_faulty else suffix
+        return cells
+
+    def remove_sets(self, cells: tuple[int, ...]) -> _CellSteps:
+        """Returns a subset of cells from which no set can be removed without losing the fault."""
+        count = 2
+        while len(cells) > 1 and not self.is_limit_reached:
+            bounds = [len(cells) * index // count for index in range(count + 1)]
+            sets = [cells[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+            candidates = [*((part, 2) for part in sets),
+                          *((tuple(cell for cell in cells if cell not in part), max(count - 1, 2)) for part in sets
+                            if count > 2)]
+            for candidate, next_count in candidates:
+                if (yield from self.shows_fault(candidate)):
+                    cells, count = candidate, min(next_count, len(candidate))
+                    break
+            else:
+                if count >= len(cells):
+                    break
+                count = min(2 * count, len(cells))
+        return cells
+
+
+@dataclass(frozen=True)
+class WayRound:
+    """A change of the build that may avoid a fault, with the engine that came of it.
+
+    Attributes:
+        description: The change, such as "a fusion barrier at x".
+        verdict: The verdict on the whole engine; None if it was not built.
+        latency_ms: The median latency of the whole engine.
+        failure_reason: The reason why there is no engine; "" if there is one.
+    """
+
+    description: str
+    verdict: PieceVerdict | None = None
+    latency_ms: float | None = None
+    failure_reason: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        return self.verdict is not None and self.verdict.state is PieceState.SOUND
+
+    @property
+    def result_text(self) -> str:
+        """The result as text: the largest error of the engine, and its latency."""
+        if self.verdict is None:
+            return f"not possible: {self.failure_reason}"
+        word = "avoids the fault" if self.is_sound else "does not help"
+        error = f" ({self.verdict.faults[0].description})" if self.verdict.faults else ""
+        return f"{word}{error}" + (f", {milliseconds_text(self.latency_ms)}" if self.latency_ms is not None else "")
+
+    def to_record(self) -> dict[str, Any]:
+        times = self.verdict.faults[0].ratio if self.verdict is not None and self.verdict.faults else None
+        return {"change": self.description, "helps": self.is_sound, "times": _finite(times),
+                "latency_ms": self.latency_ms, "failed": self.failure_reason}
+
+
+@dataclass(frozen=True)
+class FaultReport:
+    """The report of a location: the operator, the piece that shows it, and the ways round that were tried.
+
+    Attributes:
+        engine_name: The engine, such as its file name.
+        builder_text: The builder with its version.
+        cell_names: The engine layers of the smallest piece, in the order of execution.
+        layers: The network's layers in the piece, each with its operator.
+        kernel_names: The kernels of the piece, as far as the release reports them.
+        types_text: The types that its kernels read and write.
+        inputs, outputs: The tensors at its boundary.
+        cell_count: The number of cells of the whole engine.
+        outcome_text: The outcome as a sentence.
+        latency_ms: The median latency of the engine.
+        builds, seconds: The number of builds, and the duration of the location.
+        different_kernel: The first kernel that a rebuild has and the engine does not; "" if there is none.
+        written_paths: The files of the bug report.
+    """
+
+    engine_name: str
+    builder_text: str
+    device: str
+    outcome_text: str
+    result: LocationResult
+    cell_names: tuple[str, ...] = ()
+    layers: tuple[tuple[str, str], ...] = ()
+    kernel_names: tuple[str, ...] = ()
+    types_text: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cell_count: int = 0
+    latency_ms: float | None = None
+    builds: int = 0
+    seconds: float = 0.0
+    different_kernel: str = ""
+    ways_round: tuple[WayRound, ...] = ()
+    written_paths: tuple[str, ...] = ()
+
+    @property
+    def has_fault(self) -> bool:
+        return self.result.outcome is not LocationOutcome.NO_FAULT
+
+    @property
+    def lines(self) -> list[str]:
+        """The report as lines of text."""
+        result = self.result
+        lines = [
+            f"{self.engine_name} ({self.builder_text}{f' on {self.device}' if self.device else ''})", self.outcome_text,
+            f"bound: {FAULT_FACTOR:g} times the error that the types explain, against FP64 on the same inputs",
+            f"{counted_noun_text(self.builds, 'build')} in {self.seconds:.0f} s; "
+            f"{counted_noun_text(self.cell_count, 'fused layer')} in the engine; "
+            f"{result.count_verdicts(PieceState.NOT_COMPARABLE)} of "
+            f"{counted_noun_text(len(result.verdicts), 'piece')} not comparable"
+        ]
+        if self.different_kernel:
+            lines.append(f"first kernel that differs between builds: {self.different_kernel}")
+        if result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED, LocationOutcome.NOT_BUILT):
+            lines += [
+                f"smallest piece: {counted_noun_text(len(result.piece.cells), 'fused layer')}, "
+                f"{counted_noun_text(len(self.layers), 'node')}",
+                "nodes: " + name_list_text([f"{name} ({operator})" for name, operator in self.layers], 8),
+                *([f"kernels: {name_list_text(self.kernel_names, 4)}"] if self.kernel_names else []),
+                *([f"types: {self.types_text}"] if self.types_text else []),
+                f"reads {name_list_text(self.inputs, 4)}; yields {name_list_text(self.outputs, 4)}"
+            ]
+            for fault in result.piece_verdict.faults if result.piece_verdict is not None else ():
+                lines += _fault_lines(fault)
+        if self.ways_round:
+            lines.append("ways round, the cheapest first:")
+            lines += [f"  {way.description}: {way.result_text}" for way in self.ways_round]
+        return lines + ([f"Wrote {self.written_paths[0]}"] if self.written_paths else [])
+
+    def to_record(self) -> dict[str, Any]:
+        verdict = self.result.piece_verdict
+        return {
+            "engine": self.engine_name, "builder": self.builder_text, "gpu": self.device,
+            "outcome": self.result.outcome.value, "says": self.outcome_text, "factor": FAULT_FACTOR,
+            "fused_layers": self.cell_count, "piece": list(self.cell_names),
+            "nodes": [{"name": name, "operator": operator} for name, operator in self.layers],
+            "kernels": list(self.kernel_names), "types": self.types_text, "inputs": list(self.inputs),
+            "outputs": list(self.outputs), "latency_ms": self.latency_ms, "builds": self.builds,
+            "seconds": round(self.seconds, 3), "limit_reached": self.result.is_limit_reached,
+            "errors": [fault.to_record() for fault in verdict.faults] if verdict is not None else [],
+            "tried": [{"cells": list(piece.cells), "rebuild": piece.rebuild, "read": piece.is_read,
+                       "result": item.state.value, "note": item.note} for piece, item in self.result.verdicts],
+            "ways_round": [way.to_record() for way in self.ways_round]
+        }
+
+
+_MAX_LISTED_SLICES = 3
+
+
+def _fault_lines(fault: OutputFault) -> list[str]:
+    """Returns the error of an output as text, with the samples and channels that are worst."""
+    lines = [f"{fault.description}; shape {'x'.join(map(str, fault.shape))}, error {fault.actual:.3g} for "
+             f"{fault.predicted:.3g} explained" + (f", ONNX Runtime {fault.witness:.3g}"
+                                                    if fault.witness is not None else "")]
+    for noun, ratios in (("sample", fault.by_row), ("channel", fault.by_channel)):
+        worst = sorted(range(len(ratios)), key=lambda index: -ratios[index])[:_MAX_LISTED_SLICES]
+        if worst and ratios[worst[0]] > FAULT_FACTOR:
+            lines.append(f"  worst {noun}s of {len(ratios)}: " + ", ".join(
+                f"{index} ({ratio_text(ratios[index])} times)" for index in worst))
+    return lines

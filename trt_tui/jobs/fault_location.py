@@ -1,0 +1,299 @@
+"""The job that locates the operator which an engine computes wrongly, and writes the folder of a bug report."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from trt_tui.core.builder_options import TACTIC_SOURCES
+from trt_tui.core.engines.engine_cells import EngineCell, find_different_cell
+from trt_tui.core.engines.group_implementations import GroupImplementation, find_group_implementations
+from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.exporters.bundle import SampleRun
+from trt_tui.core.exporters.fault_report import write_fault_report
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.fault_location import (
+    FaultReport,
+    LocationOutcome,
+    LocationResult,
+    PieceState,
+    WayRound,
+    plan_fault_location,
+)
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.runner import MIN_OPTIMIZATION_LEVEL, BuildSettings, EngineRunner
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+from trt_tui.files.reading import read_bytes
+from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.files.writing import fill_folder_atomically, require_empty_folder
+from trt_tui.formatting import builder_title
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.engine_accuracy import make_build_settings
+from trt_tui.jobs.engine_build import BuilderMessage, BuiltEngine, build_engine
+from trt_tui.jobs.piece_probe import NetworkPart, PieceProbe, measure_latency_ms
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace, can_run_engines
+
+MAX_COMPARED_FEEDS = 16
+"""The maximum number of feeds among which the one with the largest error is chosen."""
+
+_OTHER_LEVELS = (2, MIN_OPTIMIZATION_LEVEL)
+"""The optimization levels that are tried as ways round."""
+
+
+def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                           request: rq.LocateFault) -> Steps[None]:
+    """Locates the fault of an engine, tries the ways round, writes the folder, and sends the report.
+
+    Raises:
+        BackendUnavailableError: No TensorRT here can build and execute engines.
+        InputError: The engine cannot be loaded, or the folder is not empty.
+    """
+    builder = workspace.builder
+    if builder is None or not can_run_engines(builder, workspace.plan.settings):
+        raise BackendUnavailableError("a fault cannot be located here", "pieces of the network must be built and "
+                                      "executed, and no TensorRT here can do that; trt-tui doctor shows why",
+                                      "Run it on the GPU that the engine was built for.")
+    if request.folder:
+        require_empty_folder(Path(request.folder))
+    start_time = time.monotonic()
+    yield Urgency.BUILD
+    ensure_ranges(workspace, store, reporter, [request.config])
+    data = read_bytes(Path(request.engine_path)) if request.engine_path else (
+        yield from _build_engine_of_config(workspace, store, reporter, request.config))
+    with builder.load_engine(data) as runner:
+        config = infer_engine_config(workspace.network, request.config, find_group_implementations(
+            read_engine_report(runner.inspect(), workspace.network), workspace.network))
+        ensure_ranges(workspace, store, reporter, [config])
+        feed = choose_worst_feed(workspace, runner)
+        latency_ms = measure_latency_ms(runner, feed)
+    with create_scratch_folder() as scratch:
+        probe = PieceProbe(workspace, store, reporter, config, feed, scratch)
+        result = yield from _locate(probe, data, request.max_builds)
+        repeated = repeat_first_sample(workspace, feed) if result.outcome is LocationOutcome.NO_FAULT else None
+        if repeated is not None:
+            rows_probe = PieceProbe(workspace, store, reporter, config, repeated, scratch, checks_rows=True)
+            rows_result = yield from _locate(rows_probe, data, request.max_builds)
+            if rows_result.outcome is not LocationOutcome.NO_FAULT:
+                probe, result = rows_probe, rows_result
+        cells = [probe.cells[index] for index in result.piece.cells if index < len(probe.cells)]
+        ways: tuple[WayRound, ...] = ()
+        if result.outcome in (LocationOutcome.FOUND, LocationOutcome.SPREAD, LocationOutcome.VANISHES):
+            ways = yield from _try_ways_round(probe, cells)
+    name = Path(request.engine_path).name if request.engine_path else "the engine of the config"
+    different = [text for rebuilt in probe.rebuilt_cells if (text := find_different_cell(probe.cells, rebuilt))]
+    report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
+                         result.describe_outcome([cell.name for cell in probe.cells]), result,
+                         cell_count=len(probe.cells), latency_ms=latency_ms, builds=probe.build_count,
+                         different_kernel=different[0] if different else "", ways_round=ways)
+    part = None
+    if result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED, LocationOutcome.NOT_BUILT):
+        part = probe.get_part(result.piece.cells)
+        report = _describe_piece(report, probe, part, cells)
+    report = replace(report, seconds=time.monotonic() - start_time)
+    if request.folder and part is not None:
+        report = _write_folder(workspace, Path(request.folder), report, part)
+    reporter.send(ev.FaultLocated(reporter.job, request.config, report))
+
+
+def _locate(probe: PieceProbe, data: bytes, max_builds: int) -> Steps[LocationResult]:
+    """Runs the steps of a location. The first piece is the engine itself."""
+    verdict = yield from probe.judge_engine(data)
+    plan = plan_fault_location(len(probe.cells), max_builds, reads_cells=probe.reads_cells)
+    piece = next(plan)
+    while True:
+        probe.reporter.send(ev.LogMessage(
+            probe.reporter.job, f"piece of {len(piece.cells)} of {len(probe.cells)} fused layers"
+            f"{f', rebuild {piece.rebuild}' if piece.rebuild else ''}: {verdict.description}"))
+        try:
+            piece = plan.send(verdict)
+        except StopIteration as stop:
+            result: LocationResult = stop.value
+            return result
+        verdict = yield from probe.judge_piece(piece)
+
+
+def infer_engine_config(network: Network, config: PrecisionConfig,
+                        implementations: Mapping[str, GroupImplementation]) -> PrecisionConfig:
+    """Returns a config with the float precisions that an engine reports for its groups.
+
+    A group keeps its precision in the config if the engine reports none. If it reports only the types around a fused
+    region, the lowest of them counts.
+    """
+    changed: dict[Precision, list[str]] = {}
+    for group in network.groups:
+        implementation = implementations.get(group.name)
+        precision = None
+        if implementation is not None:
+            precision = implementation.precision or min(implementation.possible_precisions, key=precision_rank,
+                                                        default=None)
+        requested = group.resolve_file_precision(config.precision_of(group))
+        if precision is not None and precision not in (requested, requested.value_type) and (
+                precision in group.allowed_precisions):
+            changed.setdefault(precision, []).append(group.name)
+    for precision, names in changed.items():
+        config = config.with_group_precision(map(network.get_group, names), precision, "engine")
+    return config
+
+
+def choose_worst_feed(workspace: Workspace, runner: EngineRunner) -> dict[str, np.ndarray]:
+    """Returns the feed with the largest error of the engine against FP32."""
+    analysis, samples = workspace.analysis, workspace.data_sets.judged_samples
+    names = [name for name in list_tensor_outputs(workspace.network) if workspace.network.is_float(name)]
+    if not names:
+        raise InputError("the network has no float output", "an error is measured at float outputs",
+                         "Export the network with the scores before its last operator as an output.")
+    worst, largest_ratio = workspace.feeds[0], -1.0
+    for index in workspace.feeds[:MAX_COMPARED_FEEDS]:
+        reference = analysis.get_fp32_outputs(index)
+        outputs = samples.remove_padding(runner.run(samples.read_full_feed(index), names), index)
+        sums = ErrorSums()
+        for name in names:
+            if name in reference and reference[name].shape == outputs[name].shape:
+                sums.add_tensor_pair(reference[name], outputs[name])
+        if sums.noise_to_signal_ratio > largest_ratio:
+            worst, largest_ratio = index, sums.noise_to_signal_ratio
+    return samples.read_full_feed(worst)
+
+
+def repeat_first_sample(workspace: Workspace, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """Returns a feed whose batch repeats its first sample; None for a batch of one sample."""
+    names = workspace.data_sets.judged_samples.per_sample_array_names
+    rows = {len(array) for name, array in feed.items() if name in names and array.ndim}
+    if len(rows) != 1 or rows == {1}:
+        return None
+    return {name: np.repeat(array[:1], len(array), axis=0) if name in names and array.ndim else array
+            for name, array in feed.items()}
+
+
+def _build_engine_of_config(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                            config: PrecisionConfig) -> Steps[bytes]:
+    """Returns the engine of a config: that of the engine cache, or a new one."""
+    assert workspace.builder is not None
+    settings = make_build_settings(workspace.analysis, workspace.feeds, workspace.plan, config,
+                                   debug_tensors=workspace.builder.capabilities.debug_tensors)
+    with closing(build_engine(workspace.builder, workspace.network, config, workspace.ranges, settings,
+                              cache=store.engines, wake=reporter.wake, weakly_typed=workspace.plan.weakly_typed,
+                              strict=workspace.plan.strict, kept_tensors=workspace.analysis.extra_outputs)) as steps:
+        for step in steps:
+            if isinstance(step, BuiltEngine):
+                return step.data
+            if isinstance(step, BuilderMessage):
+                reporter.send(step.make_log_message(reporter.job))
+            elif isinstance(step, Wait):
+                yield step
+    raise AssertionError("a build ends with an engine")
+
+
+# -- ways round -----------------------------------------------------------------------------------------------------
+
+
+def list_changed_configs(network: Network, config: PrecisionConfig, cells: list[EngineCell],
+                         precisions: Collection[Precision]) -> Iterator[tuple[str, PrecisionConfig]]:
+    """Yields the changes of a config that may avoid a fault in some cells, the cheapest first.
+
+    Args:
+        precisions: The float precisions that the builder supports.
+    """
+    names = {name for cell in cells for name in cell.layers}
+    groups = [group for group in network.groups if names.intersection(group.layers)]
+    tensors = list(dict.fromkeys(tensor for group in groups for tensor in (*group.inputs, group.final_tensor)
+                                 if not BarrierMove().refusal_reason(network, tensor)))
+    if tensors:
+        yield f"fusion barriers at {', '.join(tensors[:4])}", config.with_moves(
+            {tensor: BarrierMove("location") for tensor in tensors})
+    current = {config.precision_of(group) for group in groups}
+    for precision in sorted(precisions, key=precision_rank):
+        allowed = [group for group in groups if precision in group.allowed_precisions]
+        if allowed and any(precision_rank(precision) > precision_rank(item.value_type) for item in current):
+            yield f"{precision.label} for {', '.join(group.name for group in allowed[:4])}", \
+                config.with_group_precision(allowed, precision, "location")
+    norms = {group.name: network.zero_cost_support.norms[group.name] for group in groups
+             if group.name in network.zero_cost_support.norms}
+    for name in norms:
+        for operator in ("LayerNormalization", "RMSNormalization"):
+            move = RewriteMove(operator, "location")
+            if not move.refusal_reason(network, name):
+                yield f"{operator} as one operator at {name}", config.with_moves({name: move})
+
+
+def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, BuildSettings]]:
+    """Yields the changes of the build settings that may avoid a kernel: other tactic sources and other levels."""
+    options = settings.builder_options
+    sources = options.tactic_sources or TACTIC_SOURCES
+    for source in sources if len(sources) > 1 else ():
+        yield f"no tactics of {source}", replace(settings, builder_options=replace(
+            options, timing_cache="", tactic_sources=tuple(item for item in sources if item != source)))
+    for level in _OTHER_LEVELS:
+        if level != options.optimization_level:
+            yield f"optimization level {level}", replace(settings, builder_options=replace(
+                options, timing_cache="", optimization_level=level))
+
+
+def _try_ways_round(probe: PieceProbe, cells: list[EngineCell]) -> Steps[tuple[WayRound, ...]]:
+    """Builds the whole network in each way that may avoid the fault."""
+    settings, builder = probe.make_settings(), probe.workspace.builder
+    precisions = [precision for precision in FLOAT_PRECISIONS if precision is not Precision.BF16
+                  or builder is not None and builder.capabilities.supports_bf16]
+    changes = [*((text, config, settings) for text, config in list_changed_configs(probe.network, probe.config, cells,
+                                                                                   precisions)),
+               *((text, probe.config, changed) for text, changed in _list_changed_settings(settings))]
+    ways = []
+    for text, config, changed_settings in changes:
+        try:
+            ensure_ranges(probe.workspace, probe.store, probe.reporter, [config])
+            verdict, latency_ms = yield from probe.measure_whole(config, changed_settings)
+            ways.append(WayRound(text, verdict, latency_ms))
+        except (CancelledError, BackendUnavailableError):
+            raise
+        except TrtTuiError as error:  # the next way may be possible
+            ways.append(WayRound(text, failure_reason=error.title))
+    return tuple(ways)
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
+
+
+def _describe_piece(report: FaultReport, probe: PieceProbe, part: NetworkPart, cells: list[EngineCell]) -> FaultReport:
+    """Returns a report with the description of its smallest piece."""
+    types = dict.fromkeys(f"{'+'.join(filter(None, dict.fromkeys(signature[3]))) or '?'} > "
+                          f"{'+'.join(filter(None, dict.fromkeys(signature[4]))) or '?'}"
+                          for cell in cells for signature in cell.signatures)
+    layers = tuple((name, probe.network.get_layer(name).op_type)
+                   for name in probe.list_layers(report.result.piece.cells))
+    return replace(report, cell_names=tuple(cell.name for cell in cells), layers=layers,
+                   kernel_names=tuple(dict.fromkeys(name for cell in cells for name in cell.kernel_names)),
+                   types_text=", ".join(types).upper(), inputs=tuple(part.feed), outputs=tuple(part.expected))
+
+
+def _write_folder(workspace: Workspace, destination: Path, report: FaultReport, part: NetworkPart) -> FaultReport:
+    """Writes the folder of the bug report. Returns the report with its paths."""
+    builder = workspace.builder
+    assert builder is not None
+    is_typed = builder.capabilities.strongly_typed and not workspace.plan.weakly_typed
+    typed_model = lower_from_source_model(part.network, part.config, workspace.ranges).model
+    outputs = {name: array.astype(part.witness[name].dtype) for name, array in part.expected.items()}
+    sample_run = SampleRun(part.feed, outputs, {name: part.predicted[name] for name in outputs})
+    precisions = {precision.value_type for precision in part.config.precision_by_group(part.network).values()}
+    if precisions & QUANTIZED_TYPES.keys():
+        precisions.add(part.config.other)
+    with fill_folder_atomically(destination) as folder:
+        paths = write_fault_report(folder, part.network, typed_model, sample_run, report, is_typed, precisions)
+    state_count = report.result.count_verdicts(PieceState.FAULTY)
+    assert state_count, "a report is written of a fault"
+    return replace(report, written_paths=(str(destination), *(str(destination / path.relative_to(folder))
+                                                              for path in paths)))

@@ -1,0 +1,424 @@
+"""The execution of pieces of a network: cut, built, executed, and judged against FP64.
+
+A piece gets the FP32 values of the whole network at its inputs. `PieceProbe` builds it with the settings and the timing
+cache of production, so that it can get the same kernels. Where a release has debug tensors, a single kernel is judged
+from the values inside the whole engine.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.engines.engine_cells import EngineCell, find_different_cell, find_piece_boundary, list_engine_cells
+from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_result, find_kernel_results
+from trt_tui.core.exporters.subgraph import extract_subgraph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.lowering.rulebook import GatedFeatures
+from trt_tui.core.measure.fault_location import (
+    OutputFault,
+    Piece,
+    PieceState,
+    PieceVerdict,
+    find_unequal_rows,
+    judge_outputs,
+    measure_output_fault,
+)
+from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
+from trt_tui.core.runner import BuildSettings, DebugTensor, EngineRunner, Profile
+from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
+from trt_tui.jobs.engine_accuracy import make_build_settings
+from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine, lower_for_builder
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+Arrays = dict[str, np.ndarray]
+
+LATENCY_RUNS = 20
+"""The number of executions of which the median is the latency of a way round."""
+
+
+@dataclass(frozen=True)
+class NetworkPart:
+    """The network of a piece, with its inputs and its results.
+
+    Attributes:
+        feed: The values at its inputs, in FP32 of the whole network.
+        expected: The FP64 results by output.
+        predicted: The results of the simulation in the precisions of the config; of ONNX Runtime if all are FP32.
+        witness: The results of ONNX Runtime in FP32.
+        precision: The lowest float type in the piece.
+    """
+
+    network: Network
+    config: PrecisionConfig
+    feed: Arrays
+    expected: Arrays
+    predicted: Arrays
+    witness: Arrays
+    precision: Precision
+
+    def judge(self, outputs: Mapping[str, np.ndarray], *, checks_rows: bool = False) -> PieceVerdict:
+        """Returns the verdict on the outputs of an engine of this part.
+
+        Args:
+            checks_rows: True to judge only whether equal samples of a batch have equal results.
+        """
+        faults = [self._measure_fault(name, outputs[name]) for name in self.expected if name in outputs]
+        if not checks_rows:
+            return judge_outputs(faults)
+        unequal = find_unequal_rows({name: outputs[name] for name in self.expected if name in outputs}, self.expected)
+        return PieceVerdict(PieceState.FAULTY if unequal else PieceState.SOUND,
+                            f"equal samples of one batch differ at {', '.join(unequal)}" if unequal else "",
+                            tuple(sorted(faults, key=lambda fault: -fault.ratio)))
+
+    def _measure_fault(self, name: str, output: np.ndarray) -> OutputFault:
+        return measure_output_fault(name, self.expected[name], output, self.predicted[name], self.precision,
+                                    self.witness[name])
+
+
+@dataclass
+class PieceProbe:
+    """The builds and executions of one location.
+
+    Args:
+        config: The precisions of the engine.
+        feed: The feed on which everything is judged.
+        checks_rows: True to search for a kernel whose result depends on the position in the batch.
+        scratch: A folder for timing caches.
+
+    Attributes:
+        cells: The cells of the engine; empty until `judge_engine` has read them.
+        build_count, build_s: The number of builds, and their duration in seconds.
+        rebuilt_cells: The cells of each rebuild of the whole network.
+    """
+
+    workspace: Workspace
+    store: ResultStore
+    reporter: JobReporter
+    config: PrecisionConfig
+    feed: Arrays
+    scratch: Path
+    checks_rows: bool = False
+    cells: tuple[EngineCell, ...] = ()
+    build_count: int = 0
+    build_s: float = 0.0
+    rebuilt_cells: list[tuple[EngineCell, ...]] = field(default_factory=list)
+    _parts: dict[tuple[int, ...], NetworkPart] = field(default_factory=dict)
+    _values: Arrays = field(default_factory=dict)
+    _tensor_types: dict[str, Precision] = field(default_factory=dict)
+    _readings: Arrays | None = None
+
+    @property
+    def network(self) -> Network:
+        return self.workspace.network
+
+    @property
+    def reads_cells(self) -> bool:
+        """True if the values between the kernels of an engine can be read."""
+        builder = self.workspace.builder
+        return builder is not None and builder.capabilities.debug_tensors and not self.checks_rows
+
+    # -- pieces -----------------------------------------------------------------------------------------------------
+
+    def read_engine(self, runner: EngineRunner) -> None:
+        """Reads the cells of the engine, and the types between them."""
+        report = read_engine_report(runner.inspect(), self.network)
+        self.cells = list_engine_cells(report, self.network)
+        for layer in report.layers:
+            self._tensor_types.update(
+                {name: precision for name, precision in zip(layer.output_tensors, layer.output_types, strict=True)
+                 if precision in FLOAT_PRECISIONS and precision is not None})
+
+    def list_layers(self, cells: Collection[int]) -> list[str]:
+        """Returns the layers of some cells, in network order; all layers of the network for all cells."""
+        if len(cells) == len(self.cells):
+            return [layer.name for layer in self.network.layers]
+        names = {name for index in cells for name in self.cells[index].layers}
+        return [layer.name for layer in self.network.layers if layer.name in names]
+
+    def get_part(self, cells: tuple[int, ...]) -> NetworkPart:
+        """Returns the network of some cells with its inputs and results.
+
+        Raises:
+            UnsupportedOperatorError: FP64 has no reference of an operator.
+            InputError: The cells cannot be cut out.
+        """
+        if cells not in self._parts:
+            layers = self.list_layers(cells)
+            inputs, outputs = find_piece_boundary(self.network, layers)
+            if len(cells) == len(self.cells):
+                feed, network, config = self.feed, self.network, self.config
+                outputs = list_tensor_outputs(network)
+            else:
+                feed = {name: self._read_values(inputs)[name] for name in inputs}
+                network = cut_network(self.network, layers, inputs, outputs, feed)
+                config = select_moves_of_network(self.config, network)
+            outputs = tuple(name for name in outputs if network.is_float(name))
+            self._parts[cells] = self._compute_part(network, config, feed, outputs)
+        return self._parts[cells]
+
+    def _read_values(self, names: Sequence[str]) -> Arrays:
+        """Returns tensors of the whole network in FP32."""
+        if missing := [name for name in names if name not in self._values and name not in self.feed]:
+            network = self.network
+            with load_adaptive_runner(self.workspace.backend, extract_subgraph_of_outputs(network.model, missing),
+                                      self.workspace.data_sets.judged_samples, low_memory=True,
+                                      few_executions=True) as runner:
+                self._values.update(runner.run(self.feed, missing))
+        return {**self.feed, **self._values}
+
+    def _compute_part(self, network: Network, config: PrecisionConfig, feed: Arrays,
+                      outputs: Sequence[str]) -> NetworkPart:
+        expected = Fp64Evaluator(network.model).evaluate(feed, outputs)
+        with self.workspace.backend.load(extract_subgraph_of_outputs(network.model, outputs), low_memory=True,
+                                         few_executions=True) as runner:
+            witness = runner.run(feed, list(outputs))
+        precisions = {precision.value_type for precision in config.precision_by_group(network).values()}
+        floats = [precision for precision in (*precisions, config.other if precisions - {*FLOAT_PRECISIONS} else
+                                              Precision.FP32) if precision in FLOAT_PRECISIONS]
+        lowest = min(floats, key=precision_rank, default=Precision.FP32)
+        if config.tf32 and lowest is Precision.FP32:
+            lowest = Precision.TF32
+        predicted = witness if precisions <= {Precision.FP32} and not config.tf32 else self._simulate(
+            network, config, feed, outputs)
+        return NetworkPart(network, config, feed, expected, predicted, witness, lowest)
+
+    def _simulate(self, network: Network, config: PrecisionConfig, feed: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Returns the simulated results of a network in the precisions of a config."""
+        features = GatedFeatures.from_config(network, config)
+        graph = build_gated_graph(network, float_types=features.float_types, boundary_types=features.boundary_types,
+                                  quantized_types=features.quantized_types, outputs=outputs,
+                                  editable_constants=features.editable_constants,
+                                  norm_operators=features.norm_operators)
+        with self.workspace.backend.load(graph.model, low_memory=True, few_executions=True) as runner:
+            results = runner.run({**feed, **graph.make_feed(config, self.workspace.ranges)},
+                                 [graph.test_outputs[name] for name in outputs])
+        return {name: results[graph.test_outputs[name]] for name in outputs}
+
+    # -- verdicts ---------------------------------------------------------------------------------------------------
+
+    def judge_engine(self, data: bytes) -> Steps[PieceVerdict]:
+        """Returns the verdict on the engine of the whole network, and reads its cells."""
+        assert self.workspace.builder is not None, "engines run here"
+        yield Urgency.BUILD
+        with self.workspace.builder.load_engine(data) as runner:
+            self.read_engine(runner)
+            return self._judge_runner(runner, tuple(range(len(self.cells))))
+
+    def judge_piece(self, piece: Piece) -> Steps[PieceVerdict]:
+        """Builds and executes a piece, or reads it in the engine. Returns the verdict."""
+        try:
+            if piece.is_read:
+                return self._judge_readings(piece.cells)
+            part = self.get_part(piece.cells)
+        except UnsupportedOperatorError as error:
+            return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
+        except TrtTuiError as error:  # a piece that cannot be cut out decides nothing
+            return PieceVerdict(PieceState.NOT_COMPARABLE, error.title)
+        yield Urgency.BUILD
+        try:
+            data = yield from self.build(part, self._settings(part, piece.rebuild))
+        except (CancelledError, BackendUnavailableError):
+            raise
+        except TrtTuiError as error:
+            state = PieceState.NOT_BUILT if piece.rebuild else PieceState.NOT_COMPARABLE
+            return PieceVerdict(state, ": ".join(filter(None, (error.title, error.cause))))
+        assert self.workspace.builder is not None, "engines run here"
+        with self.workspace.builder.load_engine(data) as runner:
+            cells = list_engine_cells(read_engine_report(runner.inspect(), part.network), part.network)
+            if piece.rebuild:
+                self.rebuilt_cells.append(cells)
+                if self.reads_cells and self._readings is None:
+                    self._readings = self._read_kernels(runner, part)
+            elif different := find_different_cell(self.cells, cells):
+                return PieceVerdict(PieceState.NOT_COMPARABLE, f"the whole engine has no {different}")
+            return self._judge_runner(runner, piece.cells)
+
+    def _judge_runner(self, runner: EngineRunner, cells: tuple[int, ...]) -> PieceVerdict:
+        try:
+            part = self.get_part(cells)
+        except UnsupportedOperatorError as error:
+            return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
+        names = {info.name for info in runner.outputs}
+        return part.judge(runner.run(part.feed, [name for name in part.expected if name in names]),
+                          checks_rows=self.checks_rows)
+
+    def _read_kernels(self, runner: EngineRunner, part: NetworkPart) -> Arrays:
+        """Returns the results between the kernels of the whole engine, by tensor of the network."""
+        builder = self.workspace.builder
+        assert builder is not None
+        lowered = lower_for_builder(part.network, part.config, self.workspace.ranges, builder.capabilities,
+                                    builder.name, self.workspace.plan.weakly_typed)
+        text = runner.inspect()
+        results = find_kernel_results(read_engine_report(text, part.network), part.network, lowered.model, text)
+        handed = runner.read_debug_tensors(part.feed, {output.tensor for result in results.values()
+                                                       for output in result.possible_outputs})
+        expected = self._read_values([result.tensor for result in results.values()])
+        readings = {result.tensor: reading for result in results.values()
+                    if (reading := _choose_reading(handed, result, expected[result.tensor])) is not None}
+        return {**self.feed, **readings}
+
+    def _judge_readings(self, cells: tuple[int, ...]) -> PieceVerdict:
+        """Returns the verdict on a cell from the values that the engine itself has at its inputs and outputs."""
+        layers = self.list_layers(cells)
+        inputs, outputs = find_piece_boundary(self.network, layers)
+        readings = self._readings or {}
+        feed = {name: readings.get(name, self._read_values([name])[name] if not self.network.is_float(name) else None)
+                for name in inputs}
+        if any(array is None for array in feed.values()) or not any(name in readings for name in outputs):
+            return PieceVerdict(PieceState.NOT_COMPARABLE, "its values are inside a kernel")
+        arrays = {name: np.asarray(array) for name, array in feed.items()}
+        network = cut_network(self.network, layers, inputs, outputs, arrays)
+        part = self._compute_part(network, select_moves_of_network(self.config, network), arrays,
+                                  [name for name in outputs if name in readings])
+        verdict = part.judge(readings)
+        if verdict.state is PieceState.FAULTY:
+            self._parts.setdefault(cells, part)
+        return verdict
+
+    # -- builds -----------------------------------------------------------------------------------------------------
+
+    def _settings(self, part: NetworkPart, rebuild: int) -> BuildSettings:
+        """Returns the build settings of a part: those of production, with a timing cache of the location.
+
+        A rebuild without a timing cache of production measures all tactics again.
+        """
+        workspace, builder = self.workspace, self.workspace.builder
+        settings = make_build_settings(workspace.analysis, workspace.feeds, workspace.plan, self.config)
+        cache = self.scratch / (f"rebuild{rebuild}.cache" if rebuild else "pieces.cache")
+        production = settings.builder_options.timing_cache
+        source = Path(production) if production else self.scratch / "rebuild1.cache"
+        if not cache.exists() and source.is_file() and source != cache:
+            shutil.copyfile(source, cache)
+        profile = settings.profile if part.network is self.network else find_part_profile(
+            self.network, part.network, settings.profile, part.feed)
+        reads = builder is not None and builder.capabilities.debug_tensors and bool(rebuild)
+        return replace(settings, profile=profile, debug_tensors=reads,
+                       builder_options=replace(settings.builder_options, timing_cache=str(cache)))
+
+    def make_settings(self) -> BuildSettings:
+        """Returns the build settings of the whole network with the timing cache of the pieces."""
+        return self._settings(NetworkPart(self.network, self.config, self.feed, {}, {}, {}, Precision.FP32), 0)
+
+    def build(self, part: NetworkPart, settings: BuildSettings) -> Steps[bytes]:
+        """Builds the engine of a part and returns its bytes."""
+        workspace, builder = self.workspace, self.workspace.builder
+        assert builder is not None
+        is_whole = part.network is self.network
+        types = {} if is_whole else {name: self._tensor_types[name] for name in (*part.feed, *part.expected)
+                                     if self._tensor_types.get(name) not in (None, Precision.FP32)}
+        steps = build_engine(builder, part.network, part.config, workspace.ranges, settings, cache=None,
+                             wake=self.reporter.wake, weakly_typed=workspace.plan.weakly_typed, strict=True,
+                             kept_tensors=workspace.analysis.extra_outputs if is_whole else (), boundary_types=types)
+        start_time, self.build_count = time.monotonic(), self.build_count + 1
+        try:
+            with contextlib.closing(steps):
+                for step in steps:
+                    match step:
+                        case BuiltEngine():
+                            return step.data
+                        case BuilderMessage():
+                            self.reporter.send(step.make_log_message(self.reporter.job))
+                        case BuildProgress():
+                            self.reporter.send_progress(f"build {self.build_count} of the location: {step.phase}",
+                                                        step.done, step.total, start_time)
+                            yield Urgency.BUILD
+                        case Wait():
+                            yield step
+        finally:
+            self.build_s += time.monotonic() - start_time
+        raise AssertionError("a build ends with an engine")
+
+    def measure_whole(self, config: PrecisionConfig, settings: BuildSettings) -> Steps[tuple[PieceVerdict, float]]:
+        """Builds the whole network in another way. Returns the verdict, and the median latency in ms.
+
+        Raises:
+            TrtTuiError: The build or an execution failed.
+        """
+        assert self.workspace.builder is not None
+        outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_float(name)]
+        part = self._compute_part(self.network, config, self.feed, outputs)
+        data = yield from self.build(part, settings)
+        with self.workspace.builder.load_engine(data) as runner:
+            verdict = part.judge(runner.run(self.feed, outputs), checks_rows=self.checks_rows)
+            return verdict, measure_latency_ms(runner, self.feed)
+
+
+def measure_latency_ms(runner: EngineRunner, feed: Mapping[str, np.ndarray]) -> float:
+    """Returns the median milliseconds of an execution."""
+    runner.latency_ms(feed)
+    return float(np.median([runner.latency_ms(feed) for _ in range(LATENCY_RUNS)]))
+
+
+def _choose_reading(debug_tensors: Mapping[str, DebugTensor], result: KernelResult,
+                    expected: np.ndarray) -> np.ndarray | None:
+    """Returns the reading of a debug tensor that is nearest to FP32; None if it cannot be read."""
+    readings = decode_kernel_result(debug_tensors, result, expected.shape)
+    with np.errstate(all="ignore"):
+        distances = [float(np.nansum(np.square(np.nan_to_num(reading.astype(np.float64)) - expected)))
+                     for reading in readings]
+    return readings[int(np.argmin(distances))] if readings else None
+
+
+def cut_network(network: Network, layer_names: Collection[str], inputs: Sequence[str], outputs: Sequence[str],
+                feed: Mapping[str, np.ndarray]) -> Network:
+    """Returns the part of a network between some tensors, with the fusion groups of the network.
+
+    An input without a declared shape gets the shape of its value.
+
+    Raises:
+        InputError: The outputs need other tensors too.
+    """
+    model = extract_subgraph(network.model, inputs, outputs)
+    for value in model.graph.inputs:
+        shape = feed[value.name or ""].shape
+        if value.shape is None or len(value.shape) != len(shape):
+            value.shape = ir.Shape(shape)
+    names = set(layer_names)
+    groups = [group for group in network.groups if names.issuperset(group.layers)]
+    grouped = {name for group in groups for name in group.layers}
+    is_split = any(name not in grouped and network.find_group(name) is not None for name in names)
+    return network.copy_with_model(model, None if is_split else groups)
+
+
+def select_moves_of_network(config: PrecisionConfig, network: Network) -> PrecisionConfig:
+    """Returns a config with only the moves whose subjects a part of the network has, without fusion barriers."""
+    names = {group.name for group in network.groups}
+    moves = {(kind, subject): move for (kind, subject), move in config.moves.items()
+             if kind != BarrierMove.kind and (subject in names or network.has_tensor(subject))}
+    return replace_file_precision(network, replace(config, moves=moves))
+
+
+def find_part_profile(network: Network, part: Network, profile: Profile, feed: Mapping[str, np.ndarray]) -> Profile:
+    """Returns the shapes of the dynamic inputs of a part: those of the whole where a dimension has the same name."""
+    sizes: dict[object, tuple[int, int, int]] = {}
+    for info in network.inputs:
+        for axis, size in enumerate(info.shape or ()):
+            if isinstance(size, str) and info.name in profile:
+                low, usual, high = (shape[axis] for shape in profile[info.name])
+                sizes.setdefault(size, (low, usual, high))
+    part_profile: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {}
+    for info in part.inputs:
+        if info.shape is not None and not all(isinstance(size, int) for size in info.shape):
+            bounds = [sizes.get(size, (actual, actual, actual)) if isinstance(size, str) else (actual, actual, actual)
+                      for size, actual in zip(info.shape, feed[info.name].shape, strict=True)]
+            part_profile[info.name] = (tuple(axis[0] for axis in bounds), tuple(axis[1] for axis in bounds),
+                                       tuple(axis[2] for axis in bounds))
+    return part_profile
