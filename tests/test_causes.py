@@ -561,5 +561,5 @@ def test_a_channel_that_sets_the_range_and_the_rms(facts_of):
         assert bool(found) is expected
         if expected:
             (text,) = found["/fc/MatMul"]
-            assert text.startswith("1 of 16 input channels sets the range: the range is 300, the median channel reaches")
+            assert text.startswith("1 of 16 input channels sets the range: the range is 300, the median channel ")
             assert text.endswith(" of 8 bits")

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.networks import Builder, floats, qdq
+from tests.networks.halves import as_half
 
 Case = tuple[onnx.ModelProto, Mapping[str, np.ndarray]]
 
@@ -38,14 +39,22 @@ def finish(b: Builder, x: str, samples: np.ndarray, name: str = "x", **others: n
     return b.model(inputs, [floats("y", "batch", *axes, 4)]), {name: samples, **others}
 
 
+def halved(case: Case) -> tuple[onnx.ModelProto, Mapping[str, np.ndarray], onnx.ModelProto]:
+    """Returns a network as a file in FP16, its samples in FP16, and the network in FP32 that it was made from."""
+    model, samples = case
+    file = onnx.ModelProto()
+    file.CopyFrom(model)
+    return as_half(file), {name: array.astype(np.float16) for name, array in samples.items()}, model
+
+
 # -- normalisations ---------------------------------------------------------------------------------------------------
 
 
-def layer_norm(b: Builder, x: str, axis: int = -1) -> str:
+def layer_norm(b: Builder, x: str, axis: int = -1, epsilon: float = 1e-5) -> str:
     """Adds a decomposed LayerNormalization along an axis."""
     x = b.node("Sub", [x, b.node("ReduceMean", [x], "/norm/mean", axes=[axis])], "/norm")
     variance = b.node("ReduceMean", [b.node("Pow", [x, number(b, 2)], "/norm")], "/norm/variance", axes=[axis])
-    root = b.node("Sqrt", [b.node("Add", [variance, number(b, 1e-5)], "/norm")], "/norm")
+    root = b.node("Sqrt", [b.node("Add", [variance, number(b, epsilon)], "/norm")], "/norm")
     x = b.node("Div", [x, root], "/norm")
     shape = (WIDTH,) if axis == -1 else (WIDTH, 1, 1)
     return b.node("Mul", [x, b.weight("gamma", np.ones(shape, np.float32))], "/norm/scale")
@@ -108,6 +117,13 @@ def division_by_a_sum_with_an_epsilon() -> Case:
     return finish(b, b.node("Div", [x, total], "/divide"), samples)
 
 
+def layer_norm_of_tiny_values() -> Case:
+    """A decomposed LayerNormalization with an epsilon of 1e-8, of values whose variance is as small."""
+    b = Builder()
+    x = b.node("MatMul", ["x", diagonal(b, 1e-4, 1e-4)], "/dense")
+    return finish(b, layer_norm(b, x, epsilon=1e-8), vectors())
+
+
 def instance_norm() -> Case:
     """An InstanceNormalization of values with a large mean."""
     b = Builder()
@@ -148,12 +164,17 @@ def attention(mask: float, *, multiplied: bool = False, bias: float = 0.0, fully
     return finish(b, x, vectors(12, 6, WIDTH), kept=kept_samples)
 
 
-def product_of_q_and_k_before_the_scale() -> Case:
+def product_of_q_and_k(*, is_scaled_first: bool = False) -> Case:
+    """An attention whose product of Q and K exceeds FP16, behind a scale or before it."""
     b = Builder()
+    gain = 1200.0 if is_scaled_first else 120.0
     q, k, v = (b.node("MatMul", ["x", b.weight(name, np.eye(WIDTH, dtype=np.float32) * gain)], f"/{name}")
-               for name, gain in (("q", 120.0), ("k", 120.0), ("v", 1.0)))
+               for name, gain in (("q", gain), ("k", gain), ("v", 1.0)))
+    if is_scaled_first:
+        q = b.node("Mul", [q, number(b, 0.25)], "/scale")
     scores = b.node("MatMul", [q, b.node("Transpose", [k], "/keys", perm=[0, 2, 1])], "/scores")
-    scores = b.node("Mul", [scores, number(b, 1e-4)], "/scale")
+    if not is_scaled_first:
+        scores = b.node("Mul", [scores, number(b, 1e-4)], "/scale")
     x = b.node("MatMul", [b.node("Softmax", [scores], "", axis=-1), v], "/values")
     return finish(b, x, 2 * vectors(12, 6, WIDTH))
 
@@ -211,17 +232,12 @@ def quotient_beyond_fp16() -> Case:
     return finish(b, y, 0.25 * vectors())
 
 
-def softplus(kind: str = "decomposed") -> Case:
-    """log(1 + exp(x)) of values up to 30, or an activation of it: "decomposed", "Softplus" or "Mish"."""
-    b = Builder(opset=18)
+def decomposed_softplus() -> Case:
+    """log(1 + exp(x)) of values up to 15."""
+    b = Builder()
     x = b.node("MatMul", ["x", diagonal(b, 10)], "/dense")
-    if kind == "Softplus":
-        y = b.node("Softplus", [x], "/act")
-    else:
-        y = b.node("Log", [b.node("Add", [b.node("Exp", [x], "/act"), number(b, 1)], "/act")], "/act")
-    if kind == "Mish":
-        y = b.node("Mul", [x, b.node("Tanh", [y], "/act")], "/act")
-    return finish(b, y, vectors())
+    return finish(b, b.node("Log", [b.node("Add", [b.node("Exp", [x], "/act"), number(b, 1)], "/act")], "/act"),
+                  vectors())
 
 
 def tanh_gelu_of_large_activations() -> Case:
@@ -241,7 +257,8 @@ def sum_over_many_pixels() -> Case:
     total = b.node("ReduceSum", ["x", b.weight("axes", np.array([2, 3]))], "/pool", keepdims=0)
     x = b.node("Div", [total, number(b, 64 * 64)], "/pool")
     b.node("MatMul", [x, b.kernel("head", (4, 4), 4)], "/head", output="y")
-    return (b.model([floats("x", "batch", 4, 64, 64)], [floats("y", "batch", 4)]), {"x": vectors(12, 4, 64, 64) + 30})
+    samples = vectors(12, 4, 64, 64) + 30 * vectors(12, 4, 1, 1, seed=1)
+    return b.model([floats("x", "batch", 4, 64, 64)], [floats("y", "batch", 4)]), {"x": samples}
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -252,20 +269,6 @@ def weights_beyond_fp16() -> Case:
     samples = vectors()
     samples[:, 0] *= 1e-3
     return finish(b, b.node("MatMul", ["x", diagonal(b, 90000)], "/dense"), samples)
-
-
-def batch_norm_of_a_dead_channel() -> Case:
-    """A Conv and a BatchNormalization whose variance is 0 in one channel: the folded weights exceed FP16."""
-    b = Builder()
-    weight = b.rng.standard_normal((8, 4, 3, 3)).astype(np.float32) * 0.1
-    x = b.node("Conv", ["x", b.weight("conv", weight)], "/conv", kernel_shape=[3, 3])
-    variance = np.ones(8, np.float32)
-    variance[3] = 0
-    parts = [b.weight("scale", np.full(8, 3, np.float32)), b.vector("bias", 8), b.vector("mean", 8),
-             b.weight("variance", variance)]
-    x = b.node("BatchNormalization", [x, *parts], "/norm", epsilon=1e-12)
-    b.node("Conv", [x, b.weight("head", np.full((4, 8, 1, 1), 1e-4, np.float32))], "/head", output="y")
-    return b.model([floats("x", "batch", 4, 8, 8)], [floats("y", "batch", 4, 6, 6)]), {"x": vectors(12, 4, 8, 8)}
 
 
 def subnormal_weights() -> Case:
@@ -325,16 +328,6 @@ def sinusoidal_positions() -> Case:
     return b.model([floats("t", "batch", 1)], [floats("y", "batch", 4)]), {"t": t}
 
 
-def inverse_sigmoid() -> Case:
-    """log(x / (1 - x)) of reference points near 1, each limited to 1e-5."""
-    b = Builder(opset=17)
-    x = b.node("Sigmoid", [b.node("MatMul", ["x", diagonal(b, 5, 3)], "/dense")], "/points")
-    high = b.node("Clip", [x, number(b, 1e-5)], "/inverse/high")
-    low = b.node("Clip", [b.node("Sub", [number(b, 1), x], "/inverse"), number(b, 1e-5)], "/inverse/low")
-    return finish(b, b.node("Log", [b.node("Div", [high, low], "/inverse")], "/inverse"),
-                  vectors(64))
-
-
 def cumulative_sum() -> Case:
     """A CumSum over 4,096 steps."""
     b = Builder()
@@ -343,6 +336,17 @@ def cumulative_sum() -> Case:
     b.node("MatMul", [x, b.kernel("head", (4096, 4), 4096)], "/head", output="y")
     x = np.abs(vectors(12, 4096)) * 0.3
     return b.model([floats("x", "batch", 4096)], [floats("y", "batch", 4)]), {"x": x}
+
+
+def angle_of_silent_bins() -> Case:
+    """atan(imag / real) of a spectrum whose silent bins are about 1e-9."""
+    b = Builder()
+    real, imag = (b.node("MatMul", ["x", b.kernel(name, (WIDTH, WIDTH), WIDTH)], f"/{name}")
+                  for name in ("real", "imag"))
+    x = b.node("Atan", [b.node("Div", [imag, real], "/angle")], "/angle")
+    samples = vectors()
+    samples[::2] *= 1e-9
+    return finish(b, x, samples)
 
 
 def lstm() -> Case:
@@ -358,8 +362,8 @@ def lstm() -> Case:
 # -- quantized networks -----------------------------------------------------------------------------------------------
 
 
-def images(count: int = 12, channels: int = 16, size: int = 8) -> np.ndarray:
-    return vectors(count, channels, size, size)
+def images() -> np.ndarray:
+    return vectors(12, WIDTH, 8, 8)
 
 
 def scaled_weight(b: qdq.QdqBuilder, name: str, weight: np.ndarray, axis: int | None) -> str:

@@ -151,10 +151,14 @@ def _layer_text(layer: Layer) -> str:
 
 
 def _examine_constants(network: Network, group: FusionGroup) -> Iterator[ConstantFacts]:
-    for name in group.layers:
+    """Yields the float constants of a group, and the epsilons that are added to its inputs before the group."""
+    producers = [network.producer[tensor] for tensor in group.inputs if tensor in network.producer]
+    for name in dict.fromkeys((*group.layers, *producers)):
         layer = network.get_layer(name)
         for index, tensor in enumerate(layer.inputs):
-            if not tensor or tensor not in network.constant_tensors or not network.is_float(tensor):
+            is_epsilon = tensor in network.epsilon_constants
+            if tensor not in network.constant_tensors or not network.is_float(tensor) or not (
+                    is_epsilon or name in group.layers):
                 continue
             value = _constant_in_file(network, layer, index)
             if value is None or not value.size:
@@ -171,7 +175,7 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
                 int(np.count_nonzero(over_fp16)),
                 float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
                 weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, is_mask,
-                tensor in network.epsilon_constants, layer.op_type in _ADDING_OPERATORS)
+                is_epsilon, layer.op_type in _ADDING_OPERATORS)
 
 
 def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:
