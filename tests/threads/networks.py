@@ -133,6 +133,16 @@ def instance_norm() -> Case:
             {"x": vectors(12, WIDTH, 8, 8) + 300})
 
 
+def variance_of_squares() -> Case:
+    """A normalisation whose variance is the mean of the squares minus the square of the mean, of values around 20."""
+    b = Builder()
+    mean = b.node("ReduceMean", ["x"], "/mean", axes=[-1])
+    squares = b.node("ReduceMean", [b.node("Mul", ["x", "x"], "/squares")], "/squares", axes=[-1])
+    variance = b.node("Sub", [squares, b.node("Mul", [mean, mean], "/mean/square")], "/variance")
+    root = b.node("Sqrt", [b.node("Max", [variance, number(b, 1e-5)], "/variance")], "/variance")
+    return finish(b, b.node("Div", [b.node("Sub", ["x", mean], "/centre"), root], "/norm"), vectors() + 20)
+
+
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +248,30 @@ def decomposed_softplus() -> Case:
     x = b.node("MatMul", ["x", diagonal(b, 10)], "/dense")
     return finish(b, b.node("Log", [b.node("Add", [b.node("Exp", [x], "/act"), number(b, 1)], "/act")], "/act"),
                   vectors())
+
+
+def log_of_a_softmax() -> Case:
+    """Log behind a Softmax in which one class dominates."""
+    b = Builder()
+    x = b.node("Softmax", [b.node("MatMul", ["x", diagonal(b, 30)], "/logits")], "/probabilities", axis=-1)
+    return finish(b, b.node("Log", [x], "/log"), vectors())
+
+
+def complement_of_probabilities() -> Case:
+    """log(1 - p), with p limited to 1 - 1e-6, which is 1 in FP16."""
+    b = Builder()
+    p = b.node("Sigmoid", [b.node("MatMul", ["x", diagonal(b, 8, 4)], "/logits")], "/probabilities")
+    p = b.node("Clip", [p, "", number(b, 1 - 1e-6)], "/clip")
+    return finish(b, b.node("Log", [b.node("Sub", [number(b, 1), p], "/survival")], "/log"), vectors(64))
+
+
+def argmax_of_large_logits() -> Case:
+    """The class of logits beyond FP16."""
+    b = Builder()
+    x = b.node("MatMul", [b.node("MatMul", ["x", diagonal(b, 300, 300)], "/dense"), diagonal(b, 300, 250)], "/logits")
+    b.node("ArgMax", [x], "/class", output="y", axis=-1, keepdims=0)
+    output = helper.make_tensor_value_info("y", TensorProto.INT64, ["batch"])
+    return b.model([floats("x", "batch", WIDTH)], [output]), {"x": 2 * vectors()}
 
 
 def tanh_gelu_of_large_activations() -> Case:

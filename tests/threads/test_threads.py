@@ -65,6 +65,16 @@ TROUBLES = {
         "norm/mean: values exceed FP16's range: Pow /norm/Pow reaches ",
         "write it as LayerNormalization, whose mean and variance TensorRT computes in FP32, or ",
         "sqnr>=45: LayerNorm operator meets the tolerance: "),
+    "layer norm, FP16 file": Trouble(lambda: threads.halved(threads.layer_norm_of_large_activations()), [
+        (LOSS, ("norm/mean: values exceed FP16's range: Pow /norm/Pow reaches ",
+                "  next step: write it as LayerNormalization, whose mean and variance TensorRT computes in FP32, or ")),
+        (f"{SEARCH} --tolerance sqnr>=45", ("LayerNorm operator, no longer in file precision meets the tolerance: ",
+                                            "  simulated: PASS\n"))]),
+    "variance of squares": lost_in_fp16(
+        threads.variance_of_squares,
+        "mean: values of Sub /variance/Sub are small beside the offset that it subtracts: FP16's step at ",
+        "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in FP32",
+        "mean   LayerNorm  FP32"),
     "channels-first layer norm": lost_in_fp16(
         threads.channels_first_layer_norm,
         "norm/mean: values exceed FP16's range: Pow /norm/Pow reaches ",
@@ -140,6 +150,20 @@ TROUBLES = {
     "softplus": lost_in_fp16(
         threads.decomposed_softplus, "dense: values exceed FP16's range: Exp /act/Exp reaches ", RANGE_STEP,
         "dense  MatMul    FP32"),
+    "log of a Softmax": lost_in_fp16(
+        threads.log_of_a_softmax, "probabilities: values vanish in FP16 at Softmax /probabilities/Softmax: ",
+        f"write Softmax and Log as LogSoftmax, or {RANGE_STEP}", "probabilities  Softmax   FP32"),
+    "complement of probabilities": lost_in_fp16(
+        threads.complement_of_probabilities,
+        "logits: values of Sub /survival/Sub are small beside the offset that it subtracts: FP16's step at 1.0 is "
+        ".00049, ",
+        "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in FP32",
+        "logits  MatMul    FP32"),
+    "ArgMax of large logits": Trouble(threads.argmax_of_large_logits, [
+        (LOSS_IN_FP16, ("logits: values exceed FP16's range: MatMul /logits/MatMul reaches ",
+                        f"  next step: {RANGE_STEP}")),
+        (f"{SEARCH} --precision fp16 --tolerance agreement>=1", (
+            "agreement>=1: 1 of 2 groups in FP32 meet the tolerance: ", "logits  MatMul    FP32"))]),
     "tanh GELU": Trouble(threads.tanh_gelu_of_large_activations, [(LOSS_IN_FP16, ("PASS",)), (
         SEARCH_IN_FP16, ("sqnr>=45: FP16 meets it already: nothing to do ",))]),
     "sum over pixels": lost_in_fp16(

@@ -725,11 +725,13 @@ def _find_offset_cause(facts: CauseFacts) -> Cause | None:
                 key=lambda offset: offset.sqnr_db, default=None)
     if worst is None:
         return None
+    lost_text = (f", and {percent_text(worst.lost_share)} of them change by more than half"
+                 if worst.lost_share >= MIN_MENTIONED_SHARE else "")
     return Cause(
         "offset", f"values of {worst.layer} are small beside the offset that it subtracts",
         f"FP16's step at {number_text(worst.magnitude, 2)} is {number_text(worst.step, 2)}, the values behind the "
-        f"offset have an rms of {number_text(worst.spread, 2)}: FP16 leaves {_sqnr_text(worst.sqnr_db)}, and "
-        f"{percent_text(worst.lost_share)} of them change by more than half; {_loss_text(facts)}",
+        f"offset have an rms of {number_text(worst.spread, 2)}: FP16 leaves {_sqnr_text(worst.sqnr_db)}{lost_text}; "
+        f"{_loss_text(facts)}",
         "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in FP32")
 
 
@@ -803,7 +805,11 @@ def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
         sentence = f"values are subnormal in FP16 at {values.layer}"
         evidence = (f"the largest is {number_text(values.amax, 2)}, FP16 has 11 bits from "
                     f"{number_text(FP16_MIN_NORMAL)} on")
-    return Cause("underflow", sentence, f"{evidence}; {left_text}", f"scale the values up, or {facts.raise_text}")
+    is_log_of_softmax = values.layer.startswith("Softmax ") and any(
+        other.layer.startswith("Log ") for other in facts.group_facts.value_ranges)
+    return Cause("underflow", sentence, f"{evidence}; {left_text}",
+                 f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
+                 f"{facts.raise_text}")
 
 
 def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
