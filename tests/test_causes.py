@@ -11,8 +11,9 @@ from onnx import TensorProto, helper
 
 from tests import local, networks
 from tests.measuring import measure_shares
+from tests.networks import qdq
 from tests.networks.decoder import gelu
-from tests.networks.halves import masked_half
+from tests.networks.halves import divided_half, masked_half
 from tests.schemas import mismatches
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.statistics import collect_tensor_stats
@@ -103,8 +104,8 @@ def texts(facts: Mapping[str, CauseFacts]) -> dict[str, list[str]]:
     return {name: causes for name, causes in found.items() if causes}
 
 
-def vectors(count=8, size=16, seed=0):
-    return np.random.default_rng(seed).standard_normal((count, size), dtype=np.float32)
+def vectors(count=8, *shape, seed=0):
+    return np.random.default_rng(seed).standard_normal((count, *(shape or (16,))), dtype=np.float32)
 
 
 def product(weight: np.ndarray, *behind: tuple[str, float]) -> onnx.ModelProto:
@@ -453,3 +454,155 @@ def test_a_run_without_a_known_cause_says_so(run, tmp_path):
     np.savez(tmp_path / "data.npz", x=vectors(16))
     code, out, _ = run("compare", tmp_path / "net.onnx", "--data", tmp_path / "data.npz", "--target", "sqnr>=10")
     assert code == 0 and f": {NO_CAUSE_TEXT}\n" in out
+
+
+@pytest.mark.parametrize("offset", [300.0, 1.0])
+@pytest.mark.parametrize("operator", ["InstanceNormalization", "LayerNormalization", "Sub"])
+def test_values_behind_a_large_offset(facts_of, operator, offset):
+    b = Builder()
+    norm = [b.weight("gamma", np.ones(16, np.float32)), b.weight("beta", np.zeros(16, np.float32))]
+    inputs = ["x", b.node("ReduceMean", ["x"], "/mean", axes=[2])] if operator == "Sub" else ["x", *norm]
+    x = b.node(operator, inputs, "/norm")
+    b.node("MatMul", [x, b.kernel("w", (16, 4), 16)], "/fc", output="y")
+    x = np.random.default_rng(0).standard_normal((8, 16, 16), dtype=np.float32) + np.float32(offset)
+    found = texts(facts_of(b.model([floats("x", "batch", 16, 16)], [floats("y", "batch", 16, 4)]), {"x": x}))
+    if offset == 1.0:
+        assert found == {}
+        return
+    (text,) = found[next(name for name in found if name in ("/norm/" + operator, "/mean/ReduceMean"))]
+    assert text.startswith(f"values of {operator} /norm/{operator} are small beside the offset that it subtracts: "
+                           "FP16's step at 30") and " is .25, the values behind the offset have an rms of " in text
+
+
+def test_a_small_difference_of_ordinary_values_is_no_cause(facts_of):
+    """A bias that crosses zero, and values that FP16 loses without any offset."""
+    assert texts(facts_of(product(np.eye(16), ("Add", 0.3), ("Sub", 0.1)), {"x": vectors(64)})) == {}
+    found = texts(facts_of(product(np.eye(16), ("Mul", 1e-9), ("Add", 1e-9)), {"x": vectors()}))
+    assert found and not any("offset" in text for causes in found.values() for text in causes)
+
+
+def masked_scores(mask: float, kept: np.ndarray, gain: float = 1.0) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """An attention in FP32 with a mask for a share of the keys; ``kept`` (samples, 6)."""
+    b = Builder()
+    q, k, v = (b.node("MatMul", ["x", b.kernel(name, (16, 16), 16)], f"/{name}") for name in "qkv")
+    q = b.node("Mul", [q, b.weight("scale", np.float32(0.25 * gain))], "/scale")
+    scores = b.node("MatMul", [q, b.node("Transpose", [k], "/keys", perm=[0, 2, 1])], "/scores")
+    hidden = b.node("Mul", [b.node("Sub", [b.weight("one", np.float32(1)), "kept"], "/mask"),
+                            b.weight("mask", np.float32(mask))], "/mask")
+    hidden = b.node("Unsqueeze", [hidden, b.weight("axis", np.array([1]))], "/mask")
+    weights = b.node("Softmax", [b.node("Add", [scores, hidden], "/masked")], "/softmax", axis=-1)
+    b.node("MatMul", [b.node("MatMul", [weights, v], "/values"), b.kernel("head", (16, 4), 16)], "/head", output="y")
+    return (b.model([floats("x", "batch", 6, 16), floats("kept", "batch", 6)], [floats("y", "batch", 6, 4)]),
+            {"x": vectors(len(kept), 6, 16), "kept": kept})
+
+
+@pytest.mark.parametrize("kept_keys", [0, 2])
+def test_rows_that_are_masked_completely(facts_of, kept_keys):
+    kept = np.ones((12, 6), np.float32)
+    kept[::3, kept_keys:] = 0
+    found = texts(facts_of(*masked_scores(-1e4, kept), with_shares=False))
+    if kept_keys:
+        assert found == {}
+        return
+    assert [text for causes in found.values() for text in causes if text.startswith(
+        "rows of Softmax /softmax/Softmax are masked completely: 33% of the rows keep only masked scores, whose "
+        "differences FP16 rounds away: FP16's step at ")]
+
+
+@pytest.mark.parametrize("gain", [100.0, 1.0])
+def test_scores_that_are_too_large_for_the_step(facts_of, gain):
+    model, data = masked_scores(-1e4, np.ones((12, 6), np.float32), gain)
+    data["x"] = vectors(12, 1, 16, seed=1) + 0.01 * data["x"]
+    found = texts(facts_of(model, data, with_shares=False))
+    told = [text for causes in found.values() for text in causes
+            if text.startswith("the scores of Softmax /softmax/Softmax are too large for FP16's step: ")]
+    assert bool(told) is (gain == 100.0)
+
+
+@pytest.mark.parametrize("factor", [-1e5, -6e4])
+def test_a_factor_that_is_clamped_like_a_mask(facts_of, factor):
+    b = Builder()
+    x = b.node("Mul", ["x", b.weight("factor", np.float32(factor))], "/up")
+    b.node("MatMul", [b.node("Mul", [x, b.weight("small", np.float32(1e-4))], "/down"), b.kernel("w", (16, 4), 16)],
+           "/fc", output="y")
+    model = b.model([floats("x", "batch", 16)], [floats("y", "batch", 4)])
+    found = texts(facts_of(model, {"x": 0.2 * np.clip(vectors(), -2, 2)}))
+    if factor == -6e4:
+        assert found == {}
+        return
+    (text,) = found["/up/Mul"]
+    assert text.startswith("the constant factor of Mul /up/Mul is clamped for FP16: it reaches 1e5, beyond FP16's "
+                           "65504, and is clamped to 32752 as a mask; ")
+
+
+@pytest.mark.parametrize("divisor", [65535.0, 255.0])
+def test_a_divisor_beyond_fp16_is_a_weight_and_no_mask(facts_of, divisor):
+    b = Builder()
+    x = b.node("Div", ["x", b.weight("divisor", np.float32(divisor))], "/scale")
+    b.node("MatMul", [x, b.kernel("w", (16, 4), 16)], "/fc", output="y")
+    x = 200 * np.abs(vectors())
+    found = texts(facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 4)]), {"x": x}))
+    if divisor == 255.0:
+        assert found == {}
+        return
+    (text,) = found["/scale/Div"]
+    assert text.startswith("weights of Div /scale/Div are beyond FP16's range: 1 of 1 value of divisor exceed 65504, ")
+
+
+def test_bounds_and_addends_are_no_lost_weights(facts_of):
+    """An infinite bound is exact in FP16, and an addend below the values that it is added to changes nothing."""
+    model = product(np.diag([1e5, *[1.0] * 15]), ("Min", np.inf), ("Add", 1e-9))
+    x = vectors()
+    x[:, 0] = 2.0
+    found = texts(facts_of(model, {"x": x}))
+    assert not any("Min" in text or "Add" in text for causes in found.values() for text in causes)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-4])
+def test_an_epsilon_that_an_fp16_file_lost(facts_of, epsilon):
+    x = vectors(12, 8).astype(np.float16)
+    x[::3] = 0
+    original = as_float(divided_half(epsilon=1.0))
+    for tensor in original.graph.initializer:
+        if tensor.name == "epsilon":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(epsilon, np.float32), "epsilon"))
+    found = texts(facts_of(divided_half(epsilon=epsilon), {"x": x}, FILE, original, {}, with_shares=False))
+    if epsilon == 1e-4:
+        assert found == {}
+        return
+    (text,) = found["/norm/ReduceL2"]
+    assert text.startswith("the epsilon epsilon of Add /norm/Add is 0 in the file: FP16's smallest value is 6e-8, and "
+                           "a divisor of 0 is divided by; ") and "NaN arise here" in text
+
+
+@pytest.mark.parametrize("size", [640.0, 1.0])
+def test_the_parts_of_a_concat_share_a_scale(facts_of, size):
+    b = qdq.QdqBuilder(0)
+    parts = [b.node("Sigmoid", [b.node("MatMul", ["x", b.kernel(name, (16, 4), 16)], f"/{name}")], f"/{name}")
+             for name in ("boxes", "scores")]
+    parts[0] = b.node("Mul", [parts[0], b.weight("size", np.float32(size))], "/boxes/size")
+    b.pair(b.node("Concat", parts, "/head", axis=-1), "/head", size / 127)
+    b.nodes[-1].output[0] = "y"
+    model = b.model([floats("x", "batch", 8, 16)], [floats("y", "batch", 8, 8)])
+    found = texts(facts_of(model, {"x": vectors(12, 8, 16)}, FILE, ranges={}))
+    if size == 1.0:
+        assert found == {}
+        return
+    (text,) = found["/head/Concat"]
+    assert text.startswith("the parts of Concat /head/Concat share a scale: /boxes/size/Mul_output_0 reaches ")
+    assert text.endswith(" which loses 8.0 of 8 bits")
+
+
+def test_a_channel_that_sets_the_range_and_the_rms(facts_of):
+    """The bits of the whole tensor hide the loss: nearly all of its rms comes from the loud channel."""
+    for loud, expected in ((300.0, True), (1.0, False)):
+        x = vectors(64, 16)
+        x[:, 3] = loud * np.sign(x[:, 3])
+        weight = np.eye(16) + 0.1
+        weight[3] /= loud
+        found = texts(facts_of(product(weight), {"x": x}, INT8))
+        assert bool(found) is expected
+        if expected:
+            (text,) = found["/fc/MatMul"]
+            assert text.startswith("1 of 16 input channels sets the range: the range is 300, the median channel ")
+            assert text.endswith(" of 8 bits")

@@ -158,6 +158,7 @@ ROWS = {
     "group-norm-of-one-group": (group_norm(1), group_norm(2), FP32, None),
     "instance-norm-fp16": (normalised(), normalised("Relu"), FP16, FP32),
     "conv-transpose-1d-int8-bias": (conv_transpose(), conv_transpose(bias=False), INT8, FP16),
+    "conv-transpose-channel-scales": (conv_transpose(bias=False), normalised("Relu"), INT8, FP16),
     "attention-fp16-mha-v2": (attention(), vector_products(4), FP16, FP32),
     "attention-many-keys": (attention(keys=65536), attention(keys=65504), FP16, BF16),
     "attention-sm120": (attention(), vector_products(4), BF16, FP32),

@@ -71,6 +71,7 @@ BREAKING = {
     "unsigned": (UNSIGNED, qdq.conv("unsigned"), "/in/q: UINT8 with one scale"),
     "no zero point": (UNSIGNED, qdq.conv("no zero point"), "/in/q: UINT8 with one scale"),
     "int32 bias": (BIAS, qdq.conv("bias"), "/bias/dq: read by /Conv"),
+    "clipped bias": (BIAS, qdq.conv("clipped bias"), "/bias/dq: read by /Conv; 1 of 32 values clipped to INT32"),
     "16 bits": (TYPE, qdq.conv("int16"), "/in/q: INT16 with one scale")}
 """A file that breaks each rule: the rule, the file, and the line that names the node."""
 

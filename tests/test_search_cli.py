@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from tests import local
+from tests import local, networks
 from tests.driven import LIMIT_S, save_resnet
 from tests.measuring import verdict
 from tests.schemas import mismatches
@@ -307,3 +309,19 @@ def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
                             name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
         assert code == 0, told
         assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.groups_kept_by_rule
+
+
+@pytest.mark.parametrize("tolerance", ["sqnr>=40", "agreement>=1"])
+def test_a_value_before_an_argmax_is_no_value_of_the_exported_file(run, tmp_path, out, tolerance):
+    """The file yields the class only, so that it neither meets nor misses a tolerance of the logits."""
+    b = networks.Builder()
+    x = b.node("MatMul", ["x", b.kernel("w", (16, 4), 16)], "/logits")
+    b.node("ArgMax", [x], "/class", output="y", axis=-1, keepdims=0)
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, ["batch"])
+    onnx.save(b.model([networks.floats("x", "batch", 16)], [y]), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((16, 16), dtype=np.float32))
+    code, shown, told = run("search", tmp_path / "net.onnx", "--data", tmp_path / "data.npz", "--precision", "fp16",
+                            "--tolerance", tolerance, "--no-hold-out", "--max-builds", "0", "-o", out)
+    assert code == 0, told
+    assert "network was not executed: it has no value for this target, which is inside the network" in shown
+    assert "as exported" not in shown

@@ -132,9 +132,10 @@ def conv(form: str = "") -> onnx.ModelProto:
     Args:
         form: ``axis`` (weight scales of the input channels), ``activation axis`` (a scale per channel of the input),
             ``zero point``, ``unsigned`` (UINT8, zero point 0), ``no zero point`` (the same by default),
-            ``zero scale``, ``bias`` (int32), ``tanh``, ``mul`` (a factor per output channel), ``reshape`` (between the
-            DequantizeLinear of the weight and the Conv), ``computed`` (weight), ``tensor`` (one weight scale),
-            ``small channel`` (the same, and a channel of 1/16), ``pair`` (the same, as Q/DQ on stored floats),
+            ``zero scale``, ``bias`` (int32), ``clipped bias`` (the same, with a value at the limit), ``tanh``,
+            ``mul`` (a factor per output channel), ``reshape`` (between the DequantizeLinear of the weight and the
+            Conv), ``computed`` (weight), ``tensor`` (one weight scale), ``small channel`` (the same,
+            and a channel of 1/16), ``pair`` (the same, as Q/DQ on stored floats),
             ``int16``, or "" for the form that TensorRT takes.
     """
     b = QdqBuilder(3, opset=21 if form == "int16" else 17)
@@ -165,8 +166,10 @@ def conv(form: str = "") -> onnx.ModelProto:
         factor = np.linspace(0.5, 2, 32, dtype=np.float32).reshape(32, 1, 1, 1)
         w = b.node("Mul", [w, b.weight("factor", factor)], "/weight")
     inputs = [x, w]
-    if form == "bias":
-        stored = [b.weight("bias", np.arange(32, dtype=np.int32)), b.weight("bias.scale", np.float32(1e-4)),
+    if form in ("bias", "clipped bias"):
+        bias = np.arange(32, dtype=np.int32)
+        bias[7] = np.iinfo(np.int32).max if form == "clipped bias" else 7
+        stored = [b.weight("bias", bias), b.weight("bias.scale", np.float32(1e-4)),
                   b.weight("bias.zero", np.int32(0))]
         inputs.append(b.node("DequantizeLinear", stored, name="/bias/dq"))
     y = b.node("Conv", inputs, "", kernel_shape=[3, 3], pads=[1] * 4)

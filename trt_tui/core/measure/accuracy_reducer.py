@@ -179,8 +179,8 @@ class AccuracyReducer:
         metric = {}
         if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:
             metric = self._compute_metric(self._metric_scorer)
-        agreement = (self.agreement_count
-                     / self.added_samples if self._classifier_output is not None and self.added_samples else None)
+        is_agreement_counted = self._classifier_output in self.judged_outputs and self.added_samples
+        agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
         noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()
                  ] or [judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()]
         spread = self._bootstrap_sampler.compute_intervals() if self.added_samples == self.total_samples else None

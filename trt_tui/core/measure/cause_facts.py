@@ -22,18 +22,21 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
 from trt_tui.core.lowering.scales import scale_from_amax
 from trt_tui.core.measure.causes import (
+    MIN_LOSSLESS_SQNR_DB,
     AttentionScale,
     ConstantFacts,
     GroupFacts,
+    OffsetRounding,
     RecurrentRounding,
     ValueRange,
     WeightScaleFacts,
 )
+from trt_tui.core.measure.coordinates import max_rounding_error
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
-from trt_tui.core.precision import FP16_MAX, FP16_MIN
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
 from trt_tui.errors import TrtTuiError
@@ -48,6 +51,21 @@ _RECURRENT_INPUTS = {"LSTM": (3, 5, 6), "GRU": (3, 5), "RNN": (3, 5)}
 """The inputs of a recurrent layer that are its bias and its first states, by operator."""
 
 _SCALE_OPERATORS = ("Mul", "Div")
+
+_ADDING_OPERATORS = ("Add", "Sub", "Sum", "Max", "Min", "Clip")
+"""Operators that add a constant to values or bound them by it."""
+
+MAX_OFFSET_FEEDS = 8
+"""Maximum number of feeds on which values behind an offset are measured."""
+
+_OFFSET_OPERATORS = ("Add", "Sub", "LayerNormalization", "InstanceNormalization", "Softmax")
+
+_MAX_EXACT_SCORE = 64.0
+"""The magnitude of the largest score of a row from which FP16 rounds it by more than 1/32, which changes a weight by
+3 %."""
+
+_MIN_MASKED_SCORE = 1000.0
+"""The magnitude from which the largest score of a row is that of a mask, if it is negative."""
 
 
 class ValueRangeCollector:
@@ -107,7 +125,8 @@ def measure_group_facts(network: Network, group: FusionGroup, value_ranges: Sequ
     return GroupFacts(tuple(value_ranges), tuple(_examine_constants(network, group)),
                       tuple(_examine_weight_scales(network, group)),
                       tuple(_measure_recurrent_rounding(network, group, samples, backend)),
-                      _find_attention_scale(network, group, value_ranges))
+                      _find_attention_scale(network, group, value_ranges),
+                      tuple(_measure_offset_roundings(network, group, samples, backend)))
 
 
 def _list_examined_tensors(network: Network, group: FusionGroup) -> dict[str, str]:
@@ -132,11 +151,14 @@ def _layer_text(layer: Layer) -> str:
 
 
 def _examine_constants(network: Network, group: FusionGroup) -> Iterator[ConstantFacts]:
-    for name in group.layers:
+    """Yields the float constants of a group, and the epsilons that are added to its inputs before the group."""
+    producers = [network.producer[tensor] for tensor in group.inputs if tensor in network.producer]
+    for name in dict.fromkeys((*group.layers, *producers)):
         layer = network.get_layer(name)
         for index, tensor in enumerate(layer.inputs):
-            if not tensor or tensor not in network.constant_tensors or not network.is_float(tensor) \
-                    or tensor in network.epsilon_constants:
+            is_epsilon = tensor in network.epsilon_constants
+            if tensor not in network.constant_tensors or not network.is_float(tensor) or not (
+                    is_epsilon or name in group.layers):
                 continue
             value = _constant_in_file(network, layer, index)
             if value is None or not value.size:
@@ -144,12 +166,24 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
             magnitudes = np.abs(value[~np.isnan(value)].astype(np.float32))
             nonzero = magnitudes[magnitudes > 0]
             held = nonzero[nonzero <= FP16_MAX]
+            over_fp16 = np.abs(value.astype(np.float32)) > FP16_MAX
+            if value.shape == (exact := _exact_constant(network, tensor, value)).shape:
+                over_fp16 &= ~np.isinf(exact)  # FP16 has infinities
             is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
             yield ConstantFacts(
                 tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)), value.size,
-                int(np.count_nonzero(magnitudes > FP16_MAX)),
+                int(np.count_nonzero(over_fp16)),
                 float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
-                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, is_mask)
+                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, is_mask,
+                is_epsilon, layer.op_type in _ADDING_OPERATORS)
+
+
+def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:
+    """Returns a constant as the FP32 network has it."""
+    try:
+        return network.constant_value(tensor)
+    except TrtTuiError:
+        return default
 
 
 def _constant_in_file(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
@@ -240,6 +274,126 @@ def _find_attention_scale(network: Network, group: FusionGroup,
     return None
 
 
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def _measure_offset_roundings(network: Network, group: FusionGroup, samples: Samples,
+                              backend: Backend) -> Iterator[OffsetRounding]:
+    """Yields the rounding of the values that the differences, normalisations and Softmaxes of a group read."""
+    layers = [layer for name in group.layers if not (layer := network.get_layer(name)).domain
+              and layer.op_type in _OFFSET_OPERATORS and network.is_float(layer.outputs[0])
+              and layer.outputs[0] not in network.static_tensors]
+    sums = {layer.name: _SoftmaxOffsets(network, layer) if layer.op_type == "Softmax" else _DifferenceOffsets(
+        network, layer) for layer in layers}
+    computed = [tensor for offsets in sums.values() for tensor in offsets.tensors
+                if tensor not in network.constant_tensors]
+    if not computed:
+        return
+    for feed in _read_feeds(network, computed, samples, backend, MAX_OFFSET_FEEDS):
+        for offsets in sums.values():
+            offsets.add_values([feed[tensor] if tensor in feed else network.constant_value(tensor)
+                                for tensor in offsets.tensors])
+    yield from (rounding for offsets in sums.values() if (rounding := offsets.compute_rounding()) is not None)
+
+
+class _DifferenceOffsets:
+    """The values of a sum or difference of two operands, or the deviations from the mean of a normalisation.
+
+    Attributes:
+        tensors: The tensors that are read.
+    """
+
+    def __init__(self, network: Network, layer: Layer) -> None:
+        self._layer = layer
+        self._axes = _find_normalised_axes(network, layer)
+        self.tensors = layer.inputs[:2 if self._axes is None else 1]
+        self._magnitude = self._signal = self._noise = 0.0
+        self._operand_sums = [[0.0, 0.0] for _ in self.tensors]
+        self._count = self._nonzero_count = self._lost_count = 0
+
+    def add_values(self, arrays: Sequence[np.ndarray]) -> None:
+        """Adds the arrays of the tensors in one feed. Values that are not finite in FP16 do not count."""
+        arrays = [array.astype(np.float64) for array in arrays]
+        with np.errstate(invalid="ignore", over="ignore"):
+            exact = self._subtract_offset(arrays)
+            coarse = self._subtract_offset([_round_to_fp16(array) for array in arrays])
+        is_held = np.isfinite(exact) & np.isfinite(coarse)
+        values, errors = exact[is_held], (coarse - exact)[is_held]
+        for array, sums in zip(arrays, self._operand_sums, strict=True):
+            held = array[np.abs(array) <= FP16_MAX]
+            self._magnitude = max(self._magnitude, float(np.abs(held).max(initial=0.0)))
+            sums[0] += float(np.square(held).sum())
+            sums[1] += float(np.square(_round_to_fp16(held) - held).sum())
+        self._signal += float(np.square(values).sum())
+        self._noise += float(np.square(errors).sum())
+        self._count += values.size
+        self._nonzero_count += int(np.count_nonzero(values))
+        self._lost_count += int(np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)))
+
+    def _subtract_offset(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        difference: np.ndarray
+        if self._axes is not None:
+            difference = arrays[0] - arrays[0].mean(axis=self._axes, keepdims=True)
+        else:
+            difference = arrays[0] - arrays[1] if self._layer.op_type == "Sub" else arrays[0] + arrays[1]
+        return difference
+
+    def compute_rounding(self) -> OffsetRounding | None:
+        """Returns the rounding of all values added so far; None if FP16 changes none of them.
+
+        The result is also None if FP16 loses the operands themselves, so that no offset is needed to lose the values.
+        """
+        is_operand_lost = any(noise * 10**(MIN_LOSSLESS_SQNR_DB / 10) > signal for signal, noise in self._operand_sums)
+        if not self._signal or not self._noise or is_operand_lost:
+            return None
+        return OffsetRounding(
+            _layer_text(self._layer), False, self._magnitude, 2 * max_rounding_error(self._magnitude, Precision.FP16),
+            math.sqrt(self._signal / self._count), 10 * math.log10(self._signal / self._noise),
+            self._lost_count / self._nonzero_count)
+
+
+def _find_normalised_axes(network: Network, layer: Layer) -> tuple[int, ...] | None:
+    """Returns the axes over which a normalisation takes the mean; None for a sum or difference."""
+    rank = len(network.shape(layer.inputs[0]) or ())
+    if layer.op_type == "InstanceNormalization":
+        return tuple(range(2, rank)) or (-1,)
+    if layer.op_type == "LayerNormalization":
+        axis = network.node(layer.name).attributes.get_int("axis", -1)
+        return tuple(range(axis % rank, rank)) if rank else (axis,)
+    return None
+
+
+class _SoftmaxOffsets:
+    """The largest score of each row of a Softmax, which it subtracts.
+
+    Attributes:
+        tensors: The tensor that is read.
+    """
+
+    def __init__(self, network: Network, layer: Layer) -> None:
+        self._layer = layer
+        self._axis = network.node(layer.name).attributes.get_int("axis", -1)
+        self.tensors = layer.inputs[:1]
+        self._row_count = 0
+        self._lost: list[float] = []
+
+    def add_values(self, arrays: Sequence[np.ndarray]) -> None:
+        """Adds the scores of one feed. Rows whose largest score is not finite do not count."""
+        largest = arrays[0].max(axis=self._axis).reshape(-1)
+        self._row_count += largest.size
+        self._lost += [float(score) for score in largest[np.abs(largest) > _MAX_EXACT_SCORE] if math.isfinite(score)]
+
+    def compute_rounding(self) -> OffsetRounding | None:
+        """Returns the rounding of all rows added so far; None if FP16 holds the scores of all of them."""
+        if not self._lost:
+            return None
+        magnitude = min(float(np.median(np.abs(self._lost))), FP16_MAX)
+        masked_count = sum(score <= -_MIN_MASKED_SCORE for score in self._lost)
+        return OffsetRounding(_layer_text(self._layer), True, magnitude,
+                              2 * max_rounding_error(magnitude, Precision.FP16), 0.0, math.inf,
+                              len(self._lost) / self._row_count, masked_count / self._row_count)
+
+
 # -- recurrent layers -----------------------------------------------------------------------------------------------
 
 
@@ -274,7 +428,7 @@ def _measure_layer_steps(network: Network, layer: Layer, samples: Samples,
     states = [index for index in _RECURRENT_INPUTS[layer.op_type][1:] if len(layer.inputs) > index
               and layer.inputs[index]]
     computed = [layer.inputs[index] for index in (0, *states) if layer.inputs[index] not in network.constant_tensors]
-    arrays = _read_first_feed(network, computed, samples, backend)
+    arrays = next(_read_feeds(network, computed, samples, backend, 1))
     arrays |= {layer.inputs[index]: network.constant_value(layer.inputs[index])
                for index in range(len(layer.inputs))
                if layer.inputs[index] and layer.inputs[index] not in arrays}
@@ -314,14 +468,15 @@ def _measure_layer_steps(network: Network, layer: Layer, samples: Samples,
     return RecurrentRounding(_layer_text(layer), len(errors), errors[0], errors[-1])
 
 
-def _read_first_feed(network: Network, tensors: Sequence[str], samples: Samples,
-                     backend: Backend) -> dict[str, np.ndarray]:
-    """Returns float tensors of the network in the first feed of the samples."""
+def _read_feeds(network: Network, tensors: Sequence[str], samples: Samples, backend: Backend,
+                count: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yields float tensors of the network in the first feeds of the samples."""
     probe = NetworkProbe(network.model)
     outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in dict.fromkeys(tensors)}
     with probe.load_probe_runner(backend, samples) as runner:
-        arrays = runner.run(samples.read_feed(0))
-    return {tensor: arrays[output] for tensor, output in outputs.items()}
+        for index in range(min(count, len(samples))):
+            arrays = runner.run(samples.read_feed(index))
+            yield {tensor: arrays[output] for tensor, output in outputs.items()}
 
 
 def _build_step_model(network: Network, operator: str, attributes: Sequence[ir.Attr], weights: dict[int, np.ndarray],

@@ -9,6 +9,7 @@ the Tanh behind it saturates at the correct value. Such an overflow is a note (`
 """
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +41,10 @@ MIN_LOSSLESS_SQNR_DB = 40.0
 MAX_WEAK_RANGE_BITS = 5.0
 """The number of bits that a range leaves, up to which the range is a cause. Normally distributed values whose amax is
 five standard deviations use 6.5 bits. Five bits are left if the amax is 14 standard deviations."""
+
+MIN_CHANNEL_LOST_BITS = 4.0
+"""The minimum number of bits that a median channel, or a part of a Concat, loses to a range that others set. With 4
+lost bits it uses 8 of 127 quantized values."""
 
 MIN_MENTIONED_SHARE = 0.002
 """The minimum share of values for which a loss is reported."""
@@ -102,6 +107,9 @@ class ConstantFacts:
         fp16_sqnr_db: SQNR of the constant in FP16, without values beyond FP16; infinite if it is exact.
         is_mask: True if the constant masks values. The exported network clamps such a constant if the file has it in
             FP32.
+        is_epsilon: True if the constant keeps a divisor from being 0 and FP16 rounds it to 0. The exported network
+            raises such a constant if the file has it in FP32.
+        is_added: True if the layer only adds the constant to values or bounds them by it.
     """
 
     tensor: str
@@ -112,6 +120,8 @@ class ConstantFacts:
     zeroed_share: float
     fp16_sqnr_db: float
     is_mask: bool = False
+    is_epsilon: bool = False
+    is_added: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,35 @@ class AttentionScale:
 
 
 @dataclass(frozen=True)
+class OffsetRounding:
+    """The values behind a large offset, which FP16 rounds together with the offset.
+
+    A difference, a normalisation and a Softmax subtract the offset: the other operand, the mean or the largest score.
+
+    Attributes:
+        layer: The operator and the name of the layer.
+        is_softmax: True for a Softmax.
+        magnitude: The largest magnitude of the values before the offset is subtracted; for a Softmax the median over
+            ``lost_share`` of the largest score's magnitude.
+        step: FP16's step at this magnitude.
+        spread: RMS of the values behind the offset.
+        sqnr_db: SQNR of the values behind the offset if the values before it are rounded to FP16.
+        lost_share: The share of the values, or of the rows of a Softmax, that the rounding changes too much: a value by
+            more than half, a row by more than 1/32 in a score.
+        masked_share: The share of the rows of a Softmax in which every score is masked.
+    """
+
+    layer: str
+    is_softmax: bool
+    magnitude: float
+    step: float
+    spread: float
+    sqnr_db: float
+    lost_share: float
+    masked_share: float = 0.0
+
+
+@dataclass(frozen=True)
 class GroupFacts:
     """Facts of a fusion group that do not depend on a config; the background process measures them.
 
@@ -190,6 +229,7 @@ class GroupFacts:
         weight_scales: The quantized weights of the group, in the file's scales if the group has a file precision.
         recurrent: One entry for each LSTM, GRU or RNN of the group.
         attention_scale: The scale behind the product of an attention; None if there is none.
+        offsets: One entry for each layer of the group that subtracts an offset.
     """
 
     value_ranges: tuple[ValueRange, ...] = ()
@@ -197,6 +237,7 @@ class GroupFacts:
     weight_scales: tuple[WeightScaleFacts, ...] = ()
     recurrent: tuple[RecurrentRounding, ...] = ()
     attention_scale: AttentionScale | None = None
+    offsets: tuple[OffsetRounding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -229,6 +270,13 @@ class CauseFacts:
     range_sources: Mapping[str, str] = field(default_factory=dict)
     group_facts: GroupFacts = field(default_factory=GroupFacts)
     normalisation: Normalisation | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if the group has a quantized type, or the file quantizes its values."""
+        file_precision = self.group.file_precision if self.is_in_file_precision else None
+        return self.precision in QUANTIZED_TYPES or file_precision is not None and any(
+            file_precision.label.startswith(precision.label) for precision in QUANTIZED_TYPES)
 
     @property
     def reaches_output(self) -> bool:
@@ -318,12 +366,15 @@ def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | Non
 def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
     """Returns the known causes of the loss of a group, in the order of the table; () if no condition holds.
 
-    A general cause is left out if a more specific one explains the same effect.
+    A general cause is left out if a more specific one explains the same effect. NaN and Inf are the effect of an
+    overflow or of values that vanish.
     """
     causes: list[Cause] = []
     explained: set[str] = set()
     for effect, find_cause in CAUSES:
-        if effect not in explained and (cause := find_cause(facts)) is not None:
+        is_explained = effect in explained or effect == "not finite" and not explained.isdisjoint(
+            ("overflow", "underflow"))
+        if not is_explained and (cause := find_cause(facts)) is not None:
             causes.append(cause)
             explained.add(effect)
     return tuple(causes)
@@ -428,16 +479,26 @@ def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, sou
             f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}", f"try another range, or {raised_text}")
     values_text = f"amax {number_text(tensor_stats.amax)}, rms {number_text(tensor_stats.rms)}"
     range_text = f"{values_text}: {bits:.1f} of 8 bits" if bits is not None else values_text
-    top_channels = tensor_stats.dominant_channels
-    if top_channels is not None and 0 < len(top_channels.indices) <= top_channels.channel_count // 4:
-        sets = "sets" if len(top_channels.indices) == 1 else "set"
-        return Cause(
-            "range", f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range",
-            range_text, f"try SmoothQuant or another range, or {raised_text}")
+    if channels_text := _dominant_channels_text(tensor_stats):
+        return Cause("range", channels_text, range_text, f"try SmoothQuant or another range, or {raised_text}")
     if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
         return Cause("range", f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})",
                      range_text, f"try another range, such as a percentile, or {raised_text}")
     return Cause("range", "range", range_text, f"try another range, or {raised_text}")
+
+
+def _dominant_channels_text(tensor_stats: TensorStats) -> str:
+    """Returns a sentence about the channels that set the range of a tensor; "" if no quarter of them does."""
+    top_channels = tensor_stats.dominant_channels
+    if top_channels is None or not 0 < len(top_channels.indices) <= top_channels.channel_count // 4:
+        return ""
+    sets = "sets" if len(top_channels.indices) == 1 else "set"
+    return f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range"
+
+
+def _lost_bits_text(amax: float, smaller_amax: float) -> str:
+    """Returns the bits that values up to a smaller amax lose to a range, as text."""
+    return f"{min(8.0, math.log2(amax / smaller_amax)):.1f} of 8 bits"
 
 
 def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
@@ -488,9 +549,40 @@ def _find_range_cause(facts: CauseFacts) -> Cause | None:
     bits = estimate_used_bits(tensor_stats, amax)
     clipped_share = 1 - tensor_stats.estimate_value_share_below(amax) if amax < 0.99 * tensor_stats.amax else 0.0
     if (bits is None or bits > MAX_WEAK_RANGE_BITS) and clipped_share < MIN_CLIPPED_SHARE:
-        return None
+        return _find_dominant_channel_cause(facts, tensor_stats, amax)
     cause = describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, ""))
     return replace(cause, sentence="a few large values set the range") if cause.sentence == "range" else cause
+
+
+def _find_dominant_channel_cause(facts: CauseFacts, tensor_stats: TensorStats, amax: float) -> Cause | None:
+    """Finds channels that set the range and most of the rms, so that the bits of the whole tensor hide the loss."""
+    isolated = facts.errors.isolated if facts.errors is not None else None
+    sentence, top_channels = _dominant_channels_text(tensor_stats), tensor_stats.dominant_channels
+    if not sentence or top_channels is None or not top_channels.amaxes:
+        return None
+    median = statistics.median(top_channels.amaxes)
+    if (median <= 0 or amax < median * 2**MIN_CHANNEL_LOST_BITS or isolated is None
+            or isolated.sqnr_db is not None and isolated.sqnr_db >= MAX_WEAK_WEIGHT_SQNR_DB):
+        return None
+    return Cause("range", sentence,
+                 f"the range is {number_text(amax)}, the median channel reaches {number_text(median)} and loses "
+                 f"{_lost_bits_text(amax, median)}",
+                 "try SmoothQuant or another range, or raise the layer to FP16 or FP32")
+
+
+def _find_shared_scale_cause(facts: CauseFacts) -> Cause | None:
+    """Finds a Concat with one scale for parts of very different ranges."""
+    parts = [values for values in facts.group_facts.value_ranges
+             if values.tensor in facts.group.inputs and 0 < values.amax < math.inf]
+    if facts.group.operator != "Concat" or len(parts) < 2 or not (facts.reaches_output and facts.is_quantized):
+        return None
+    smallest, largest = (pick(parts, key=lambda values: values.amax) for pick in (min, max))
+    if largest.amax < smallest.amax * 2**MIN_CHANNEL_LOST_BITS:
+        return None
+    return Cause("shared scale", f"the parts of Concat {facts.group.name} share a scale",
+                 f"{largest.tensor} reaches {number_text(largest.amax)} and {smallest.tensor} "
+                 f"{number_text(smallest.amax)}, which loses {_lost_bits_text(largest.amax, smallest.amax)}",
+                 "quantize each part before the Concat, or keep the Concat in FP16 or FP32")
 
 
 def _find_fp8_range_cause(facts: CauseFacts) -> Cause | None:
@@ -534,7 +626,8 @@ def _find_weight_channel_cause(facts: CauseFacts) -> Cause | None:
 def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     """Yields the INT8 weights whose scales contribute to the loss and that one scale per output channel improves.
 
-    The weights contribute if their error is at least a tenth of the isolated error of the group.
+    The weights contribute if their error is at least a tenth of the isolated error of the group. A layer behind may
+    scale small channels up; if the group loses much, the error of the median channel counts too.
     """
     isolated = facts.errors.isolated if facts.errors is not None else None
     if facts.precision is not Precision.INT8 or isolated is None or not facts.reaches_output:
@@ -542,7 +635,9 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     for weight in facts.group_facts.weight_scales:
         if (weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
                 and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
-                and (isolated.sqnr_db is None or weight.sqnr_db <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB)):
+                and (isolated.sqnr_db is None or (
+                    weight.median_sqnr_db if isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB else weight.sqnr_db
+                ) <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB)):
             yield weight
 
 
@@ -570,7 +665,8 @@ def _find_weight_overflow_cause(facts: CauseFacts) -> Cause | None:
 
 
 def _find_weight_underflow_cause(facts: CauseFacts) -> Cause | None:
-    worst = min((constant for constant in facts.group_facts.constants if not constant.is_mask),
+    worst = min((constant for constant in facts.group_facts.constants
+                 if not (constant.is_mask or constant.is_epsilon or constant.is_added)),
                 key=lambda constant: constant.fp16_sqnr_db, default=None)
     if worst is None or worst.fp16_sqnr_db >= MIN_LOSSLESS_SQNR_DB or not facts.is_lossy_in_fp16:
         return None
@@ -620,6 +716,57 @@ def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
                  f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}", remedy)
 
 
+def _find_clamped_constant_cause(facts: CauseFacts) -> Cause | None:
+    """Finds a constant that the exported network clamps like a mask, and whose values count all the same."""
+    constant = next((constant for constant in facts.group_facts.constants
+                     if constant.is_mask and constant.over_fp16 and not constant.is_added), None)
+    if constant is None or facts.is_in_file_precision or not facts.is_lossy_in_fp16 or facts.has_nonfinite_result:
+        return None
+    return Cause("clamped constant", f"the constant {constant.tensor} of {constant.layer} is clamped for FP16",
+                 f"it reaches {number_text(constant.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and is clamped to "
+                 f"{FP16_MAX / 2:.0f} as a mask; {_loss_text(facts)}",
+                 f"write it as two factors within FP16's range, or {facts.raise_text}")
+
+
+def _find_offset_cause(facts: CauseFacts) -> Cause | None:
+    """Finds values that vary little around a large offset, so that FP16 rounds them away with the offset."""
+    if not facts.is_lossy_in_fp16:
+        return None
+    min_share = 0.0 if facts.has_nonfinite_result else MIN_VANISHED_SHARE
+    worst = min((offset for offset in facts.group_facts.offsets if not offset.is_softmax
+                 and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > min_share)),
+                key=lambda offset: offset.sqnr_db, default=None)
+    if worst is None:
+        return None
+    lost_text = (f", and {percent_text(worst.lost_share)} of them change by more than half"
+                 if worst.lost_share >= MIN_MENTIONED_SHARE else "")
+    return Cause(
+        "offset", f"values of {worst.layer} are small beside the offset that it subtracts",
+        f"FP16's step at {number_text(worst.magnitude, 2)} is {number_text(worst.step, 2)}, the values behind the "
+        f"offset have an rms of {number_text(worst.spread, 2)}: FP16 leaves {_sqnr_text(worst.sqnr_db)}{lost_text}; "
+        f"{_loss_text(facts)}",
+        "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in FP32")
+
+
+def _find_softmax_cause(facts: CauseFacts) -> Cause | None:
+    """Finds scores so far from 0 that FP16's step exceeds their differences."""
+    offset = next((offset for offset in facts.group_facts.offsets if offset.is_softmax
+                   and offset.lost_share >= MIN_MENTIONED_SHARE), None)
+    if offset is None or not facts.is_lossy_in_fp16:
+        return None
+    step_text = (f"FP16's step at {number_text(offset.magnitude, 2)} is "
+                 f"{number_text(offset.step, 2)}; {_loss_text(facts)}")
+    if offset.masked_share >= offset.lost_share / 2:
+        return Cause("masked rows", f"rows of {offset.layer} are masked completely",
+                     f"{percent_text(offset.masked_share)} of the rows keep only masked scores, whose differences FP16 "
+                     f"rounds away: {step_text}",
+                     "judge the rows with valid keys only (--judge OUTPUT@MASK), or run the Softmax and the layer "
+                     "before it in FP32")
+    return Cause("large scores", f"the scores of {offset.layer} are too large for FP16's step",
+                 f"the largest score of {percent_text(offset.lost_share)} of the rows is beyond 64: {step_text}",
+                 "run the Softmax and the layer before it in FP32")
+
+
 def _find_nonfinite_cause(facts: CauseFacts) -> Cause | None:
     if not facts.has_nonfinite_result:
         return None
@@ -629,11 +776,26 @@ def _find_nonfinite_cause(facts: CauseFacts) -> Cause | None:
 
 def _find_epsilon_cause(facts: CauseFacts) -> Cause | None:
     norm = facts.normalisation
-    if norm is None or not 0 < norm.epsilon <= FP16_MIN / 2 or not facts.is_lossy_in_fp16:
+    if not facts.is_lossy_in_fp16:
         return None
+    if norm is None or not 0 < norm.epsilon <= FP16_MIN / 2:
+        return _find_lost_epsilon_cause(facts)
     return Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
                  f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as small "
                  f"become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
+
+
+def _find_lost_epsilon_cause(facts: CauseFacts) -> Cause | None:
+    """Finds an epsilon that is 0 in the file. The epsilon of an FP32 network is raised where the program writes FP16.
+    """
+    constant = next((constant for constant in facts.group_facts.constants
+                     if constant.is_epsilon and not constant.amax), None)
+    if constant is None or not facts.is_in_file_precision:
+        return None
+    return Cause("epsilon", f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
+                 f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
+                 f"{_loss_text(facts)}",
+                 f"write an epsilon of {number_text(FP16_MIN_NORMAL)} or more, or run the layer in FP32")
 
 
 def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
@@ -656,7 +818,11 @@ def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
         sentence = f"values are subnormal in FP16 at {values.layer}"
         evidence = (f"the largest is {number_text(values.amax, 2)}, FP16 has 11 bits from "
                     f"{number_text(FP16_MIN_NORMAL)} on")
-    return Cause("underflow", sentence, f"{evidence}; {left_text}", f"scale the values up, or {facts.raise_text}")
+    is_log_of_softmax = values.layer.startswith("Softmax ") and any(
+        other.layer.startswith("Log ") for other in facts.group_facts.value_ranges)
+    return Cause("underflow", sentence, f"{evidence}; {left_text}",
+                 f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
+                 f"{facts.raise_text}")
 
 
 def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
@@ -715,14 +881,18 @@ CAUSES: tuple[tuple[str, Callable[[CauseFacts], Cause | None]], ...] = (
     ("overflow", _find_weight_overflow_cause),
     ("overflow", _find_attention_scale_cause),
     ("overflow", _find_overflow_cause),
-    ("overflow", _find_nonfinite_cause),
+    ("overflow", _find_clamped_constant_cause),
+    ("overflow", _find_softmax_cause),
+    ("overflow", _find_offset_cause),
     ("underflow", _find_weight_underflow_cause),
     ("underflow", _find_epsilon_cause),
     ("underflow", _find_underflow_cause),
+    ("not finite", _find_nonfinite_cause),
     ("coordinates", _find_coordinate_cause),
     ("recurrent rounding", _find_recurrent_cause),
     ("weight scales", _find_weight_axis_cause),
     ("weight scales", _find_weight_channel_cause),
+    ("range", _find_shared_scale_cause),
     ("range", _find_range_cause),
     ("range", _find_fp8_range_cause),
 )

@@ -255,7 +255,9 @@ class Target:
             output_errors = accuracy.outputs.get(self.output_name)
             return (output_errors is None or not self.is_higher_better
                     or output_errors.errors.mismatch is not None)  # an integer output
-        return self.error_metric is None or self.error_metric.is_of_integers or accuracy.worst_output is None
+        if self.error_metric is None or self.error_metric.is_of_integers or accuracy.worst_output is None:
+            return True
+        return accuracy.worst_output[1].errors.mismatch is not None  # no output of floats was measured
 
     def margin_to_bound(self, accuracy: Accuracy) -> float | None:
         """Returns by how much an accuracy is better than the bound, in the unit of the value; negative if it misses the

@@ -100,14 +100,14 @@ class ConstantValues:
     def is_mask(self, tensor: str) -> bool:
         """Returns True if a constant beyond the range of FP16 is a mask, and not a weight or a scale of activations.
 
-        Examples of masks are -3.4e38 before a Softmax and the factor of (1 - mask). A convolution kernel or a constant
-        that denormalises a result is not a mask.
+        Examples of masks are -3.4e38 before a Softmax and the factor of (1 - mask). A convolution kernel, a divisor or
+        a constant that denormalises a result is not a mask.
         """
         graph = self._graph
         if not (graph.is_float(tensor) and float(self.constant_amax(tensor)) > FP16_MAX):
             return False  # before its readers are listed, because thousands of layers may read one constant
         readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
-        return not any(layer.op_type in PRODUCTS
+        return not any(layer.op_type in PRODUCTS or layer.op_type == "Div" and layer.inputs[1] == tensor
                        for layer in readers) and not self._is_scale_of_products(tensor, readers)
 
     def _is_scale_of_products(self, tensor: str, reader_layers: Sequence[Layer]) -> bool:

@@ -256,6 +256,11 @@ def _find_1d_transposed_convolutions_with_bias(graph: LayerGraph, groups: Sequen
             yield _place(groups, [layer])
 
 
+def _find_transposed_convolutions(graph: LayerGraph, groups: Sequence[FusionGroup]) -> _Places:
+    for layer in _find_layers(graph, "ConvTranspose"):
+        yield _place(groups, [layer])
+
+
 def _find_attentions(groups: Sequence[FusionGroup]) -> Iterator[dict[str, FusionGroup]]:
     """Yields the groups QK, Softmax and PV of each attention, by role."""
     attentions: dict[str, dict[str, FusionGroup]] = {}
@@ -446,6 +451,12 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         (AffectedReleases(TENSORRT, ("8.2.1.8", "8.2.1.8"), fixed="8.4"),), (f"{_ISSUES}1840",),
         "Build with 8.4 or later, or keep it in FP16 or FP32.", _find_1d_transposed_convolutions_with_bias,
         frozenset((Precision.INT8,))),
+    "conv-transpose-channel-scales": KnownDefect(
+        "builder", "an INT8 ConvTranspose with a weight scale for each output channel is refused or has wrong results",
+        DefectStatus.CONFIRMED, (AffectedReleases(TENSORRT, ("8.0.1.6", "8.2.0.6")),),
+        (f"{_ISSUES}1699", f"{_ISSUES}1694", f"{_ISSUES}2380", f"{_ISSUES}1519"),
+        "Write a scale for each input channel (axis 0), or keep it in FP16 or FP32.",
+        _find_transposed_convolutions, frozenset((Precision.INT8,))),
     "attention-fp16-mha-v2": KnownDefect(
         "builder", "the kernel _gemm_mha_v2 of a fused attention in FP16 has wrong results", DefectStatus.CONFIRMED,
         (AffectedReleases(TENSORRT, ("10.0.0", "10.0.0"), introduced="10.0.0", fixed="10.0.1"),), (f"{_ISSUES}3777",),
@@ -501,6 +512,8 @@ Restrictions of the sources:
 - group-norm-of-one-group: the parser of TensorRT-RTX 1.7.1 creates the layer that the thread names as the cause, a
   normalisation without the channel axis. No engine of it was executed here.
 - conv-transpose-1d-int8-bias: NVIDIA announced the correction for 8.4.
+- conv-transpose-channel-scales: 8.0.1.6 refuses other numbers of input and output channels. In thread 2380 of 2022
+  NVIDIA writes that the kernels read the scales along the input channels, and names no release.
 - attention-fp16-mha-v2: the thread quotes the release notes of 10.0.0 EA.
 - attention-equal-rows: the libraries 10.6.0.23 and 10.16.0.72 on an L20. A comment found equal results in 11.0.0.114.
 - attention-two-scalings: the label of the thread says that NVIDIA tracks the defect.

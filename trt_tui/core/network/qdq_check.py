@@ -20,7 +20,7 @@ from trt_tui.core.network.qdq_steps import TYPE_NAMES, QdqStep, is_cast, is_dequ
 from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.precision import FP16_MIN, MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES
-from trt_tui.formatting import name_list_text, percent_text
+from trt_tui.formatting import counted_noun_text, name_list_text, percent_text
 
 MIN_LOST_BITS = 2.0
 """The loss of the worst channel of a weight from which one scale for the whole weight is a finding.
@@ -52,6 +52,7 @@ _RESIDUAL_EXAMPLE = ("https://docs.nvidia.com/deeplearning/tensorrt/tensorflow-q
 
 _RESIDUAL_ISSUE = "https://github.com/NVIDIA/TensorRT/issues/1992"
 _BIAS_ISSUE = "https://github.com/onnx/onnx-tensorrt/issues/850"
+_CLIPPED_BIAS_ISSUE = "https://github.com/microsoft/onnxruntime/pull/22020"
 _PARSER = "https://github.com/onnx/onnx-tensorrt/blob/main/onnxOpImporters.cpp"
 _RTX = "builds of such files with TensorRT-RTX 1.7"
 
@@ -529,12 +530,22 @@ def _describe_refused_node(node: ir.Node, step: QdqStep) -> tuple[str, str]:
     assert dtype is not None and zero_point is not None, "refused nodes have a type and a zero point"
     if dtype is ir.DataType.INT32:
         readers = [use.node.name or "" for use in node.outputs[0].uses()]
-        return "int32-bias", f"read by {name_list_text(readers, max_count=2)}"
+        return "int32-bias", f"read by {name_list_text(readers, max_count=2)}{_clipped_values_text(node)}"
     if dtype.bitwidth < 16 and zero_point.any():
         values = zero_point.astype(np.int32).reshape(-1)
         return "zero-point", f"{dtype.name} with zero point {values[np.abs(values).argmax()]}"
     return "unsigned-type" if dtype is ir.DataType.UINT8 else "refused-type", f"{dtype.name} with " + (
         "one scale" if not zero_point.shape else f"{zero_point.size} scales")
+
+
+def _clipped_values_text(dequantize: ir.Node) -> str:
+    """Returns a clause about the stored INT32 values at the limits of their type; "" if there are none."""
+    stored = stored_tensor(dequantize.inputs[0])
+    if stored is None:
+        return ""
+    values, limits = stored.numpy(), np.iinfo(np.int32)
+    clipped_count = int(np.count_nonzero((values <= -limits.max) | (values >= limits.max)))
+    return f"; {clipped_count} of {counted_noun_text(values.size, 'value')} clipped to INT32" if clipped_count else ""
 
 
 def _find_repair_precision(file: QuantizedFile, group: FusionGroup, quantized_product: Layer) -> Precision | None:
@@ -619,11 +630,12 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "same range.",
         (_PARSER, _RTX), _find_refusals("unsigned-type")),
     QdqRule(
-        "int32-bias", "DequantizeLinear on an int32 bias", ("refusal",),
+        "int32-bias", "DequantizeLinear on an int32 bias", ("accuracy", "refusal"),
         "TensorRT dequantizes no INT32. TensorRT 8.6 reads INT8 only, and TensorRT-RTX 1.7 refuses the node: \"input "
-        "has type Int32\".",
-        f"Keep biases in floats (ONNX Runtime: QuantizeBias False). {_EXPORT_REPAIR}has equal biases in floats.",
-        (_DEQUANTIZE, _DEQUANTIZE_8_6, _BIAS_ISSUE, _RTX), _find_refusals("int32-bias"),
+        "has type Int32\". A value clipped to INT32 is wrong in every runtime: the product of its scales is too small.",
+        "Keep biases in floats (ONNX Runtime: QuantizeBias False), or quantize with ONNX Runtime 1.20.1 or later, "
+        f"which clips none. {_EXPORT_REPAIR}has equal biases in floats.",
+        (_DEQUANTIZE, _DEQUANTIZE_8_6, _BIAS_ISSUE, _CLIPPED_BIAS_ISSUE, _RTX), _find_refusals("int32-bias"),
         is_noted_at_opening=False),
     QdqRule(
         "refused-type", "quantized type that TensorRT refuses", ("refusal",),
