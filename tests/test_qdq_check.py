@@ -291,7 +291,7 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
         await settle(pilot)
         item = next(item for item in app.screen.items if "new Q/DQ" in item.text)
         assert item.text.startswith("INT8 with new Q/DQ ") and item.text.endswith("free, leaves file")
-        await press(pilot, str(app.screen.items.index(item) + 1))
+        await press(pilot, item.key)
         (subject, move), = app.session.config.moves.items()
         assert subject == ("precision", "/two/Conv") and move.precision is INT8
         await settle(pilot)

@@ -31,6 +31,7 @@ from trt_tui.core.measure.results import (
     OutputErrors,
 )
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_outcome import Outcome
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -45,7 +46,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.search_builds import fit_latency_estimator
 from trt_tui.jobs.steps import Wait
-from trt_tui.session.search_status import SearchStatus, evaluation_table
+from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
 FP32 = PrecisionConfig.from_precision(Precision.FP32)
@@ -738,10 +739,13 @@ def held_out_of(folder, options, **changed):
 
 
 def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
-    """Every third batch is as large again as any that calibrates: what the others are content with clips there."""
+    """Three batches are much larger than any that calibrates: what the others are content with clips there.
+
+    Only they do not calibrate, so they are held out.
+    """
     options = save_mlp(tmp_path, samples=96)
     arrays = dict(np.load(options.data))
-    rows = np.arange(96) // 8 % 3 == 2
+    rows = np.isin(np.arange(96) // 8, [2, 5, 8])
     inside = {name: array[~rows] for name, array in arrays.items()}
     np.savez(tmp_path / "calibration.npz", **inside)
     np.savez(options.data, **{name: np.where(rows.reshape(-1, *[1] * (array.ndim - 1)), 30 * array, array)
@@ -749,17 +753,68 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     given = replace(options, calib_data=str(tmp_path / "calibration.npz"), batch=8)
     worker, events = held_out_of(tmp_path, given)
     ended = found(events)
-    assert [worker.workspace.feeds, worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10], [2, 5, 8, 11]]
-    assert ended.result.is_met and (ended.held_out.sample_count, ended.held_out.search_samples) == (32, 64)
+    assert [worker.workspace.feeds, worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10, 11], [2, 5, 8]]
+    assert ended.result.is_met and (ended.held_out.sample_count, ended.held_out.search_samples) == (24, 72)
     assert not ended.held_out.target_result.passes and ended.held_out.target_result.lowest_score < -5
     finding = SearchStatus(GOAL, end_event=ended)
-    assert not finding.is_target_met and finding.make_search_record(None)["held_out"]["met"] is False
+    record = finding.make_search_record(None)
+    assert not finding.is_target_met and record["held_out"]["met"] is False
+    (value,) = record["held_out"]["values"]
+    assert all("dB" in value[key] for key in ("searched", "searched_interval", "held_out", "held_out_interval"))
+    assert ended.target_outcome.outcome is Outcome.UNCERTAIN_PASS and record["result"]["outcome"] == "PASS?"
+    assert any("24 held-out samples" in reason for reason in ended.target_outcome.reasons)
+    assert value["held_out"] in held_out_result_text(ended.held_out) and "72 samples" in held_out_result_text(
+        ended.held_out)
     assert SearchStatus(GOAL, end_event=replace(ended, held_out=None)).is_target_met
+
+
+@pytest.mark.parametrize("target", ["metric>=base-0.5", "agreement>=50%"])
+def test_metric_and_agreement_are_measured_on_held_out_samples_with_their_labels(target, tmp_path):
+    """The samples keep their labels, and the base of a metric there is that of FP32 on them."""
+    options = save_mlp(tmp_path, samples=96)
+    data = dict(np.load(options.data))
+    labels = networks.quiet_session(onnx.load(options.model)).run(None, data)[0].argmax(1)
+    np.savez(options.data, **data, labels=labels)
+    script = tmp_path / "metric.py"
+    script.write_text("def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
+                      "    return float((y.argmax(1) == labels['labels']).mean())\n")
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score", whatif_samples=8)))
+    ended = found(worker.answer(replace(GOAL, tolerances=(target,), try_ranges=False)))
+    assert (ended.held_out.sample_count, ended.held_out.search_samples) == (20, 52)
+    (value,) = ended.held_out.values
+    assert value.target == target and value.searched and value.held_out
+    assert value.searched_interval and value.held_out_interval and ended.held_out.target_result.passes
+    view = worker.workspace.make_search_view(True)
+    calibrating = {worker.workspace.data_sets.calibration_samples.feed_position(index)[0]
+                   for index in range(len(worker.workspace.data_sets.calibration_samples))}
+    used = {worker.workspace.data_sets.judged_samples.feed_position(index)[0] for index in view.held_out}
+    assert not calibrating & used and not set(view.held_out) & set(view.feeds)
 
 
 def test_few_samples_are_not_held_out(tmp_path):
     worker, events = held_out_of(tmp_path, save_mlp(tmp_path, samples=40), batch=4)
     assert found(events).held_out is None and worker.workspace.held_out == []
+
+
+def test_few_samples_are_held_out_on_request_or_the_search_says_why_not(tmp_path):
+    options, request = save_mlp(tmp_path, samples=24), replace(GOAL, tolerances=("sqnr>=25",), hold_out_few=True)
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.OpenNetwork(options))
+    ended = found(worker.answer(request))  # 16 of the 24 samples are judged, in 4 batches
+    assert (ended.held_out.sample_count, ended.held_out.search_samples) == (4, 12) and ended.has_other_samples
+    worker.answer(rq.OpenNetwork(replace(options, batch=24)))
+    failed = worker.answer(request)[-1]
+    assert "no samples can be held out" in str(failed) and "1 batch cannot be divided" in str(failed)
+
+
+def test_samples_that_calibrate_are_not_held_out_and_the_search_says_so(tmp_path):
+    options = save_mlp(tmp_path, samples=64)
+    worker, events = held_out_of(tmp_path, replace(options, calib_data=options.data))
+    ended = found(events)
+    assert ended.held_out is None and worker.workspace.held_out == []
+    assert "not checked on held-out samples: too few of the judged samples are not calibration samples" in " ".join(
+        ended.remarks)
 
 
 def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance(opened, monkeypatch):

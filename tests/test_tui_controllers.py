@@ -1,6 +1,7 @@
 """What controllers declare: actions with handlers, reasons and words, and the events they ask for."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from textual.widgets.option_list import Option
 
 from tests.screen import answered, make_app, opened, press, settle, status
+from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
@@ -174,6 +176,29 @@ def test_controllers_are_listed():
     assert set(Controller.__subclasses__()) == set(CONTROLLERS)
 
 
+async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_add(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        session, desk = app.session, main.presenter
+        while desk.current_group is not None:
+            await press(pilot, "up")
+        assert desk.actions["free"].disabled_reason() == ""
+        await press(pilot, "9")
+        await settle(pilot)
+        event = session.results.zero_cost_changes["", session.config]
+        assert event.is_complete and all(change.is_for_network for change in event.changes)
+        first = app.screen.items[1].value
+        changes = tuple(replace(change, added_kernels=2 if change.config == first else -1) for change in event.changes)
+        session.apply_event(replace(event, changes=changes))
+        for handle in main._event_handlers[ev.ZeroCostChangesMeasured]:
+            handle(replace(event, changes=changes))
+        costs = [item.text.split("  ")[-1].strip() for item in app.screen.items[1:len(changes) + 1]]
+        assert costs == ["+2 kernels", *["free"] * (len(changes) - 1)]
+        await press(pilot, "1")
+        assert session.config == first
+        await press(pilot, "z")
+        assert session.config == event.config
+
+
 async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         session, desk = app.session, main.presenter
@@ -187,6 +212,11 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert {("SmoothQuant 0.5",), ("bias correction",)} <= shown.keys() and shown["operator", ""].refusal
         smooth = next(item for item in app.screen.items if "SmoothQuant 0.5" in item.text and "this" in item.text)
         assert "~" in smooth.text and smooth.text.endswith("free")
+        event = session.results.zero_cost_changes[group.name, before]
+        values = {change.config: change.accuracy.judged_error for change in event.changes}
+        errors = [values[item.value] for item in app.screen.items if item.value in values]
+        assert len(errors) == len(values) and errors == sorted(errors), "the best comes first"
+        assert {change.is_for_network for change in event.changes} == {False, True}
         await press(pilot, smooth.key)
         (key, move), = session.config.moves.items()
         assert key == ("smooth", session.outline.zero_cost_support.find_scaling_subject(
@@ -194,7 +224,8 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         await settle(pilot)
         assert session.results[session.config].accuracy is not None
         await press(pilot, "9")
-        assert app.screen.items[0].text == f"undo: SmoothQuant 0.5 of {key[1]}"
+        assert app.screen.items[0].text.startswith("as it is ") and app.screen.items[0].value == session.config
+        assert app.screen.items[1].text == f"undo: SmoothQuant 0.5 of {key[1]}"
         await press(pilot, "1")
         assert session.config == before
         await press(pilot, "z")

@@ -42,6 +42,7 @@ class Options:
     strict: bool = False
     builds: int = 1
     hold_out: bool = False
+    hold_out_few: bool = False
     reference: str | None = None
     runs: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()

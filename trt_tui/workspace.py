@@ -22,6 +22,7 @@ from trt_tui.backends.registry import find_tensorrt_version, get_simulation_back
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.dumps import list_dump_files
+from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, HeldOutChoice, choose_held_out_feeds, find_shared_feeds
 from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import Samples, SampleSplit, load_samples, split_samples
@@ -48,10 +49,6 @@ from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, Execution
 from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256
 from trt_tui.options import Options
-
-MIN_CHOICE_SAMPLES, MIN_HELD_OUT_SAMPLES = 32, 16
-"""The minimum numbers of samples for the choices of a search, and of held-out samples. If either is not reached, no
-samples are held out."""
 
 
 class FileReplacedError(InputError):
@@ -173,6 +170,7 @@ class Workspace:
         self.check_results: dict[str, Any] = {}
         self.one_pass_values: dict[object, Any] = {}
         self._full_workspace: Workspace | None = None
+        self._holds_out_few = options.hold_out_few
         self._replaced_files: tuple[str, ...] = ()
         self._last_check_s = 0.0
 
@@ -278,12 +276,12 @@ class Workspace:
     def feeds(self) -> list[int]:
         """The indices of the judged feeds that all values are measured on.
 
-        They are the first feeds with ``--whatif-samples`` samples in total; 0 means all. If samples are held out and
-        the data has enough, every third feed is left out.
+        They are the first feeds with ``--whatif-samples`` samples in total; 0 means all. If samples are held out, these
+        are left out (`choose_held_out_feeds`).
         """
-        return self._choose_feeds(self.options.whatif_samples, self.options.hold_out)
+        return self._choose_feeds(self.options.whatif_samples, self.options.hold_out, self.options.hold_out_few)
 
-    def make_search_view(self, hold_out: bool) -> Workspace:
+    def make_search_view(self, hold_out: bool, hold_out_few: bool = False) -> Workspace:
         """Returns a view of the workspace that measures all values on the samples of a search; the workspace itself if
         these are the same samples.
 
@@ -291,10 +289,11 @@ class Workspace:
         therefore depends on the data alone. The view shares all opened parts.
 
         Args:
-            hold_out: True to leave every third feed out of the search if the data has enough samples. The result of the
-                search is measured on these feeds.
+            hold_out: True to leave feeds out of the search if the data has enough samples. The result of the search is
+                measured on these feeds.
+            hold_out_few: True to do so with few samples too.
         """
-        feed_indices = self._choose_feeds(0, hold_out)
+        feed_indices = self._choose_feeds(0, hold_out, hold_out_few)
         if feed_indices == self.feeds:
             return self
         _ = self.analysis, self.plan  # opened before the copy, so that the view shares them
@@ -302,6 +301,7 @@ class Workspace:
         view._full_workspace = self
         view.__dict__["feeds"] = feed_indices
         view.__dict__.pop("held_out", None)
+        view._holds_out_few = hold_out_few
         if self.fingerprint is not None:
             view.fingerprint = replace(self.fingerprint, data_sha256=view._hash_judged_data())
         return view
@@ -311,7 +311,23 @@ class Workspace:
         """The original workspace if this object is the view of a search; this object itself if not."""
         return self._full_workspace if self._full_workspace is not None else self
 
-    def _choose_feeds(self, sample_count: int, hold_out: bool) -> list[int]:
+    def choose_held_out_feeds(self, hold_out_few: bool = False) -> HeldOutChoice:
+        """Returns the judged feeds that a search leaves out. Feeds with samples that also calibrate are not among
+        them."""
+        return choose_held_out_feeds(self.data_sets.judged_samples, self._calibrating_feeds, hold_out_few)
+
+    @cached_property
+    def _calibrating_feeds(self) -> frozenset[int]:
+        """The judged feeds with samples that also calibrate.
+
+        Without ``--calib-data`` there are none: a feed of ``--data`` either calibrates or is judged. The exception is a
+        single feed, which cannot be held out.
+        """
+        other_samples = self.calib_data_samples if self.options.data is not None else None
+        return find_shared_feeds(self.data_sets.judged_samples, other_samples) if other_samples is not None else (
+            frozenset())
+
+    def _choose_feeds(self, sample_count: int, hold_out: bool, hold_out_few: bool) -> list[int]:
         judged_samples = self.data_sets.judged_samples
         feed_indices: list[int] = []
         rows = 0
@@ -321,10 +337,8 @@ class Workspace:
             feed_indices.append(index)
             rows += judged_samples.count_samples_of_feed(index)
         if hold_out and len(feed_indices) == len(judged_samples):
-            two_thirds = [index for index in feed_indices if index % 3 != 2]
-            choice_rows = sum(judged_samples.count_samples_of_feed(index) for index in two_thirds)
-            if choice_rows >= MIN_CHOICE_SAMPLES and rows - choice_rows >= MIN_HELD_OUT_SAMPLES:
-                return two_thirds
+            held_out = frozenset(self.choose_held_out_feeds(hold_out_few).feed_indices)
+            return [index for index in feed_indices if index not in held_out]
         return feed_indices
 
     @cached_property
@@ -332,7 +346,7 @@ class Workspace:
         """The indices of the held-out feeds: judged feeds that no value is measured on.
 
         They have at most about four times as many samples as `feeds`. The list is empty if fewer than
-        `MIN_HELD_OUT_SAMPLES` samples are left.
+        `MIN_HELD_OUT_SAMPLES` samples are left, unless these were requested.
         """
         judged_samples, used_feeds = self.data_sets.judged_samples, frozenset(self.feeds)
         feed_indices: list[int] = []
@@ -341,7 +355,7 @@ class Workspace:
             if index not in used_feeds and rows < 4 * self.judged_sample_count:
                 feed_indices.append(index)
                 rows += judged_samples.count_samples_of_feed(index)
-        return feed_indices if rows >= MIN_HELD_OUT_SAMPLES else []
+        return feed_indices if rows >= MIN_HELD_OUT_SAMPLES or self._holds_out_few else []
 
     @property
     def group_error_feeds(self) -> list[int]:

@@ -141,12 +141,19 @@ def _validate_pattern(text: str) -> None:
 @option_under_heading(
     "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
     "operators for decomposed norms, SmoothQuant, bias correction. Without: all methods do, except scoped and lower.")
+@option_under_heading(
+    "Search", "--free-budget", "zero_cost_budget", default=24, show_default=True, type=click.IntRange(1, 10_000),
+    metavar="N", help="Simulate at most N configs for zero-cost changes. A limit in configs gives the same result on "
+    "every machine; the predicted and the measured time are printed.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
                       "Without: all methods do, except scoped and lower.")
 @option_under_heading(
-    "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
-    "out if there are enough, and the exit code depends on the result on these too.")
+    "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default about a quarter of them is held "
+    "out if there are enough, and the result is checked on these.")
+@option_under_heading(
+    "Judging", "--held-out", "hold_out_few", is_flag=True,
+    help="Hold out a quarter of the samples, at least one batch, even if there are few.")
 @option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
                       help="Raise at most N fused layers, and write the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
@@ -168,11 +175,12 @@ def _validate_pattern(text: str) -> None:
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
-           presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
-           higher_from: str | None, sample: str | None,
+           presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, zero_cost_budget: int,
+           ranges: bool | None, lower: bool, higher_from: str | None, sample: str | None,
            max_raised: int | None, max_latency: float | None, cost_paths: tuple[str, ...], max_builds: int,
-           no_hold_out: bool, check: str | None, fail_codes: tuple[int, ...], ignored_fail_codes: tuple[int, ...],
-           fail_patterns: tuple[str, ...], artifact_folder: str | None, markdown_path: str | None, output: str,
+           no_hold_out: bool, hold_out_few: bool, check: str | None, fail_codes: tuple[int, ...],
+           ignored_fail_codes: tuple[int, ...], fail_patterns: tuple[str, ...], artifact_folder: str | None,
+           markdown_path: str | None, output: str,
            **arguments: Any) -> None:
     """Find the fewest layers to raise so that the tolerances are met.
 
@@ -212,13 +220,15 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         check_output_folder(artifact_folder, can_have_content=True)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
-                                  try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
-                                  max_builds=max_builds, check_command=check,
+                                  try_zero_cost=free, zero_cost_budget=zero_cost_budget, max_raised=max_raised,
+                                  max_latency=max_latency, max_builds=max_builds, check_command=check,
                                   check_rules=CheckRules(fail_codes, ignored_fail_codes, fail_patterns),
                                   artifact_folder=os.path.abspath(artifact_folder) if artifact_folder else "",
-                                  sample=sample or "", hold_out=not no_hold_out, cost_paths=cost_paths)
+                                  sample=sample or "", hold_out=not no_hold_out,
+                                  hold_out_few=hold_out_few, cost_paths=cost_paths)
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
-    options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
+    options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out,
+                      hold_out_few=request.hold_out_few)
     with open_search_session(options, config_path, force,
                              Precision(precision) if precision else lowest, request, written_paths) as session:
         search_status = session.search_status

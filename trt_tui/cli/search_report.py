@@ -38,6 +38,10 @@ def search_table(session: Session) -> str:
         f"  {strategy_text}{formatting.counted_noun_text(result.evaluation_count, 'evaluation')}"
     ]
     lines += [f"  {line}" for line in (*search_evidence_lines(session), *ended.remarks)]
+    if effort_text := ended.zero_cost_effort.text:
+        seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
+        predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
+        lines.append(f"  {effort_text} ({seconds}; predicted for the whole budget: {predicted})")
     reductions = precision_reduction_rows(session)
     lines += ["", *table_lines(reductions or evaluation_rows(session), left_aligned_columns=3 if reductions else 4)]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
@@ -247,7 +251,8 @@ def search_report(session: Session) -> str:
     """Returns the report of a search with its evidence in Markdown."""
     points = list_pareto_points(session)
     ended = _get_end_event(session)
-    lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks]
+    lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks,
+             *filter(None, [ended.zero_cost_effort.text])]
     return search_markdown(session.opened_network.outline, ended.result, evaluation_rows(session),
                            precision_reduction_rows(session), search_headline(session), lines,
                            search_metric_rows(session), pareto_rows(points),

@@ -78,6 +78,17 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("search", ), ("fail_codes", "ignored_fail_codes", "fail_patterns", "artifact_folder"),
                        lambda values: values["check"] is None, "it applies to --check, and --check is missing",
                        "Name a command with --check, or leave it out."),
+    IneffectiveOptions(("search", ), ("zero_cost_budget", ), lambda values: values["free"] is False or (
+        values["free"] is None and (values["lower"] or values["method"] in ("scoped", "lower"))),
+                       "it limits the zero-cost changes, and none are tried", "Leave it out, or add --free."),
+    IneffectiveOptions(("search", ), ("hold_out_few", ), lambda values: values["no_hold_out"],
+                       "--no-hold-out searches on all samples", "Leave out one of them."),
+    IneffectiveOptions(("search", ), ("hold_out_few", ), lambda values: values["sample"] is not None,
+                       "--sample measures the result on all other samples already", "Leave it out."),
+    IneffectiveOptions(("search", ), ("hold_out_few", ),
+                       lambda values: not values["tolerances"] and values["target"] is None,
+                       "held-out samples are judged by tolerances, and there are none",
+                       "Add --tolerance, or leave it out."),
     IneffectiveOptions(("search", ), ("lower", ), lambda values: "method" in find_given_options(),
                        "--method selects another strategy", "Leave out one of them."),
     IneffectiveOptions(

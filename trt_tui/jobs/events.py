@@ -40,6 +40,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.core.search import Evaluation, SearchResult
+from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 
 
 @dataclass(frozen=True)
@@ -466,6 +467,7 @@ class SearchEnded(Event):
         exported: The exported file of the result; None if the simulated result does not meet the tolerances.
         has_other_samples: True if the values belong to other samples than those of the session.
         qdq_removals: The removals of unused Q/DQ, in their order: those in the result, and those that were rejected.
+        zero_cost_effort: The number of zero-cost changes that were tried, within their budget.
     """
 
     result: SearchResult
@@ -483,6 +485,7 @@ class SearchEnded(Event):
     exported: ExportedResult | None = None
     has_other_samples: bool = False
     qdq_removals: tuple[QdqRemoval, ...] = ()
+    zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
 from trt_tui.jobs.check_rules import CheckRules
 from trt_tui.jobs.steps import Urgency
 from trt_tui.options import Options
@@ -543,6 +544,7 @@ class FindMixedPrecisionConfig(Request):
         higher_precision: The precision that groups are raised to.
         try_ranges: True to try other ranges before groups are raised.
         try_zero_cost: True to try zero-cost moves before other ranges.
+        zero_cost_budget: The maximum number of configs that are evaluated for zero-cost moves.
         max_raised: The maximum number of groups above their default precision; None for no limit.
         max_latency: The maximum latency in ms, estimated from engines; None for no limit.
         max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.
@@ -557,8 +559,9 @@ class FindMixedPrecisionConfig(Request):
             that do not change the engine.
         sample: The sample on whose batch alone accuracy is measured: its index, "worst" for the worst sample of
             ``config``, or "" for all samples.
-        hold_out: True to measure the result on every third batch, and to choose on the others, if there are enough
-            samples.
+        hold_out: True to measure the result on held-out samples, and to choose on the others, if there are enough
+            samples (`trt_tui.core.data.held_out`).
+        hold_out_few: True to do so with few samples too. The search fails if nothing can be held out.
         cost_paths: Profiles of engines (`trt_tui.core.engines.group_times`), of the start config and of all groups
             raised. With them the search minimizes predicted latency rather than the number of raised groups.
     """
@@ -578,10 +581,12 @@ class FindMixedPrecisionConfig(Request):
     artifact_folder: str = ""
     intermediate_precisions: tuple[Precision, ...] = ()
     try_zero_cost: bool = True
+    zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET
     fixed_groups: tuple[str, ...] = ()
     sample: str = ""
     use_preview: bool = False
     hold_out: bool = True
+    hold_out_few: bool = False
     cost_paths: tuple[str, ...] = ()
 
 

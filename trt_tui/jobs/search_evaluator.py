@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
+from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
 from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult, TargetResult, check_targets
+from trt_tui.core.measure.target import Target, parse_target
+from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, TargetResult, check_targets
 from trt_tui.core.measure.zero_cost_kind import ZeroCostKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
@@ -26,10 +27,11 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.search import SearchSpace
 from trt_tui.core.search.latency_prediction import LatencyPrediction
+from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import file_sha256
 from trt_tui.files.scratch import create_scratch_folder
-from trt_tui.formatting import counted_noun_text
+from trt_tui.formatting import counted_noun_text, duration_text
 from trt_tui.jobs import build, engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -89,20 +91,27 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         request.higher_precision) if request.cost_paths else None
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
-    workspace = workspace.make_search_view(request.hold_out and not request.sample)
+    workspace = workspace.make_search_view(request.hold_out and not request.sample, request.hold_out_few)
+    refusal_reason = _find_hold_out_refusal(workspace, request)
+    if refusal_reason and request.hold_out_few:
+        raise InputError("no samples can be held out", refusal_reason,
+                         "Give more samples, smaller batches (--batch), or leave out --held-out.")
     if workspace is not shown_workspace:
         reporter = _mute_measurement_events(reporter)
     evaluator = WorkspaceEvaluator(workspace, store, reporter, request)
     if request.sample not in ("", "worst"):
         evaluator.feed_index = find_feed_of_sample(workspace, int(request.sample))
     search_job = SearchJob(network, request, targets, evaluator, prediction, shown_workspace.build_target)
+    if refusal_reason and workspace.judged_sample_count >= MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
+        search_job.remarks.append(f"not checked on held-out samples: {refusal_reason}")
     if any(target.kind == "metric" for target in targets):
         reference_values = yield from send_reference_metric(workspace, store, reporter)
         search_job.targets = tuple(target.with_base_values(reference_values) for target in targets)
     try:
         yield from search_job.run_search_steps()
         settled_accuracy = yield from _measure_metric_interval(workspace, store, reporter, search_job)
-        held_out = yield from _measure_held_out_samples(workspace, reporter, search_job, evaluator.feed_index)
+        held_out = yield from _measure_held_out_samples(workspace, reporter, search_job, evaluator.feed_index,
+                                                        settled_accuracy)
     except (GeneratorExit, CancelledError):
         reporter.send(
             replace(search_job.make_end_event(reporter.job, was_stopped=True), has_other_samples=workspace
@@ -117,6 +126,13 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             yield from execute_exported_file(shown_workspace, store, full_reporter, config, Urgency.SEARCH))))
     ended = search_job.make_end_event(reporter.job, held_out_result=held_out, accuracy_with_interval=settled_accuracy)
     reporter.send(replace(ended, has_other_samples=workspace is not shown_workspace))
+
+
+def _find_hold_out_refusal(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> str:
+    """Returns the reason why a search that should hold out samples does not; "" if it holds some out."""
+    if not request.hold_out or request.sample or workspace.held_out:
+        return ""
+    return workspace.choose_held_out_feeds(request.hold_out_few).refusal_reason
 
 
 def _measure_metric_interval(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -148,14 +164,21 @@ def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
 
 
 def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, search_job: SearchJob,
-                              selection_feed_index: int | None) -> Steps[HeldOutResult | None]:
-    """Returns the accuracy of the result on samples that the search has not used; None if there are too few."""
+                              selection_feed_index: int | None,
+                              settled_accuracy: Accuracy | None) -> Steps[HeldOutResult | None]:
+    """Returns the accuracy of the result on samples that the search has not used; None if there are too few.
+
+    Args:
+        settled_accuracy: The accuracy on the samples of the search with the interval of the metric; None if it has no
+            other values than the evaluation.
+    """
     feed_indices, analysis, result, targets = (workspace.held_out, workspace.analysis, search_job.search.result,
                                                search_job.targets)
     if selection_feed_index is not None:
         feed_indices = [index for index in workspace.feeds if index != selection_feed_index]
     if not feed_indices or not targets or result.best_evaluation is None:
         return None
+    search_accuracy, search_targets = settled_accuracy or result.best_evaluation.target_result.accuracy, targets
     if any(target.kind == "metric" for target in targets):
         for index in feed_indices:
             analysis.get_reference_outputs(index)
@@ -169,7 +192,19 @@ def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, searc
         yield Urgency.SEARCH
     selection_count = (workspace.judged_sample_count if selection_feed_index is None else
                        workspace.data_sets.judged_samples.count_samples_of_feed(selection_feed_index))
-    return HeldOutResult(check_targets(targets, accuracy), accuracy.samples, selection_count)
+    values = tuple(
+        HeldOutValue(target.text, *_value_and_interval_texts(search_target, search_accuracy),
+                     *_value_and_interval_texts(target, accuracy))
+        for search_target, target in zip(search_targets, targets, strict=True))
+    return HeldOutResult(check_targets(targets, accuracy), accuracy.samples, selection_count, values)
+
+
+def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tuple[str, str]:
+    """Returns the value that a target bounds and its confidence interval as texts; "" if they are unknown."""
+    if accuracy is None:
+        return "", ""
+    output_text = f" at {target.output_name}" if target.output_name is not None else ""
+    return target.measured_value_text(accuracy) + output_text, target.confidence_interval_text(accuracy)
 
 
 def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
@@ -288,6 +323,12 @@ class WorkspaceEvaluator:
                                                     reason=f"search:{self._request.method}",
                                                     may_leave_file=leaves_file, one_pass=True)
         return {proposal.label: proposal.config for proposal in zero_cost_configs}
+
+    def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
+        self._report.send(ev.LogMessage(
+            self._report.job, "Zero-cost changes: at most "
+            f"{counted_noun_text(effort.budget, 'simulated config')}, about "
+            f"{duration_text(effort.predicted_s)} (--free-budget).", "info"))
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpac
 from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.core.search.space import find_added_moves, raise_forbidden_groups
+from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 from trt_tui.core.search.zero_cost_passes import MIN_ERROR_SHARE
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
@@ -91,6 +93,9 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
     def propose_zero_cost_moves(self, config: PrecisionConfig,
                                 kinds: Sequence[ZeroCostKind]) -> Mapping[str, PrecisionConfig]:
         """Returns the configs with further zero-cost moves of some kinds, by the label of the moves."""
+
+    def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
+        """Reports the budget of the zero-cost changes and its predicted time, before they are measured."""
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> Mapping[str, Mapping[str, float]]:
@@ -159,6 +164,8 @@ class SearchJob:
             prediction.predict_ms if prediction else None)
         self._use_preview = request.use_preview
         self._can_triage = True
+        self._max_judging_s = 0.0
+        self._zero_cost_effort = ZeroCostEffort()
         self._before_withdrawal: tuple[SearchSpace, Search] | None = None
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
@@ -201,7 +208,7 @@ class SearchJob:
         return Search(self.search_space, method_name=request.method, costs=self.costs, sensitivities=self.sensitivities,
                       ranges=ranges, max_raised=request.max_raised, max_latency=request.max_latency,
                       estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins,
-                      minimizes_cost=self.prediction is not None)
+                      minimizes_cost=self.prediction is not None, zero_cost_budget=request.zero_cost_budget)
 
     def run_search_steps(self) -> Steps[None]:
         """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
@@ -239,7 +246,9 @@ class SearchJob:
             self.evaluator.report_progress(self)
             yield from self.evaluator.measure_accuracies_in_parallel(
                 partial(predict_next_configs, self.search, step_names=step_names))
+            start_time = time.monotonic()
             self.search.record_target_result((yield from self._judge_config(config)))
+            self._max_judging_s = max(self._max_judging_s, time.monotonic() - start_time)
 
     def _judge_config(self, config: PrecisionConfig) -> Steps[TargetResult]:
         """Returns the result of a config against the tolerances and the user's check command."""
@@ -262,16 +271,26 @@ class SearchJob:
 
     def _try_zero_cost_moves(self) -> Steps[None]:
         """Tries the zero-cost moves stage by stage, each for the config with the accepted moves of earlier stages."""
+        start_time = time.monotonic()
+        effort = replace(self.search.context.zero_cost_effort,
+                         predicted_s=self._max_judging_s * self.request.zero_cost_budget)
+        self.evaluator.report_zero_cost_budget(effort)
+        unmeasured_kinds: list[str] = []
         for kinds in list_searched_stages():
+            if self.search.current_trial is not None and not self.search.context.zero_cost_effort.has_budget:
+                unmeasured_kinds += [kind.title for kind in kinds]
+                continue
             start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
             proposals = self.evaluator.propose_zero_cost_moves(start, kinds)
             if not proposals or self.search.current_trial is None:
                 continue
             new_moves = {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
             self.search_space = replace(self.search_space,
-                                        zero_cost_sets={**self.search_space.zero_cost_sets, **new_moves})
+                                        zero_cost_stages=(*self.search_space.zero_cost_stages, new_moves))
             self.search = self._make_search(self.search.evaluations, self.estimate_latency, None, self.search.margins)
             yield from self._evaluate_proposed_configs(("free",))
+        self._zero_cost_effort = replace(effort, unmeasured_kinds=tuple(unmeasured_kinds),
+                                         seconds=time.monotonic() - start_time)
 
     def _rank_groups_by_sensitivity(self) -> Steps[None]:
         """Measures the sensitivity of each group, and then other ranges for the groups with the largest shares."""
@@ -666,6 +685,9 @@ class SearchJob:
             measured = (accuracy_with_interval
                         if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
             accuracy = self._add_export_caveat(measured)
+            if held_out_result is not None and held_out_result.miss_text:
+                accuracy = replace(accuracy, caveats=(*accuracy.caveats,
+                                                      Caveat("held-out samples", held_out_result.miss_text)))
             result = replace(
                 result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy)))
             if measured is accuracy and measured is not accuracy_with_interval:
@@ -679,7 +701,15 @@ class SearchJob:
                                *self._known_defect_texts(result.config)),
                               was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
                               self._pareto_configs(), target_outcome, self.exported_result,
-                              qdq_removals=tuple(removals))
+                              qdq_removals=tuple(removals), zero_cost_effort=self._describe_zero_cost_effort())
+
+    def _describe_zero_cost_effort(self) -> ZeroCostEffort:
+        """Returns the effort for zero-cost changes with its times, which change no result."""
+        times = self._zero_cost_effort
+        effort = self.search.context.zero_cost_effort
+        return replace(effort, unmeasured_kinds=times.unmeasured_kinds, seconds=times.seconds,
+                       predicted_s=times.predicted_s,
+                       is_exhausted=effort.is_exhausted or bool(times.unmeasured_kinds))
 
     def _known_defect_texts(self, config: PrecisionConfig) -> list[str]:
         """Returns the known defects of the target release that a config has."""

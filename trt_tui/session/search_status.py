@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult
+from trt_tui.core.measure.target_outcome import HeldOutResult, Outcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
+from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -28,10 +29,11 @@ MAX_BUILDS = 3
 def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
                         higher_precision: Precision = Precision.FP32, intermediate_precisions: Sequence[Precision] = (),
                         try_ranges: bool | None = None, try_zero_cost: bool | None = None,
+                        zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET,
                         max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
                         check_command: str | None = None, check_rules: CheckRules | None = None,
                         artifact_folder: str = "", sample: str = "", hold_out: bool = True,
-                        cost_paths: Sequence[str] = ()) -> rq.FindMixedPrecisionConfig:
+                        hold_out_few: bool = False, cost_paths: Sequence[str] = ()) -> rq.FindMixedPrecisionConfig:
     """Builds the request of a search, for the app and the commands.
 
     The arguments are those of `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
@@ -46,8 +48,10 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                                        raises_precision if try_ranges is None else try_ranges, max_raised, max_latency,
                                        max_builds, check_command, check_rules or CheckRules(), artifact_folder,
                                        tuple(intermediate_precisions),
-                                       raises_precision if try_zero_cost is None else try_zero_cost, sample=sample,
-                                       hold_out=hold_out and not sample, cost_paths=tuple(cost_paths))
+                                       raises_precision if try_zero_cost is None else try_zero_cost,
+                                       zero_cost_budget=zero_cost_budget, sample=sample,
+                                       hold_out=hold_out and not sample, hold_out_few=hold_out_few,
+                                       cost_paths=tuple(cost_paths))
 
 
 @dataclass
@@ -79,15 +83,15 @@ class SearchStatus:
     def is_target_met(self) -> bool:
         """True if the best config of the search meets the tolerance.
 
-        If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too,
-        and so must the config on held-out samples if there are any.
+        If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too.
+        On held-out samples, if there are any, the config must not miss it with certainty.
         """
         if self.end_event is not None:
             confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
             is_met = self.end_event.result.is_met if confirmed is None else confirmed
             exported = self.end_event.exported
             is_met = is_met and (exported is None or exported.is_met is not False)
-            return is_met and (held_out is None or held_out.target_result.passes)
+            return is_met and (held_out is None or held_out.target_result.target_outcome.outcome is not Outcome.FAIL)
         return self.progress is not None and self.progress.is_met
 
     @property
@@ -120,13 +124,21 @@ class SearchStatus:
                                  for layer, row in zip(result.reduction_steps, rows[1:], strict=True)]
         if removals := self.end_event.qdq_removals:
             record["unused_qdq"] = [removal.to_record() for removal in removals]
+        if (effort := self.end_event.zero_cost_effort).text:
+            record["zero_cost"] = {
+                "tried": effort.tried, "changes": effort.total, "evaluations": effort.evaluations,
+                "budget": effort.budget, "not_measured": list(effort.unmeasured_kinds), "said": effort.text}
         if (target_outcome := self.end_event.target_outcome) is not None:
             record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
         if self.end_event.confirmed is not None:
             record["confirmed_by_engine"] = self.end_event.confirmed
         if (held_out := self.end_event.held_out) is not None:
-            record["held_out"] = {"samples": held_out.sample_count, "chosen_on": held_out.search_samples,
-                                  "met": held_out.target_result.passes, "figure": held_out.target_result.value_text}
+            target_outcome = held_out.target_result.target_outcome
+            record["held_out"] = {
+                "samples": held_out.sample_count, "chosen_on": held_out.search_samples,
+                "met": held_out.target_result.passes, "figure": held_out.target_result.value_text,
+                "outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons),
+                "values": [asdict(value) for value in held_out.values]}
         if (exported := self.end_event.exported) is not None:
             record["exported_network"] = {
                 "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text
@@ -234,15 +246,19 @@ def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisi
 def held_out_result_text(held_out: HeldOutResult) -> str:
     """Returns the result of a search on held-out samples, which the search has not used, as text.
 
-    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL?: the 95 % interval 19.2 to 20.6 dB spans the
-    target".
+    For example "chosen on 64 samples: ~20.4 dB (19.9 to 21.0 dB); on 32 held out: ~19.8 dB (19.2 to 20.6 dB): FAIL?:
+    the 95 % interval 19.2 to 20.6 dB spans the target". The numbers in parentheses are 95 % confidence intervals.
     """
-    held_out_result = held_out.target_result
-    return (
-        f"chosen on "
-        f"{held_out.search_samples} samples; on "
-        f"{held_out.sample_count} held out {mark_figures_as_simulated(held_out_result.value_text)}: "
-        f"{held_out_result.target_outcome.text}")
+    searched = ", ".join(_value_with_interval_text(value.searched, value.searched_interval)
+                         for value in held_out.values)
+    measured = ", ".join(_value_with_interval_text(value.held_out, value.held_out_interval)
+                         for value in held_out.values)
+    return (f"chosen on {counted_noun_text(held_out.search_samples, 'sample')}: {searched}; on "
+            f"{held_out.sample_count} held out: {measured}: {held_out.target_result.target_outcome.text}")
+
+
+def _value_with_interval_text(value_text: str, interval_text: str) -> str:
+    return mark_figures_as_simulated(value_text) + (f" ({interval_text})" if interval_text else "")
 
 
 def best_evaluation_text(search_status: SearchStatus) -> str:

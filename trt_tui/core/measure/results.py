@@ -54,7 +54,8 @@ class Caveat:
 
     Attributes:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
-            "trivial target", "known gap", "builds differ", "not executed", "not met as exported" or "no engine".
+            "trivial target", "known gap", "builds differ", "not executed", "not met as exported",
+            "held-out samples" or "no engine".
         text: The reason as one sentence without a full stop.
         gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
         fails_run: True if the run misses every target, whatever its values are.

@@ -14,6 +14,8 @@ sample exceeds the largest of n with a probability of at most 1/(n + 1). So a ma
 certainty from `MIN_SAMPLES_OF_MAXIMUM` samples on.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +26,7 @@ from trt_tui.core.measure.metric_scoring import SCRAMBLED, SHUFFLED
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.target import Target
 from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text, escape_hidden_characters
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, mark_figures_as_simulated
 
 MIN_SAMPLES_OF_MAXIMUM = 19
 """The number of samples from which on the next one exceeds their largest error with a probability of at most 5 %."""
@@ -64,6 +66,12 @@ class TargetOutcome:
     @property
     def passes(self) -> bool:
         return self.outcome.passes
+
+    def with_doubt(self, reason: str) -> TargetOutcome:
+        """Returns a pass with a reason for doubt as PASS?; any other outcome unchanged, and so with reason ""."""
+        if not reason or not self.passes:
+            return self
+        return TargetOutcome(Outcome.UNCERTAIN_PASS, tuple(dict.fromkeys((*self.reasons, reason))))
 
     @property
     def text(self) -> str:
@@ -242,6 +250,23 @@ class TargetResult:
 
 
 @dataclass(frozen=True)
+class HeldOutValue:
+    """The value that one target bounds, on the samples of a search and on held-out samples.
+
+    Attributes:
+        target: The text of the target.
+        searched: The value on the samples of the search as a text, ``held_out`` on the held-out samples.
+        searched_interval: The 95 % confidence interval of a value as a text; "" if it is unknown.
+    """
+
+    target: str
+    searched: str
+    searched_interval: str
+    held_out: str
+    held_out_interval: str
+
+
+@dataclass(frozen=True)
 class HeldOutResult:
     """The simulated result of the config that a search found, on samples that the search has not used.
 
@@ -249,11 +274,25 @@ class HeldOutResult:
         target_result: The result against the tolerances; a metric is compared with that of FP32 on these samples.
         sample_count: Number of these samples.
         search_samples: Number of samples on which the search chose the config.
+        values: The values of the targets on both.
     """
 
     target_result: TargetResult
     sample_count: int
     search_samples: int
+    values: tuple[HeldOutValue, ...] = ()
+
+    @property
+    def miss_text(self) -> str:
+        """The reason for doubt in a result that misses the target on held-out samples; "" if it meets the target."""
+        if self.target_result.passes:
+            return ""
+        values = ", ".join(
+            mark_figures_as_simulated(value.held_out) + (f" ({value.held_out_interval})" if value.held_out_interval
+                                                         else "")
+            for value in self.values) or mark_figures_as_simulated(self.target_result.value_text)
+        return (f"on {counted_noun_text(self.sample_count, 'held-out sample')}, which the search has not used, it "
+                f"misses the target: {values}")
 
 
 def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult:

@@ -24,7 +24,16 @@ from trt_tui.core.search import auto, greedy, prefix_search, top_down
 from trt_tui.core.search.ranking import GroupRanking, choose_ranking
 from trt_tui.core.search.refinement import assign_intermediate_precisions, revert_unneeded_groups
 from trt_tui.core.search.space import SearchSpace
-from trt_tui.core.search.strategy_protocol import Evaluation, ReductionStep, Strategy, StrategyContext, Trial, TrialKey
+from trt_tui.core.search.strategy_protocol import (
+    DEFAULT_ZERO_COST_BUDGET,
+    Evaluation,
+    ReductionStep,
+    Strategy,
+    StrategyContext,
+    Trial,
+    TrialKey,
+    ZeroCostEffort,
+)
 from trt_tui.core.search.zero_cost_passes import try_other_ranges, try_zero_cost_moves
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text, percent_text
@@ -105,6 +114,7 @@ class Search:
         earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
         reverts_unneeded: True runs the `revert_unneeded_groups` pass.
         costs: The ``group_costs`` of `StrategyContext`.
+        zero_cost_budget: The maximum number of evaluations for zero-cost moves.
         minimizes_cost: True searches for the set of groups with the lowest cost, after a search for the smallest set.
             ``estimate_latency`` then predicts latencies, and ``costs`` are predicted milliseconds.
 
@@ -129,6 +139,7 @@ class Search:
         reverts_unneeded: bool = True,
         costs: Mapping[str, float] | None = None,
         minimizes_cost: bool = False,
+        zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET,
     ) -> None:
         if method_name not in SEARCH_METHODS:
             raise InputError(f"unknown search method {method_name!r}", "",
@@ -149,6 +160,7 @@ class Search:
         self.reverts_unneeded = reverts_unneeded
         self.costs = dict(costs or {})
         self.minimizes_cost = minimizes_cost
+        self.zero_cost_budget = zero_cost_budget
         self.sensitivities = dict(sensitivities or {})
         self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
@@ -232,7 +244,8 @@ class Search:
     def _restart_strategy(self) -> None:
         self.outcome = SearchOutcome.SEARCHING
         self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
-                                       group_costs=self.costs, postponed_groups=self.search_space.postponed_groups)
+                                       group_costs=self.costs, postponed_groups=self.search_space.postponed_groups,
+                                       zero_cost_effort=ZeroCostEffort(budget=self.zero_cost_budget))
         self._trials = self._run_search_steps()
         self._advance_strategy(None)
 
@@ -266,7 +279,7 @@ class Search:
         if not full_evaluation.passes and not self.has_limited_budget:
             self.outcome = SearchOutcome.UNREACHABLE
             return
-        if self.search_space.zero_cost_sets:
+        if self.search_space.zero_cost_stages:
             yield from _label_trials(try_zero_cost_moves(context, self.search_space), "free")
         if self.ranges_by_method:
             yield from _label_trials(try_other_ranges(context, self.search_space, self.ranges_by_method), "ranges")

@@ -26,12 +26,13 @@ class SearchSpace:
         higher_precision: The precision to which groups are raised.
         intermediate: Lower precisions that a raised group may have instead, lowest first. TF32 applies to all FP32
             layers.
-        zero_cost_sets: Sets of zero-cost moves by the name of the set. Each move has its kind and subject as its key.
+        zero_cost_stages: Sets of zero-cost moves by the name of the set, one mapping for each stage. Each move has its
+            kind and subject as its key. Names are unique over all stages.
         fixed_groups: Names of groups that keep the precision of the start config.
         unquantized_groups: Names of groups whose unused Q/DQ were taken out of the start config. They do not count as
             raised, because the engine ran them in this precision before.
         qdq_removals: The float precisions of groups whose unused Q/DQ a result can lose too, by the name of the set.
-            `build_config` applies them like ``zero_cost_sets``, as the last moves.
+            `build_config` applies them like `zero_cost_sets`, as the last moves.
         forbidden_precisions: The precisions that no group may be raised to, by group name: the target release computes
             the group wrongly in them.
         postponed_groups: Names of groups that are tried after all others.
@@ -45,7 +46,7 @@ class SearchSpace:
     start_config: PrecisionConfig
     higher_precision: Precision = Precision.FP32
     intermediate: tuple[Precision, ...] = ()
-    zero_cost_sets: Mapping[str, Mapping[MoveKey, Move]] = field(default_factory=dict)
+    zero_cost_stages: tuple[Mapping[str, Mapping[MoveKey, Move]], ...] = ()
     fixed_groups: frozenset[str] = frozenset()
     unquantized_groups: frozenset[str] = frozenset()
     qdq_removals: Mapping[str, Mapping[str, Precision]] = field(default_factory=dict)
@@ -72,6 +73,11 @@ class SearchSpace:
                 + (" except those kept by rule" if self.start_config.groups_kept_by_rule | self.fixed_groups else ""),
                 "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
+
+    @cached_property
+    def zero_cost_sets(self) -> Mapping[str, Mapping[MoveKey, Move]]:
+        """The sets of zero-cost moves of all stages, by name."""
+        return {name: moves for stage in self.zero_cost_stages for name, moves in stage.items()}
 
     @cached_property
     def groups_raised_at_start(self) -> frozenset[str]:

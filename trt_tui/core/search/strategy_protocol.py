@@ -14,6 +14,7 @@ from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.search.ranking import GroupRanking
+from trt_tui.formatting import counted_noun_text
 
 TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str]]
 """A key that is equal for two trials of the same config: the raised groups, the ranges (amax) by tensor, the
@@ -47,6 +48,54 @@ class Trial:
         ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in (self.range_moves or {}).items()))
         precisions = tuple(sorted((name, precision.value) for name, precision in self.precisions.items()))
         return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets or ())
+
+
+DEFAULT_ZERO_COST_BUDGET = 24
+"""The maximum number of configs that a search evaluates for zero-cost changes by default."""
+
+
+@dataclass(frozen=True)
+class ZeroCostEffort:
+    """The effort of a search for zero-cost changes.
+
+    Attributes:
+        tried: Number of changes that were evaluated.
+        total: Number of changes that were proposed.
+        evaluations: Number of evaluated configs, of which at most ``budget`` are allowed.
+        is_exhausted: True if changes or combinations of changes were not evaluated because of the budget.
+        unmeasured_kinds: Titles of the kinds whose changes were not even measured because of the budget.
+        seconds: The time that the search took for them. ``predicted_s`` is the prediction for the whole budget, made
+            before the first of them. Neither changes a result.
+    """
+
+    tried: int = 0
+    total: int = 0
+    evaluations: int = 0
+    budget: int = DEFAULT_ZERO_COST_BUDGET
+    is_exhausted: bool = False
+    unmeasured_kinds: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    predicted_s: float = field(default=0.0, compare=False)
+
+    @property
+    def has_budget(self) -> bool:
+        return self.evaluations < self.budget
+
+    @property
+    def text(self) -> str:
+        """The effort as a text without times; "" if nothing was proposed."""
+        if not self.total and not self.unmeasured_kinds:
+            return ""
+        text = (f"tried {self.tried} of {counted_noun_text(self.total, 'zero-cost change')} in "
+                f"{counted_noun_text(self.evaluations, 'simulated config')} of at most {self.budget}")
+        if self.is_exhausted:
+            rest = "the rest was" if self.tried < self.total or self.unmeasured_kinds else "further combinations were"
+            text += f"; the budget is used up (--free-budget), and {rest} not tried"
+        elif self.tried < self.total:
+            text += "; the tolerance was met without the rest"
+        if self.unmeasured_kinds:
+            text += f"; not measured: {', '.join(self.unmeasured_kinds)}"
+        return text
 
 
 @dataclass(frozen=True)
@@ -138,6 +187,7 @@ class StrategyContext:
         reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
         fixed_groups: The groups that such a strategy could not reduce; None before it has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
+        zero_cost_effort: The effort for zero-cost moves so far, with the budget.
         raise_weights: The weight of each raised group. Strategies search for the set with the smallest total weight.
             Empty if each group counts as one, so that the smallest set is searched for.
         postponed_groups: Groups that are tried after all others, because a reported defect of the target release
@@ -153,6 +203,7 @@ class StrategyContext:
     group_costs: Mapping[str, float] = field(default_factory=dict)
     fixed_groups: frozenset[str] | None = None
     zero_cost_sets: tuple[str, ...] = ()
+    zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
     raise_weights: Mapping[str, float] = field(default_factory=dict)
     postponed_groups: frozenset[str] = frozenset()
 

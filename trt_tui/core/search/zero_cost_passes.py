@@ -1,6 +1,7 @@
 """The passes before a search strategy, which try changes without run-time cost: zero-cost moves and other ranges."""
 
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 
 from trt_tui.core.moves.config import MoveKey
 from trt_tui.core.moves.move import Move
@@ -16,20 +17,67 @@ MIN_ERROR_SHARE = 0.01
 def try_zero_cost_moves(context: StrategyContext, search_space: SearchSpace) -> Generator[Trial, Evaluation, None]:
     """Chooses the sets of zero-cost moves that reduce the loss, and stores them in the context.
 
-    At most one of several sets with moves on the same subject is chosen. Each set is tried as a whole, on top of the
-    sets that were kept before. The moves of one set act on different layers and hardly influence each other, so one
-    evaluation suffices for all of them.
+    Each set of a stage is first tried alone, on top of the sets of earlier stages that were kept. Then the sets that
+    gain are combined, those that gain most first. A set is kept if the loss falls and the value of the target is not
+    worse. At most one of several sets with moves on the same subject is kept. Each set is tried as a whole: its moves
+    act on different layers and hardly influence each other.
+
+    The number of trials is limited by the budget of the context. A limit in seconds would change results.
     """
     best = yield Trial(frozenset(), zero_cost_sets=())
-    for name, moves in search_space.zero_cost_sets.items():
+    for stage in search_space.zero_cost_stages:
+        context.zero_cost_effort = replace(context.zero_cost_effort, total=context.zero_cost_effort.total + len(stage))
+        if not best.passes:
+            best = yield from _try_stage(context, stage, best)
+    context.zero_cost_sets = best.zero_cost_sets
+
+
+def _try_stage(context: StrategyContext, stage: Mapping[str, Mapping[MoveKey, Move]],
+               before: Evaluation) -> Generator[Trial, Evaluation, Evaluation]:
+    """Returns the evaluation with the kept sets of a stage.
+
+    Args:
+        before: The evaluation with the kept sets of the earlier stages.
+    """
+    gains: list[tuple[str, Evaluation]] = []
+    for name in stage:
+        if not _has_budget(context):
+            break
+        context.zero_cost_effort = replace(context.zero_cost_effort, tried=context.zero_cost_effort.tried + 1)
+        evaluation = yield Trial(frozenset(), zero_cost_sets=(*before.zero_cost_sets, name))
+        if evaluation.passes:
+            return evaluation
+        if _is_gain(evaluation, before):
+            gains.append((name, evaluation))
+    gains.sort(key=lambda gain: gain[1].comparable_loss)
+    best, subjects = before, set[MoveKey]()
+    for name, evaluation in gains:
+        if not subjects.isdisjoint(_find_subjects_of_moves(stage[name])):
+            continue
+        if best is not before:
+            if not _has_budget(context):
+                break
+            evaluation = yield Trial(frozenset(), zero_cost_sets=(*best.zero_cost_sets, name))
+        if evaluation.passes or _is_gain(evaluation, best):
+            best, subjects = evaluation, subjects | _find_subjects_of_moves(stage[name])
         if best.passes:
             break
-        kept_sets = tuple(set_name for set_name in best.zero_cost_sets
-                          if _find_subjects_of_moves(search_space.zero_cost_sets[set_name]).isdisjoint(moves))
-        evaluation = yield Trial(frozenset(), zero_cost_sets=(*kept_sets, name))
-        if evaluation.passes or evaluation.comparable_loss < best.comparable_loss:
-            best = evaluation
-    context.zero_cost_sets = best.zero_cost_sets
+    return best
+
+
+def _has_budget(context: StrategyContext) -> bool:
+    """Returns True and counts an evaluation if the budget allows one more."""
+    effort = context.zero_cost_effort
+    if not effort.has_budget:
+        context.zero_cost_effort = replace(effort, is_exhausted=True)
+        return False
+    context.zero_cost_effort = replace(effort, evaluations=effort.evaluations + 1)
+    return True
+
+
+def _is_gain(evaluation: Evaluation, before: Evaluation) -> bool:
+    """Returns True if the loss falls and the value of the target is not worse."""
+    return evaluation.comparable_loss < before.comparable_loss and evaluation.score >= before.score
 
 
 def _find_subjects_of_moves(moves: Mapping[MoveKey, Move]) -> set[MoveKey]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import table_lines
+from trt_tui.formatting import duration_text, table_lines
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.search_status import (
@@ -122,6 +122,8 @@ class SearchController(Controller):
                 evaluation_table(search_status.end_event.evaluations, search_status.end_event.engine_texts,
                                  session.opened_network.outline, search_status.request,
                                  session.results.reference_metric), left_aligned_columns=4))
+        if effort_text := search_status.end_event.zero_cost_effort.text:
+            session.log.append(f"{effort_text} ({duration_text(search_status.end_event.zero_cost_effort.seconds)})")
         if rows := reduction_table(result.reduction_steps, session.opened_network.outline, search_status.request):
             session.log.extend(table_lines(rows, left_aligned_columns=3))
         if result.config == session.config:

@@ -13,7 +13,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
-from trt_tui.tui.config_status import accuracy_order, target_value_span
+from trt_tui.tui.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
@@ -21,7 +21,6 @@ from trt_tui.tui.spans import pad_or_shorten
 
 LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 30, 10, 10
 """The widths of the columns of the list in cells. With the keys and the costs they fit into 80 cells."""
-_HEADER = f"{'change':<{LABEL_WIDTH}} {'layers':<{SCOPE_WIDTH}} {'value':<{VALUE_WIDTH}} cost"
 
 
 class ZeroCostController(Controller):
@@ -34,8 +33,8 @@ class ZeroCostController(Controller):
         self._network_reasons: tuple[PrecisionConfig, dict[str, str]] | None = None
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handler that fills in values while the list is open."""
-        return {ev.ZeroCostChangesMeasured: self._fill_in_values}
+        """Returns the handlers that fill in values while the list is open."""
+        return {ev.ZeroCostChangesMeasured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values}
 
     def zero_cost_disabled_reason(self) -> str:
         """Returns the reason why neither the selected row nor the network has a possible zero-cost change; "" if one
@@ -68,8 +67,9 @@ class ZeroCostController(Controller):
         session.request_zero_cost_changes(group)
         title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
             "Zero-cost changes: all layers")
-        value_text = target_value_span(session, session.results.get_results_or_empty(session.config).accuracy)[0]
-        self._dialog = Picker(f"{title} (now {value_text})", self._list_items(), header=_HEADER)
+        value_title = session.target.column_title if session.target is not None else "SQNR"
+        header = self._line_text("change", "layers", value_title, "cost")
+        self._dialog = Picker(title, self._list_items(), session.config, header)
 
         def apply_chosen_config(chosen_config: PrecisionConfig) -> None:
             session.set_config(chosen_config, self._find_changed_groups(chosen_config))
@@ -77,14 +77,16 @@ class ZeroCostController(Controller):
 
         self.open_dialog(self._dialog, apply_chosen_config)
 
-    def _fill_in_values(self, event: ev.ZeroCostChangesMeasured) -> None:
-        group, config = self._subject
+    def _fill_in_values(self, event: ev.ZeroCostChangesMeasured | ev.AccuracyMeasured) -> None:
         if (self._dialog is not None and self._dialog.is_mounted and self._dialog.is_running
-                and (event.group, event.config) == (group.name if group is not None else "", config)):
-            self._dialog.replace_items(self._list_items())
+                and event.config == self._subject[1]):
+            items = self._list_items()
+            if items != self._dialog.items:
+                self._dialog.replace_items(items)
 
     def _list_items(self) -> list[PickerItem]:
-        """Returns the entries of the list: changes to undo, possible changes, and reasons against the others.
+        """Returns the entries of the list: the config as it is, changes to undo, possible changes, and reasons against
+        the others.
 
         Changes are sorted by their values as soon as all values are known.
         """
@@ -101,8 +103,11 @@ class ZeroCostController(Controller):
         if is_complete:
             changes.sort(key=lambda change: -accuracy_order(session, change.accuracy))
         choices += [(self._change_text(change, is_complete), change.config) for change in changes]
-        items = [PickerItem(str(index) if index < 10 else "", text, choice)
-                 for index, (text, choice) in enumerate(choices, 1)]
+        is_measured = not has_unfinished_accuracy(session, config)
+        value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
+        items = [PickerItem("", self._line_text("as it is", "", value_text if is_measured else "…", ""), config)]
+        items += [PickerItem(str(index) if index < 10 else "", text, choice)
+                  for index, (text, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured"))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
@@ -124,11 +129,14 @@ class ZeroCostController(Controller):
             cost_text = "…"
         if change.attention_kernels is not None and change.attention_kernels[0] != change.attention_kernels[1]:
             cost_text += f", MHA {change.attention_kernels[0]}→{change.attention_kernels[1]}"
-        scope_text = "all" if change.is_for_network else "this layer"
         label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
-        file_text = ", leaves file" if label != change.label else ""
+        return self._line_text(label, "all" if change.is_for_network else "this layer", value_text,
+                               cost_text + (", leaves file" if label != change.label else ""))
+
+    @staticmethod
+    def _line_text(label: str, scope_text: str, value_text: str, cost_text: str) -> str:
         return (f"{pad_or_shorten(label, LABEL_WIDTH)} {scope_text:<{SCOPE_WIDTH}} "
-                f"{pad_or_shorten(value_text, VALUE_WIDTH)} {cost_text}{file_text}")
+                f"{pad_or_shorten(value_text, VALUE_WIDTH)} {cost_text}").rstrip()
 
     def _find_changed_groups(self, chosen_config: PrecisionConfig) -> Iterable[FusionGroup]:
         """Returns the groups on which the chosen config has other moves than the current one."""
