@@ -163,7 +163,7 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
     assert {e.run for e in of(mine, ev.GroupErrorsMeasured) if e.final} == set(RUNS)
     assert {e.run for e in of(mine, ev.ErrorSharesMeasured) if e.done == e.total} == set(RUNS)
     options = [e for e in events if e.job == tried and isinstance(e, ev.RemediesMeasured)][-1].options
-    assert [option.key for option in options] == ["9", "=", "space", "r", "r", "r"]
+    assert [option.key for option in options] == ["9", "9", "9", "9", "=", "space", "r", "r", "r"]
     assert all(option.accuracy.samples == 12 for option in options)
 
 

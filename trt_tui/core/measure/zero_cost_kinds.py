@@ -167,9 +167,9 @@ class SmoothQuantKind(ZeroCostKind):
             network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
             channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
             executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
-        norms = network.zero_cost_support.norms
-        for names, place in (([name for name in subjects if name in norms], ""),
-                             ([name for name in subjects if name not in norms], " between weights")):
+        norms = [name for name in subjects if name in network.zero_cost_support.norms]
+        for names, place in ((norms, ""), ([name for name in subjects if name not in norms],
+                                           " between weights" if norms else "")):
             changed, suffix = context.prepare_config(
                 network.get_group(name) for subject in names for name in self.find_changed_parts(network, subject)[1])
             for strength, moves in moves_by_strength.items() if names else ():

@@ -69,6 +69,8 @@ class _ScaleFinder:
             return AttentionScale(self._product.name, refusal_reason="its scores are not scaled by one number")
         if not all(0 < scaling.multiplier < np.inf for scaling in scalings):
             return AttentionScale(self._product.name, refusal_reason="its scale is not a number above 0")
+        if all(scaling.multiplier == 1 for scaling in scalings):
+            return AttentionScale(self._product.name, refusal_reason="its scale is 1")
         query, key = (self._find_operand(index) for index in (0, 1))
         reason = ""
         if query.refusal_reason and key.refusal_reason and all(scaling.side == "scores" for scaling in scalings):

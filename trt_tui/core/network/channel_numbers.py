@@ -502,9 +502,12 @@ class ChannelTracer:
         numbers = self._read_numbers(layer.inputs[0])
         if not numbers.any():
             return np.zeros((1,) * len(after), np.int64)
-        reshaped = _reshape_numbers(numbers, before, after)
-        return f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open" if reshaped is None else (
-            reshaped)
+        blocks = _match_all_blocks(before, after)
+        for old, new in blocks:
+            if not _has_equal_sizes(before[slice(*old)], after[slice(*new)]):
+                numbers = self._unite_along_axes(numbers, range(*old), (
+                    f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"))
+        return _reshape_numbers(numbers, before, after, blocks)
 
     def _trace_expand(self, layer: Layer) -> _Result:
         self._refine_shape(layer, self.read_sizes(layer.inputs[1]))
@@ -669,31 +672,23 @@ def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -
 # -- copies of numbers ------------------------------------------------------------------------------------------------
 
 
-def _reshape_numbers(numbers: np.ndarray, before: Shape, after: Shape) -> np.ndarray | None:
-    """Returns the numbers of a reshaped tensor; None if open sizes hide where the channels go.
+_Block = tuple[tuple[int, int], tuple[int, int]]
+"""A range of axes before a Reshape, and the range of axes with the same elements behind it."""
 
-    The axes before and after form blocks of equal products, from the left and then from the right. Only blocks with
-    channels need known sizes.
+
+def _reshape_numbers(numbers: np.ndarray, before: Shape, after: Shape, blocks: Sequence[_Block]) -> np.ndarray | str:
+    """Returns the numbers of a reshaped tensor, or the reason why there are too many.
+
+    Blocks whose numbers differ have known sizes.
     """
-    blocks = _match_blocks(before, after)
-    taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
-    backwards = _match_blocks(before[taken[0]:][::-1], after[taken[1]:][::-1])
-    ends = len(before), len(after)
-    right = [((ends[0] - old[1], ends[0] - old[0]), (ends[1] - new[1], ends[1] - new[0])) for old, new in backwards]
-    rest = (taken[0], min([ends[0], *(old[0] for old, _ in right)])), (taken[1], min([ends[1],
-                                                                                      *(new[0] for _, new in right)]))
     source, result = [1] * len(before), [1] * len(after)
-    for old, new in (*blocks, rest, *right):
-        if all(size == 1 for size in numbers.shape[slice(*old)]):
-            continue
-        old_sizes, new_sizes = ([size for size in shape[slice(*axes)] if isinstance(size, int)]
-                                for shape, axes in ((before, old), (after, new)))
-        if (len(old_sizes), len(new_sizes)) != (old[1] - old[0], new[1] - new[0]) or math.prod(old_sizes) != math.prod(
-                new_sizes):
-            return None
-        source[slice(*old)], result[slice(*new)] = old_sizes, new_sizes
+    for old, new in blocks:
+        if any(size > 1 for size in numbers.shape[slice(*old)]):
+            source[slice(*old)], result[slice(*new)] = (
+                [size for size in shape[slice(*axes)] if isinstance(size, int)]
+                for shape, axes in ((before, old), (after, new)))
     if math.prod(source) > _MAX_NUMBERS:
-        return None
+        return "it has too many channels to be followed"
     reshaped = np.broadcast_to(numbers, source).reshape(result)
     for axis in range(reshaped.ndim):
         first = np.take(reshaped, [0], axis)
@@ -702,9 +697,28 @@ def _reshape_numbers(numbers: np.ndarray, before: Shape, after: Shape) -> np.nda
     return reshaped
 
 
-def _match_blocks(before: Shape, after: Shape) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _has_equal_sizes(before: Shape, after: Shape) -> bool:
+    """Returns True if all sizes of a block are known and have the same product."""
+    old_sizes, new_sizes = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
+    return (len(old_sizes), len(new_sizes)) == (len(before), len(after)) and math.prod(old_sizes) == math.prod(
+        new_sizes)
+
+
+def _match_all_blocks(before: Shape, after: Shape) -> list[_Block]:
+    """Returns the blocks of axes of a Reshape: those from the left, the rest, and those from the right."""
+    blocks = _match_blocks(before, after)
+    taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
+    ends = len(before), len(after)
+    right = [((ends[0] - old[1], ends[0] - old[0]), (ends[1] - new[1], ends[1] - new[0]))
+             for old, new in _match_blocks(before[taken[0]:][::-1], after[taken[1]:][::-1])]
+    rest = ((taken[0], min([ends[0], *(old[0] for old, _ in right)])),
+            (taken[1], min([ends[1], *(new[0] for _, new in right)])))
+    return [*blocks, rest, *right]
+
+
+def _match_blocks(before: Shape, after: Shape) -> list[_Block]:
     """Returns the leading blocks of axes with equal products, as ranges of axes before and after."""
-    blocks: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    blocks: list[_Block] = []
     old = new = 0
     while old < len(before) and new < len(after):
         start = old, new
