@@ -140,9 +140,8 @@ def test_the_file_names_every_node_of_a_group(network):
 def test_the_schema_knows_what_is_written(network):
     tensor = network.calibrated_tensors[0]
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
-    for move in (AttentionScaleMove("query", 0.5, {tensor: 0.5}), RewriteMove("LayerNormalization"),
-                 SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
-                 BiasCorrectionMove(encode_vector(np.zeros(3)))):
+    for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+                 BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
     config = config.with_moves({FC1: KeepMove("layernorm")

@@ -87,7 +87,8 @@ def moves_of(network, samples, backend, formula="0.5", *, method="minmax", confi
     scalings = {group: scaling for group, scaling in network.zero_cost_support.channel_scalings.items()
                 if not equalization_refusal_reason(network, group)}
     extrema = {}
-    tensors = [one.tensor for scaling in scalings.values() for one in scaling.tensors]
+    tensors = [tensor for scaling in scalings.values()
+               for tensor in equalization.list_limiting_tensors(network, scaling)]
     equalization.measure_channel_extrema(network, tensors, samples, backend, extrema)
     limits = {group: equalization.find_channel_limits(scaling, extrema, [extrema])
               for group, scaling in scalings.items()}

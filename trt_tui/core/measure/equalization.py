@@ -24,6 +24,7 @@ from trt_tui.core.calibration.tensor_collection import (
 )
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
+from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext
 from trt_tui.core.moves import vectors
@@ -121,6 +122,17 @@ def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: S
     known_extrema.update(collectors)
 
 
+def list_limiting_tensors(network: Network, scaling: ChannelScaling) -> list[str]:
+    """Returns the tensors whose extrema decide the factors and ranges of a scaling, in network order.
+
+    Results that contain only values of an input, such as those of a Relu, are left out unless a layer multiplies them.
+    """
+    needed = {*network.calibrated_tensors, *(reader.activation for reader in scaling.readers),
+              *(clip.tensor for clip in scaling.clips)}
+    return [scaled.tensor for scaled in scaling.tensors if scaled.tensor in needed
+            or not rulebook.preserves_precision_of_values(network.get_layer(network.producer[scaled.tensor]))]
+
+
 # -- factors -----------------------------------------------------------------------------------------------------------
 
 
@@ -145,7 +157,7 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     min_factors = np.full(scaling.channels, 1e-30, np.float64)
     is_fixed = np.zeros(scaling.channels, bool)
     for scaled in scaling.tensors:
-        if (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
+        if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
             shares = _channel_maxima(scaled, amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
     for clip in scaling.clips:
@@ -416,7 +428,8 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
     network, judgement = context.network, context.judgement
     scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
     progress, executor = context.make_progress("largest values of channels"), context.make_executor()
-    tensors = list(dict.fromkeys(scaled.tensor for scaling in scalings.values() for scaled in scaling.tensors))
+    tensors = list(dict.fromkeys(tensor for scaling in scalings.values()
+                                 for tensor in list_limiting_tensors(network, scaling)))
     extrema: ChannelExtrema = context.get_measured_values("channel extrema", (), subjects)
     measure_channel_extrema(network, tensors, context.samples, context.backend, extrema, progress=progress,
                             executor=executor)
