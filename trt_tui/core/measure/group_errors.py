@@ -344,7 +344,8 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
             precision, errors_by_kind["accumulated"][position], isolated, accumulated.ref_max or None,
             _fp16_warning_text(find_boundary_type(group, precision, config.other), accumulated, isolated, headroom,
                                Precision.BF16 in group.allowed_precisions, large),
-            *((int(accumulated.fp16_over), int(accumulated.fp16_under)) if fp16 and counts_fp16 else (None, None)),
+            int(accumulated.fp16_over) if fp16 and counts_fp16 else None,
+            int(accumulated.fp16_under) if fp16 and counts_fp16 else None,
             largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
             weight_errors.get(name, {}), overflow_text=large.effect_text if large is not None else "")
