@@ -186,6 +186,10 @@ def hidden_overflow(form: str, aside: bool = False) -> onnx.ModelProto:
             b.nodes.append(helper.make_node("If", [b.weight("yes", np.array(True))], ["chosen"], name="/if",
                                             then_branch=branches[0], else_branch=branches[1]))
             x = "chosen"
+        elif form == "integers":
+            x = b.node("Cast", [b.node("Cast", [large], "/whole", to=int(onnx.TensorProto.INT64))], "/float",
+                       to=int(onnx.TensorProto.FLOAT))
+            x = b.node("Sign", [x], "/sign")
         elif form == "reciprocal":
             x = b.node("Reciprocal", [large], "/inverse")
         elif form == "norm":
@@ -235,7 +239,7 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
 
 @pytest.mark.parametrize(("form", "kinds", "outcome"), [
     ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("branch", {"overflow"}, Outcome.FAIL),
-    ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
+    ("integers", {"overflow"}, Outcome.FAIL), ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
 def test_an_overflow_that_changes_the_outputs_stays_a_doubt(analysed, form, kinds, outcome):
     with analysed(hidden_overflow(form), x=spread()) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)

@@ -251,11 +251,17 @@ def _find_exposed_operands(graph: ir.Graph, gates: set[str], judged_values: Iter
             if node.graph is not graph or any(_subgraphs(node)):
                 return None
             if node in needed:
-                if (node.domain or node.op_type not in _TRANSPARENT_OPERATORS) and value.dtype is ir.DataType.FLOAT \
-                        and value not in exposed:
+                if not _may_read_infinity(node) and value.dtype is ir.DataType.FLOAT and value not in exposed:
                     exposed.append(value)
                 values += node.outputs
     return exposed
+
+
+def _may_read_infinity(node: ir.Node) -> bool:
+    """Returns True if every kernel of an operator computes the same from infinities. A Cast to integers does not."""
+    target = ir.DataType(node.attributes.get_int("to", 0) or 0) if node.op_type == "Cast" else ir.DataType.FLOAT
+    return not node.domain and node.op_type in _TRANSPARENT_OPERATORS and (
+        target.is_floating_point() or target is ir.DataType.BOOL)
 
 
 def _subgraphs(node: ir.Node) -> list[ir.Graph]:

@@ -71,14 +71,17 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
     lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
-    lines += _raise_reason_texts(session, row_values.run_config or row_values.config, group)
+    config = row_values.run_config or row_values.config
+    raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
+    lines += [f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
+              for cause in raise_causes]
     if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
         lines.append(NO_CAUSE_TEXT)
     if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
     requested = row_values.config.precision_of(group)
     range_text = range_use_text(_facts_if_quantized(session, row_values, group))
-    if range_text and not any(cause.kind == "range" for cause in causes):
+    if range_text and not any(cause.kind == "range" for cause in (*causes, *raise_causes)):
         lines.append(range_text)
     if session.outline is not None:
         lines += known_issue_lines(session.outline.known_issues, group,
@@ -95,13 +98,6 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             lines.append(f"cannot run {precision.label}: {group.refusal_reasons[precision]}")
             break
     return lines
-
-
-def _raise_reason_texts(session: Session, config: PrecisionConfig, group: FusionGroup) -> list[str]:
-    """Returns the causes of the loss that a group would have in its default precision, if the config raises it."""
-    causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group)
-    label = group.precision_label(config.default_precision_of(group))
-    return [f"raised because in {label} {cause.text}" for cause in causes or ()]
 
 
 def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
