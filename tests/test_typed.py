@@ -75,6 +75,8 @@ def check(model):
         types[value.name] = value.type.tensor_type.elem_type
     opset = next(one.version for one in proto.opset_import if one.domain == "")
     for node in proto.graph.node:
+        if node.domain == "trt":
+            continue  # onnx knows no such operator
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         bound = {}
         for formals, actuals in ((schema.inputs, node.input), (schema.outputs, node.output)):
@@ -512,6 +514,7 @@ def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
     check(typed.model)
     for group in network.groups:
         assert typed.layer_changes[group.name].split()[0].rstrip(":,") == assignment[group.name].label
-    if not any(value.dtype == ir.DataType.BFLOAT16 for node in typed.model.graph for value in node.outputs):
+    if not any(value.dtype == ir.DataType.BFLOAT16 or node.domain == "trt"
+               for node in typed.model.graph for value in node.outputs):  # ONNX Runtime's CPU provider has neither
         for value in run(backend, typed.model, networks.feeds(ir.to_proto(network.model), 1)).values():
             assert np.isfinite(value).all()

@@ -373,7 +373,8 @@ class TypedLowering(GraphEditor):
     def _add_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value,
                       boundary_type: ir.DataType) -> ir.Value:
         """Adds Q and DQ to an input, in the type of its scale, with Casts if the boundary type differs."""
-        key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT, qdq_site.reduced_axis,
+        key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT,
+               qdq_site.reduced_axis if qdq_scale.quantized_type.block_scale_type else None,
                *qdq_scale.weight_cache_key)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
@@ -446,9 +447,10 @@ class TypedLowering(GraphEditor):
         result_name = "" if is_weight else f"{value_name(value)}{DEQUANTIZED_SUFFIX}"
         if tensor_scale is None:
             self.model.graph.opset_imports[TENSORRT_DOMAIN] = 1
+            dtype = boundary_type if self.with_casts else ir.DataType.FLOAT
             return self._add_operator("TRT_MXFP8DequantizeLinear", [quantized, scales],
-                                      {**attributes, "output_dtype": int(boundary_type)}, f"{suffix}__dq",
-                                      boundary_type, shape, result_name, TENSORRT_DOMAIN)
+                                      {**attributes, "output_dtype": int(dtype)}, f"{suffix}__dq", dtype, shape,
+                                      result_name, TENSORRT_DOMAIN)
         block_scales = self._add_operator("DequantizeLinear", [scales, tensor_scale], {}, f"{suffix}__scale_dq",
                                           ir.DataType.FLOAT, scales.shape)
         result = self._add_operator("DequantizeLinear", [quantized, block_scales], attributes, f"{suffix}__dq",
