@@ -77,11 +77,12 @@ class OtherKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title} of {group.name}", context.config)
 
 
-def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch):
-    network, other = opened(transformer()), OtherKind()
+def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch, request):
+    network, other, classes = opened(transformer()), OtherKind(), dict(ZERO_COST_MOVE_CLASSES)
+    request.addfinalizer(lambda: (ZERO_COST_MOVE_CLASSES.clear(), ZERO_COST_MOVE_CLASSES.update(classes)))
     monkeypatch.setattr(zero_cost_kinds, "ZERO_COST_KINDS", (*ZERO_COST_KINDS, other))
-    monkeypatch.setitem(ZERO_COST_MOVE_CLASSES, OtherMove, other)
-    monkeypatch.delitem(ZERO_COST_MOVE_CLASSES, RewriteMove)
+    ZERO_COST_MOVE_CLASSES[OtherMove] = other
+    del ZERO_COST_MOVE_CLASSES[RewriteMove]
     assert list_searched_stages()[-1][-1] is other
     reasons = [find_refusal_reasons(network, PrecisionConfig(), network.get_group(name))["another change"]
                for name in (READER, NORM)]
