@@ -19,7 +19,7 @@ from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.spans import pad_or_shorten
 
-LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 30, 10, 10
+LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 33, 6, 10
 """The widths of the columns of the list in cells. With the keys and the costs they fit into 80 cells."""
 
 
@@ -128,7 +128,7 @@ class ZeroCostController(Controller):
         elif change.added_kernels is None and not is_complete and self.session.can_preview_engines:
             cost_text = "…"
         label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
-        return self._line_text(label, "all" if change.is_for_network else "this layer", value_text,
+        return self._line_text(label, "all" if change.is_for_network else "this", value_text,
                                cost_text + (", leaves file" if label != change.label else ""))
 
     @staticmethod
