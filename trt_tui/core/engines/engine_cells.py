@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from trt_tui.core.engines.inspector import COMPUTE, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.formatting import name_list_text
 
 KernelSignature = tuple[tuple[str, ...], str, Precision | None, tuple[str, ...], tuple[str, ...]]
 """The layers of an engine layer, its kernel, its precision, and the types that it reads and writes. Equal signatures
@@ -188,6 +189,24 @@ def find_first_different_kernel(first: EngineReport, second: EngineReport) -> st
     return ""
 
 
+def find_suspect_kernels(faulty: Iterable[Iterable[EngineCell]],
+                         sound: Iterable[Iterable[EngineCell]]) -> list[KernelSignature]:
+    """Finds the kernels that all faulty engines have and no sound engine has; [] if there is no engine of either kind.
+    """
+    faulty_sets, sound_sets = ([{signature for cell in cells for signature in cell.signatures} for cells in engines]
+                               for engines in (faulty, sound))
+    if not faulty_sets or not sound_sets:
+        return []
+    suspects = set.intersection(*faulty_sets) - set.union(*sound_sets)
+    return sorted(suspects, key=repr)
+
+
+def kernel_text(signature: KernelSignature) -> str:
+    """Returns a kernel as text with its layers."""
+    kernel = signature[1] or (signature[2].label if signature[2] is not None else "a kernel")
+    return f"{kernel} of {name_list_text(signature[0], 4)}"
+
+
 def find_different_cell(whole: Iterable[EngineCell], piece: Iterable[EngineCell]) -> str:
     """Returns the first kernel of a piece that the whole engine does not have, with its layers; "" if it has all.
 
@@ -197,6 +216,5 @@ def find_different_cell(whole: Iterable[EngineCell], piece: Iterable[EngineCell]
     for cell in piece:
         for signature in cell.signatures:
             if signature not in signatures:
-                kernel = signature[1] or (signature[2].label if signature[2] is not None else "a kernel")
-                return f"{kernel} of {', '.join(signature[0][:4])}"
+                return kernel_text(signature)
     return ""

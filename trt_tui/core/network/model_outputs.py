@@ -60,8 +60,8 @@ def set_boundary_types(model: ir.Model, types: Mapping[str, ir.DataType], is_str
         dtype = types.get(value.name or "")
         if dtype is None or value.dtype == dtype:
             continue
-        node = value.producer()
-        source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        producer = value.producer()
+        source = producer.inputs[0] if producer is not None and producer.op_type == "Cast" else None
         if source is not None and source.dtype == dtype and not (source.is_graph_output() or source.is_graph_input()):
             name, value.name = value.name, f"{value.name}_raised"
             source.name = name
