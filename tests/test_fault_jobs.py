@@ -106,6 +106,8 @@ def test_builds_that_disagree_are_not_cut(locate, tmp_path) -> None:
     code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault="flaky: /layer1/conv1/Conv")
     assert code == 1 and record["outcome"] == "unstable" and len(record["tried"]) == 4, text
     assert "unstable: the engine shows the fault; of its rebuilds 1 of 3 agree" in text and not record["ways_round"]
+    (suspect,) = record["suspect_kernels"]
+    assert "/layer1/conv1/Conv" in suspect and "another_kernel" in suspect and suspect in text
 
 
 def test_a_spoilt_engine_whose_rebuilds_are_sound_is_the_fault_of_that_build(locate, build, tmp_path) -> None:

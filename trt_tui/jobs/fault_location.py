@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.core.builder_options import TACTIC_SOURCES
-from trt_tui.core.engines.engine_cells import EngineCell, find_different_cell
+from trt_tui.core.engines.engine_cells import (
+    EngineCell,
+    find_different_cell,
+    find_suspect_kernels,
+    kernel_text,
+)
 from trt_tui.core.engines.group_implementations import GroupImplementation, find_group_implementations
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.core.exporters.bundle import SampleRun
@@ -99,7 +104,8 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
     report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
                          result.describe_outcome([cell.name for cell in probe.cells]), result,
                          cell_count=len(probe.cells), latency_ms=latency_ms, builds=probe.build_count,
-                         different_kernel=different[0] if different else "", ways_round=ways)
+                         different_kernel=different[0] if different else "",
+                         suspect_kernels=_list_suspect_kernels(probe, result), ways_round=ways)
     part = None
     if result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED, LocationOutcome.NOT_BUILT):
         part = probe.get_part(result.piece.cells)
@@ -197,6 +203,17 @@ def _build_engine_of_config(workspace: Workspace, store: ResultStore, reporter: 
             elif isinstance(step, Wait):
                 yield step
     raise AssertionError("a build ends with an engine")
+
+
+def _list_suspect_kernels(probe: PieceProbe, result: LocationResult) -> tuple[str, ...]:
+    """Returns the kernels that tell faulty from sound builds of the whole network, if the builds disagree."""
+    if result.outcome is not LocationOutcome.UNSTABLE:
+        return ()
+    engines = [probe.cells, *probe.rebuilt_cells]
+    states = [verdict.state for piece, verdict in result.verdicts if piece.cells == result.piece.cells]
+    faulty, sound = ([cells for cells, state in zip(engines, states, strict=False) if (state is PieceState.FAULTY)
+                      is is_faulty] for is_faulty in (True, False))
+    return tuple(map(kernel_text, find_suspect_kernels(faulty, sound)))
 
 
 # -- ways round -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from trt_tui.core.engines.inspector import COMPUTE, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.formatting import name_list_text
 
 KernelSignature = tuple[tuple[str, ...], str, Precision | None, tuple[str, ...], tuple[str, ...]]
 """The layers of an engine layer, its kernel, its precision, and the types that it reads and writes. Equal signatures
@@ -83,9 +84,19 @@ def _list_kernels(engine_report: EngineReport, network: Network) -> list[EngineL
             taken.update(layers)
             kernel = replace(kernel, network_layers=layers or tuple(
                 name for name in kernel.network_layers if name not in taken))
-        if kernel.network_layers:
-            listed.append(kernel)
+        layers = tuple(name for name in kernel.network_layers if _computes_from_inputs(network, name))
+        if layers:
+            listed.append(replace(kernel, network_layers=layers))
     return listed
+
+
+def _computes_from_inputs(network: Network, layer_name: str) -> bool:
+    """Returns True if a result of a layer depends on the values of the inputs, and not on constants or shapes alone.
+
+    TensorRT folds all other layers, and a piece has them as constants.
+    """
+    return any(tensor and tensor not in network.constant_tensors and tensor not in network.static_tensors
+               for tensor in network.get_layer(layer_name).outputs)
 
 
 def _find_layers_between(network: Network, inputs: Collection[str], outputs: Collection[str],
@@ -96,7 +107,7 @@ def _find_layers_between(network: Network, inputs: Collection[str], outputs: Col
     waiting = [network.producer[name] for name in outputs if name in network.producer]
     while waiting:
         name = waiting.pop()
-        if name in found or name in excluded:
+        if name in found or name in excluded or not _computes_from_inputs(network, name):
             continue
         found.add(name)
         waiting += [network.producer[tensor] for tensor in network.get_layer(name).inputs
@@ -122,9 +133,8 @@ class _Joins:
 
 def _assign_removed_layers(network: Network, cell_by_layer: dict[str, int]) -> None:
     """Assigns each computing layer that no kernel names to the cell before it, or else to the cell behind it."""
-    is_known = network.constant_tensors, network.static_tensors
-    removed = [layer for layer in network.layers if layer.name not in cell_by_layer
-               and not all(tensor in is_known[0] or tensor in is_known[1] for tensor in layer.outputs if tensor)]
+    removed = [layer for layer in network.layers
+               if layer.name not in cell_by_layer and _computes_from_inputs(network, layer.name)]
     for layer in removed:
         producers = (network.producer.get(tensor) for tensor in layer.inputs if tensor)
         cell = next((cell_by_layer[name] for name in producers if name is not None and name in cell_by_layer), None)
@@ -188,6 +198,24 @@ def find_first_different_kernel(first: EngineReport, second: EngineReport) -> st
     return ""
 
 
+def find_suspect_kernels(faulty: Iterable[Iterable[EngineCell]],
+                         sound: Iterable[Iterable[EngineCell]]) -> list[KernelSignature]:
+    """Finds the kernels that all faulty engines have and no sound engine has; [] if there is no engine of either kind.
+    """
+    faulty_sets, sound_sets = ([{signature for cell in cells for signature in cell.signatures} for cells in engines]
+                               for engines in (faulty, sound))
+    if not faulty_sets or not sound_sets:
+        return []
+    suspects = set.intersection(*faulty_sets) - set.union(*sound_sets)
+    return sorted(suspects, key=repr)
+
+
+def kernel_text(signature: KernelSignature) -> str:
+    """Returns a kernel as text with its layers."""
+    kernel = signature[1] or (signature[2].label if signature[2] is not None else "a kernel")
+    return f"{kernel} of {name_list_text(signature[0], 4)}"
+
+
 def find_different_cell(whole: Iterable[EngineCell], piece: Iterable[EngineCell]) -> str:
     """Returns the first kernel of a piece that the whole engine does not have, with its layers; "" if it has all.
 
@@ -197,6 +225,5 @@ def find_different_cell(whole: Iterable[EngineCell], piece: Iterable[EngineCell]
     for cell in piece:
         for signature in cell.signatures:
             if signature not in signatures:
-                kernel = signature[1] or (signature[2].label if signature[2] is not None else "a kernel")
-                return f"{kernel} of {', '.join(signature[0][:4])}"
+                return kernel_text(signature)
     return ""

@@ -415,6 +415,7 @@ class FaultReport:
         latency_ms: The median latency of the engine.
         builds, seconds: The number of builds, and the duration of the location.
         different_kernel: The first kernel that a rebuild has and the engine does not; "" if there is none.
+        suspect_kernels: The kernels that all faulty builds have and no sound build has, each with its layers.
         written_paths: The files of the bug report.
     """
 
@@ -434,6 +435,7 @@ class FaultReport:
     builds: int = 0
     seconds: float = 0.0
     different_kernel: str = ""
+    suspect_kernels: tuple[str, ...] = ()
     ways_round: tuple[WayRound, ...] = ()
     written_paths: tuple[str, ...] = ()
 
@@ -455,6 +457,10 @@ class FaultReport:
         ]
         if self.different_kernel:
             lines.append(f"first kernel that differs between builds: {self.different_kernel}")
+        if self.suspect_kernels:
+            lines.append(f"kernels that all faulty builds have and no sound build has: "
+                         f"{counted_noun_text(len(self.suspect_kernels), 'kernel')}")
+            lines += [f"  {text}" for text in self.suspect_kernels[:_MAX_SUSPECTS]]
         if result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED, LocationOutcome.NOT_BUILT):
             lines += [
                 f"smallest piece: {counted_noun_text(len(result.piece.cells), 'fused layer')}, "
@@ -480,6 +486,7 @@ class FaultReport:
             "nodes": [{"name": name, "operator": operator} for name, operator in self.layers],
             "kernels": list(self.kernel_names), "types": self.types_text, "inputs": list(self.inputs),
             "outputs": list(self.outputs), "latency_ms": self.latency_ms, "builds": self.builds,
+            "suspect_kernels": list(self.suspect_kernels),
             "seconds": round(self.seconds, 3), "limit_reached": self.result.is_limit_reached,
             "errors": [fault.to_record() for fault in verdict.faults] if verdict is not None else [],
             "tried": [{"cells": list(piece.cells), "rebuild": piece.rebuild, "read": piece.is_read,
@@ -488,7 +495,7 @@ class FaultReport:
         }
 
 
-_MAX_LISTED_SLICES = 3
+_MAX_LISTED_SLICES, _MAX_SUSPECTS = 3, 12
 
 
 def _fault_lines(fault: OutputFault) -> list[str]:
