@@ -204,10 +204,11 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         collect_tensors(network.model, by_tensor, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
-        weight = folds.compute_constant((site.layer, site.index))
-        if weight is None or not means.count:
+        weight = folds.compute_constant((site.layer, site.index), with_rounding=False)
+        used_weight = folds.compute_constant((site.layer, site.index))
+        if weight is None or used_weight is None or not means.count:
             continue
-        rounded = rulebook.quantize_dequantize_weight(weight, group_lowerings[name].scales[site])
+        rounded = rulebook.quantize_dequantize_weight(used_weight, group_lowerings[name].scales[site])
         layer = network.get_layer(site.layer)
         groups_of = network.node(layer.name).attributes.get_int("group", 1)
         shift = _compute_output_means(weight, means.exact_sums / means.count, site, groups_of) \

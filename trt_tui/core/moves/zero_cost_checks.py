@@ -1,4 +1,5 @@
-"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant and bias correction."""
+"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant, rounding and bias
+correction."""
 
 from collections.abc import Iterable
 
@@ -6,6 +7,12 @@ from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.rounding_move import (
+    ROUNDED_OPERATORS,
+    ROUNDED_PRECISIONS,
+    RoundingMove,
+    find_rounded_site,
+)
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
@@ -36,6 +43,17 @@ def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, 
     if bias.refusal_reason:
         return bias.refusal_reason
     return "" if config.precision_of(group) is Precision.INT8 else "it does not run in INT8"
+
+
+def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+    """Returns the reason why the weight of a fusion group cannot be rounded by the error in a config; "" if it can."""
+    site = find_rounded_site(group)
+    if site is None:
+        return "it does not have exactly one weight"
+    if config.precision_of(group) not in ROUNDED_PRECISIONS:
+        return f"it runs in neither {' nor '.join(precision.label for precision in ROUNDED_PRECISIONS)}"
+    operator = network.get_layer(site.layer).op_type
+    return "" if operator in ROUNDED_OPERATORS else f"the rounding of a {operator} by the error is not supported"
 
 
 def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup],
@@ -78,7 +96,7 @@ def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
     """
     norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
     candidates: list[tuple[type[Move], str | None]] = [(RewriteMove, group.name), (SmoothQuantMove, norm),
-                                                       (BiasCorrectionMove, group.name)]
+                                                       (RoundingMove, group.name), (BiasCorrectionMove, group.name)]
     return [(move_class, subject)
             for move_class, subject in candidates
             if subject is not None and (move_class.kind, subject) in config.moves]
