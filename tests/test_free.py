@@ -22,6 +22,7 @@ from trt_tui.core.measure.fp16_range import fp16_headroom_text
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_zero_cost_moves
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
@@ -30,7 +31,6 @@ from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
-    list_zero_cost_moves,
     rewrite_refusal_reason,
     smoothquant_refusal_reason,
 )
@@ -98,8 +98,8 @@ def with_everything(network, config, ranges, data, backend, kinds):
         config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network, groups))
     if "smooth" in kinds:
         norms = [name for name, one in network.zero_cost_support.norms.items() if not one.no_smoothquant_reason]
-        config = zero_cost_moves.add_smoothquant_moves(
-            config, network, zero_cost_moves.measure_smoothquant_moves(network, norms, data, backend))
+        config = add_zero_cost_moves(config, network,
+                                     zero_cost_moves.measure_smoothquant_moves(network, norms, data, backend))
     if "bias" in kinds:
         able = [group for group in groups if not bias_correction_refusal_reason(network, group, config)]
         config = config.with_moves(

@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import find_first_device
@@ -41,8 +40,6 @@ from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network, open_network
@@ -140,12 +137,11 @@ class Workspace:
         expected_fingerprint: The fingerprint of an earlier process, which this workspace must equal; None if there is
             none.
         statistics: The tensor statistics measured so far, by tensor.
-        channel_amax: The largest magnitudes of each channel measured so far, by tensor.
-        bias_corrections: The bias corrections measured so far, by config, range method and group.
         refused_fp32_engine: The result of the FP32 build that the builder refused; None if no FP32 build was refused.
         check_results: The results of the user's check command, by cache key.
         one_pass_values: Values of several tensors measured in one pass, by all tensors read in that pass. Runtimes fuse
-            layers whose tensors are not read, so values differ in the last bits between passes.
+            layers whose tensors are not read, so values differ in the last bits between passes. Values for zero-cost
+            moves of single rows are kept here too (`ProposalContext.get_measured_values`).
 
     Raises:
         InputError: The network cannot be read. Each other part raises this error if its option cannot be used.
@@ -173,8 +169,6 @@ class Workspace:
         self.fingerprint: Fingerprint | None = None
         self.expected_fingerprint: Fingerprint | None = None
         self.statistics: dict[str, TensorStats] = {}
-        self.channel_amax: dict[str, np.ndarray] = {}
-        self.bias_corrections: dict[tuple[PrecisionConfig, str], dict[str, BiasCorrectionMove]] = {}
         self.refused_fp32_engine: EngineResult | None = None
         self.check_results: dict[str, Any] = {}
         self.one_pass_values: dict[object, Any] = {}

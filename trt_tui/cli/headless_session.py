@@ -23,7 +23,6 @@ from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.known_defects import DefectMatch, match_known_defects
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
@@ -466,12 +465,9 @@ class ConfigWriter:
 
     def compare_dumps(self, request: rq.CompareDumps) -> ev.DumpsCompared:
         """Compares two dumps of the network, apart from the tensors whose channels the config scales."""
-        norms = [self.outline.zero_cost_support.norms[group] for group in self.config.get_moves(SmoothQuantMove)]
-        scaled = [tensor for norm in norms for tensor in norm.scaled_tensors]
-        scaled += [
-            tensor for norm in norms if norm.scale for tensor in self.outline.get_layer(norm.scale[0]).outputs[:1]
-        ]
-        return self._send_request(replace(request, scaled_tensors=tuple(scaled)), ev.DumpsCompared)
+        scaled_tensors = tuple(tensor for (_, subject), move in self.config.moves.items()
+                               for tensor in move.list_scaled_tensors(self.outline, subject))
+        return self._send_request(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
 
     def add_calibration_cache_ranges(self) -> None:
         """Adds the ranges of the calibration cache of the command line to those of the config."""

@@ -4,23 +4,23 @@ ranges."""
 from typing import TypeAlias
 
 from trt_tui.core.calibration.range_methods import list_range_methods
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
-from trt_tui.core.moves.zero_cost_checks import find_qdq_repair, replace_file_precision
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs import zero_cost_moves
 from trt_tui.jobs.accuracy import measure_accuracy
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
+from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
 from trt_tui.workspace import Workspace
 
 
@@ -28,11 +28,9 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                    request: rq.MeasureRemedies) -> Steps[None]:
     """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
-    repairs = _list_qdq_repairs(workspace, group, config)
-    ensure_ranges(workspace, store, reporter, [
-        config, replace_file_precision(config, workspace.network.groups), *(repaired for _, _, repaired in repairs)])
-    remedies = _order_by_known_defects(workspace, group, config, [
-        *repairs, *_list_remedies(workspace, reporter, group, config)])
+    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
+    remedies = _order_by_known_defects(workspace, group, config, _list_remedies(workspace, reporter, group, config))
+    ensure_ranges(workspace, store, reporter, [remedy_config for _, _, remedy_config in remedies])
     options: list[ev.Remedy] = []
     for key, label, remedy_config in remedies:
         for accuracy in measure_accuracy(workspace, store, reporter, remedy_config, f"trying {label}"):
@@ -46,15 +44,6 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 _Remedies: TypeAlias = list[tuple[str, str, PrecisionConfig]]
 """The remedies for a group: the key that selects each, its label, and the resulting config."""
-
-
-def _list_qdq_repairs(workspace: Workspace, group: FusionGroup, config: PrecisionConfig) -> _Remedies:
-    """Returns the config with new Q/DQ nodes for a group; [] if they repair nothing."""
-    precision = find_qdq_repair(workspace.network, config, group)
-    if precision is None:
-        return []
-    return [(ev.ZERO_COST_KEY, f"{precision.label} with new Q/DQ{zero_cost_moves.LEAVES_FILE_SUFFIX}",
-             config.with_group_precision([group], precision))]
 
 
 def _order_by_known_defects(workspace: Workspace, group: FusionGroup, config: PrecisionConfig,
@@ -77,7 +66,8 @@ def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGro
     remedies: _Remedies = []
     current = config.precision_of(group)
     remedies += [(ev.ZERO_COST_KEY, proposal.label, proposal.config) for proposal in
-                 zero_cost_moves.propose_zero_cost_moves(workspace, reporter, [group], config, may_leave_file=True)]
+                 propose_zero_cost_moves(workspace, reporter, [group], config,
+                                         [kind for kind in ZERO_COST_KINDS if kind.is_for_rows], may_leave_file=True)]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:
         remedies.append(("=", higher.label, config.with_group_precision([group], higher)))
@@ -85,10 +75,9 @@ def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGro
         remedies.append(("space", Precision.FP32.label, config.with_group_precision([group], Precision.FP32)))
     if group.calibrated_qdq_sites(current):
         ranges = measure_ranges_by_method(workspace, reporter, [group], config)
-        smoothed = {tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
         current_method = workspace.calibration.method if workspace.calibration is not None else ""
-        methods = list_range_methods(QUANTIZED_TYPES[current]) if smoothed.isdisjoint(ranges) else (
-        )  # the ranges are measured without the SmoothQuant factors
+        methods = list_range_methods(QUANTIZED_TYPES[current]) if config.fixed_range_tensors.isdisjoint(ranges) else (
+        )  # the ranges are measured without the factors of these channels
         for method in methods:
             if method == current_method:
                 continue

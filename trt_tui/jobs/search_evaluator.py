@@ -18,6 +18,7 @@ from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, E
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetResult, check_targets
+from trt_tui.core.measure.zero_cost_kind import ZeroCostKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
@@ -270,7 +271,8 @@ class WorkspaceEvaluator:
         assert latest is not None, "a workspace has feeds"
         return latest
 
-    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: str) -> dict[str, PrecisionConfig]:
+    def propose_zero_cost_moves(self, config: PrecisionConfig,
+                                kinds: Sequence[ZeroCostKind]) -> dict[str, PrecisionConfig]:
         workspace, leaves_file = self._workspace, False
         if workspace.network.source_model is not None:
             try:
@@ -282,8 +284,8 @@ class WorkspaceEvaluator:
                     ev.LogMessage(
                         self._report.job, "Zero-cost changes are not tried on layers in file precision: "
                                           f"{error.title}.", "warning"))
-        zero_cost_configs = propose_zero_cost_moves(workspace, self._report, workspace.network.groups, config,
-                                                    reason=f"search:{self._request.method}", kinds=kinds,
+        zero_cost_configs = propose_zero_cost_moves(workspace, self._report, workspace.network.groups, config, kinds,
+                                                    reason=f"search:{self._request.method}",
                                                     may_leave_file=leaves_file, one_pass=True)
         return {proposal.label: proposal.config for proposal in zero_cost_configs}
 

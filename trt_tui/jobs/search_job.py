@@ -21,8 +21,9 @@ from trt_tui.core.measure.target_outcome import (
     judge_accuracy,
 )
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval
+from trt_tui.core.measure.zero_cost_kind import ZeroCostKind
+from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups, match_known_defects
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
@@ -87,12 +88,9 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
                               group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
         """Returns the sensitivities of some groups of a config, by name."""
 
-    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: str) -> Mapping[str, PrecisionConfig]:
-        """Returns the configs with further zero-cost moves, by the label of the moves.
-
-        Args:
-            kinds: "form" for norm operators and SmoothQuant; "bias" for bias correction.
-        """
+    def propose_zero_cost_moves(self, config: PrecisionConfig,
+                                kinds: Sequence[ZeroCostKind]) -> Mapping[str, PrecisionConfig]:
+        """Returns the configs with further zero-cost moves of some kinds, by the label of the moves."""
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> Mapping[str, Mapping[str, float]]:
@@ -263,10 +261,10 @@ class SearchJob:
         return TargetResult(not is_broken, score, accuracy, energy)
 
     def _try_zero_cost_moves(self) -> Steps[None]:
-        """Tries the zero-cost moves. Biases are corrected last, for the config with the other accepted moves."""
-        for kind in ("form", "bias"):
+        """Tries the zero-cost moves stage by stage, each for the config with the accepted moves of earlier stages."""
+        for kinds in list_searched_stages():
             start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
-            proposals = self.evaluator.propose_zero_cost_moves(start, kind)
+            proposals = self.evaluator.propose_zero_cost_moves(start, kinds)
             if not proposals or self.search.current_trial is None:
                 continue
             new_moves = {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
@@ -286,9 +284,8 @@ class SearchJob:
         shares = self.search.ranking.expected_shares
         groups = [self.network.get_group(name) for name in self.search.ranking.candidate_order
                   if not shares or shares.get(name, 0.0) >= MIN_ERROR_SHARE]
-        scaled_tensors = {tensor for move in start.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
         groups = [group for group in groups if (sites := group.calibrated_qdq_sites(start.precision_of(group)))
-                  and scaled_tensors.isdisjoint(site.tensor for site in sites)]
+                  and start.fixed_range_tensors.isdisjoint(site.tensor for site in sites)]
         if groups:
             self.search = self._make_search(evaluations, self.estimate_latency,
                                             self.evaluator.measure_alternative_ranges(groups, start), margins)

@@ -11,7 +11,6 @@ from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.network_method import list_range_tensors, remove_network_range_method
 from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
@@ -92,8 +91,7 @@ class EditableSession(ReportingSession):
         if not tensors:
             raise InputError(f"{group.name} has no quantized inputs",
                              f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", "")
-        smoothed = {tensor for move in self.config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
-        if not smoothed.isdisjoint(tensors):
+        if not self.config.fixed_range_tensors.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
                              "Undo SmoothQuant first.")
         group_statistics = self.results.statistics.get(group.name, {})

@@ -44,7 +44,6 @@ from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import TypedNetwork
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
@@ -212,8 +211,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     export_typed_network(typed_network.model, network, folder / NETWORK_FILE)
     write_file_atomically(folder / "precision.json", bundle.config_text)
     requested_config = replace_file_precision(network, config)
-    if used_ranges := compute_activation_ranges(network, bundle.ranges,
-                                                requested_config.without_moves(SmoothQuantMove)):
+    if used_ranges := compute_activation_ranges(network, bundle.ranges, requested_config.without_fixed_ranges()):
         write_calibration_cache(folder / "ranges.cache", used_ranges, calibration_algorithm(bundle.range_method))
     title = f"Builds {network.name} in the precisions of its config."
     profile = {info.name: bundle.profile[info.name] for info in network.inputs

@@ -25,11 +25,10 @@ from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.move import Move
 from trt_tui.core.network.known_issues import find_convs_excluded_by_modelopt
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
@@ -195,10 +194,8 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
                    and any(site.role == "skip" for site in group.sites)]
     if skip_groups:
         notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed network has them.")
-    if bias_corrections := config.get_moves(BiasCorrectionMove):
-        notes.append(
-            f"{len(bias_corrections)} corrected biases are left out: they belong to the quantized values of the typed "
-            "network, which contains them.")
+    notes += [kind.omission_text.format(count=len(moves)) for move_class, kind in ZERO_COST_MOVE_CLASSES.items()
+              if not kind.is_exact and (moves := config.get_moves(move_class))]
     notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
 
@@ -237,9 +234,11 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
 
 
 def _derive_fp32_config(config: PrecisionConfig) -> PrecisionConfig:
-    """Returns a config in FP32 with the rewrites, SmoothQuant moves and barriers of another config, which ModelOpt
+    """Returns a config in FP32 with the exact zero-cost moves and the barriers of another config, which ModelOpt
     keeps."""
     fp32_config = PrecisionConfig.from_precision(Precision.FP32)
-    for move_class in (RewriteMove, SmoothQuantMove, BarrierMove):
+    exact_classes = (move_class for move_class, kind in ZERO_COST_MOVE_CLASSES.items() if kind.is_exact)
+    move_classes: tuple[type[Move], ...] = (*exact_classes, BarrierMove)
+    for move_class in move_classes:
         fp32_config = fp32_config.with_moves(config.get_moves(move_class))
     return fp32_config

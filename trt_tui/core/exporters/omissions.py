@@ -8,12 +8,11 @@ from typing import Any
 
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.move import Move
 from trt_tui.core.network.network import Network
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import counted_noun_text, name_list_text
@@ -31,7 +30,8 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
         Sentences under "moves". Under "ranges", the tensors whose ranges are those of the changed network.
     """
     lines: list[str] = []
-    for kind in (RewriteMove, SmoothQuantMove, BiasCorrectionMove, BarrierMove):
+    move_classes: tuple[type[Move], ...] = (*ZERO_COST_MOVE_CLASSES, BarrierMove)
+    for kind in move_classes:
         subjects_by_note: dict[str, list[str]] = {}
         moves = config.get_moves(kind)
         for subject in kind.subject_kind.sort_subjects(network, moves):
@@ -48,7 +48,7 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
     if replace_file_precision(network, config) != config:
         lines.append("the file precision of rows of the quantized file: here they have the nearest precision that "
                      "this format knows")
-    scaled_tensors = sorted({tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges})
+    scaled_tensors = sorted(config.fixed_range_tensors)
     return {**({"moves": lines} if lines else {}), **({"ranges": scaled_tensors} if scaled_tensors else {})}
 
 

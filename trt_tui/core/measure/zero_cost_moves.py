@@ -21,11 +21,10 @@ from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.moves import smoothquant_move, vectors
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
 from trt_tui.core.moves.smoothquant_move import DEFAULT_STRENGTH, SmoothQuantMove
 from trt_tui.core.moves.zero_cost_checks import rewrite_refusal_reason
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
+from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import Backend
 
@@ -102,19 +101,6 @@ def measure_smoothquant_moves(network: Network, normalisation_groups: Iterable[s
         ranges = {read.activation: float((channel_maxima[read.activation] / factors).max()) for read in norm.consumers}
         moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)
     return moves
-
-
-def add_smoothquant_moves(config: PrecisionConfig, network: NetworkOutline,
-                          moves: Mapping[str, SmoothQuantMove]) -> PrecisionConfig:
-    """Returns a config with SmoothQuant moves added.
-
-    Ranges and bias corrections of the layers that read the scaled channels are removed, since they were measured
-    without the scaling.
-    """
-    reads = [read for name in moves for read in network.zero_cost_support.norms[name].consumers]
-    readers = {group.name for read in reads if (group := network.find_group(read.port[0])) is not None}
-    config = config.without_moves(RangeMove, [read.activation for read in reads])
-    return config.without_moves(BiasCorrectionMove, readers).with_moves(moves)
 
 
 # -- bias correction -------------------------------------------------------------------------------------------------

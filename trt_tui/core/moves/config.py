@@ -136,6 +136,15 @@ class PrecisionConfig(DefaultPrecisions):
         """The moves that replace a calibrated range, by tensor name."""
         return self.get_moves(RangeMove)
 
+    @cached_property
+    def fixed_range_tensors(self) -> frozenset[str]:
+        """The tensors whose range belongs to a move on other values, such as SmoothQuant."""
+        return frozenset(tensor for move in self.moves.values() for tensor in move.fixed_ranges)
+
+    def without_fixed_ranges(self) -> PrecisionConfig:
+        """Returns the config without the moves that change the units of tensors with a range."""
+        return replace(self, moves={key: move for key, move in self.moves.items() if not move.fixed_ranges})
+
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
         """Returns the config with added moves, given by subject. A move replaces the earlier move of its kind on its
         subject."""

@@ -232,6 +232,16 @@ class Move(ABC):
         """
         return
 
+    @property
+    def fixed_ranges(self) -> Mapping[str, float]:
+        """The amax of the tensors whose range belongs to the move, in the units that the tensors have with the move. No
+        other range can be chosen for them."""
+        return {}
+
+    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
+        """Returns the tensors whose values differ from those of the network by a factor for each channel."""
+        return ()
+
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
         """Returns the changes that the move makes to constants, by the layer input that reads the constant.

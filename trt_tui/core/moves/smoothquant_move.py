@@ -56,6 +56,18 @@ class SmoothQuantMove(Move):
             return "a range is a number from 0 to the largest FP32 value"
         return vectors.invalid_vector_reason(self.factors, norm.channels, positive=True)
 
+    @property
+    def fixed_ranges(self) -> Mapping[str, float]:
+        return self.ranges
+
+    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
+        """Returns the result of the normalisation, its copies, and the result of the layer that reads the scale.
+
+        Implements `Move.list_scaled_tensors`.
+        """
+        norm = network.zero_cost_support.norms[subject]
+        return [*norm.scaled_tensors, *(network.get_layer(norm.scale[0]).outputs[:1] if norm.scale else ())]
+
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
         """Sets the ranges of the tensors whose channels SmoothQuant divides.
 

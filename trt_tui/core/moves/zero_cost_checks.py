@@ -1,19 +1,12 @@
-"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant, rounding and bias
-correction."""
+"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant, rounding, bias correction.
+
+The table `trt_tui.core.measure.zero_cost_kinds` reads them.
+"""
 
 from collections.abc import Iterable
 
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.rounding_move import (
-    ROUNDED_OPERATORS,
-    ROUNDED_PRECISIONS,
-    RoundingMove,
-    find_rounded_site,
-)
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.rounding_move import ROUNDED_OPERATORS, ROUNDED_PRECISIONS, find_rounded_site
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 
@@ -86,17 +79,3 @@ def qdq_repair_refusal_reason(network: NetworkOutline, group: FusionGroup, confi
         return "the file has no Q/DQ nodes"
     return "" if find_qdq_repair(network, config, group) is not None else (
         "the check of the file finds no Q/DQ nodes here that new ones repair")
-
-
-def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
-                         group: FusionGroup) -> list[tuple[type[Move], str]]:
-    """Returns the zero-cost moves of a config on a fusion group or on the normalisation that feeds the group.
-
-    Each move is given by its kind and by the group that it changes.
-    """
-    norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
-    candidates: list[tuple[type[Move], str | None]] = [(RewriteMove, group.name), (SmoothQuantMove, norm),
-                                                       (RoundingMove, group.name), (BiasCorrectionMove, group.name)]
-    return [(move_class, subject)
-            for move_class, subject in candidates
-            if subject is not None and (move_class.kind, subject) in config.moves]

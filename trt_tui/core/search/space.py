@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.measure.zero_cost_kinds import drop_moves_of_raised_groups
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.precision_move import PrecisionMove
@@ -102,7 +102,7 @@ class SearchSpace:
         for name, precision in (precisions or {}).items():
             config = config.with_group_precision([self.network.get_group(name)], precision, reason)
         if zero_cost_set_names:
-            config = config.without_moves(BiasCorrectionMove, raised_groups)
+            config = drop_moves_of_raised_groups(config, raised_groups)
         for tensor, choice in (range_moves or {}).items():
             config = config.with_range(tensor, choice)
         for name in zero_cost_set_names:

@@ -1,15 +1,7 @@
-"""The action on zero-cost moves: a norm as operator, SmoothQuant, and bias correction."""
+"""The action on zero-cost changes: the kinds of the table `ZERO_COST_KINDS`."""
 
+from trt_tui.core.measure.zero_cost_kinds import find_refusal_reasons, list_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.zero_cost_checks import (
-    bias_correction_refusal_reason,
-    list_zero_cost_moves,
-    qdq_repair_refusal_reason,
-    replace_file_precision,
-    rewrite_refusal_reason,
-    smoothquant_refusal_reason,
-)
-from trt_tui.core.network.layers import FusionGroup
 from trt_tui.jobs.events import ZERO_COST_KEY
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
@@ -30,19 +22,8 @@ class ZeroCostController(Controller):
         outline, config = self.session.opened_network.outline, self.session.config
         if list_zero_cost_moves(outline, config, group):
             return ""
-        reasons = {
-            "as operator": rewrite_refusal_reason(outline,
-                                                  group), "SmoothQuant": smoothquant_refusal_reason(outline, group),
-            "bias": bias_correction_refusal_reason(outline, group, replace_file_precision(config, [group])),
-            **self._list_qdq_reasons(group)
-        }
+        reasons = find_refusal_reasons(outline, config, group)
         return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items()) if all(reasons.values()) else ""
-
-    def _list_qdq_reasons(self, group: FusionGroup) -> dict[str, str]:
-        """Returns the reason why new Q/DQ nodes repair nothing at a group; {} for a file without Q/DQ nodes."""
-        outline = self.session.opened_network.outline
-        return {} if outline.qdq_findings is None else {
-            "new Q/DQ": qdq_repair_refusal_reason(outline, group, self.session.config)}
 
     @register_action(label="free", help="Zero-cost changes: LayerNorm as operator, SmoothQuant, bias correction",
                      group="Change", disabled_reason=zero_cost_disabled_reason, footer=51)
@@ -70,15 +51,8 @@ class ZeroCostController(Controller):
             session.request_group_details(group)
             items.append(PickerItem("", "their effect is being measured", "",
                                     f"close this, and press {shown_key('free')} again in a moment"))
-        for label, reason in (("operator", rewrite_refusal_reason(outline,
-                                                                  group)), ("SmoothQuant",
-                                                                            smoothquant_refusal_reason(outline, group)),
-                              ("bias correction",
-                               bias_correction_refusal_reason(outline, group, replace_file_precision(config,
-                                                                                                     [group]))),
-                              *self._list_qdq_reasons(group).items()):
-            if reason:
-                items.append(PickerItem("", label, "", reason))
+        items += [PickerItem("", title, "", reason)
+                  for title, reason in find_refusal_reasons(outline, config, group).items() if reason]
 
         def apply_chosen_config(chosen_config: PrecisionConfig) -> None:
             session.set_config(chosen_config, [group])

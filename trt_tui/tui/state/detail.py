@@ -16,11 +16,11 @@ from trt_tui.core.measure.causes import (
     range_use_text,
 )
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
+from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.zero_cost_checks import list_zero_cost_moves
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.known_defects import known_defect_lines
 from trt_tui.core.network.known_issues import known_issue_lines

@@ -1,0 +1,98 @@
+"""The table of zero-cost changes: every reader follows it, so that a new kind is one module and one entry."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.test_free import CHANNELS, transformer
+from trt_tui.core.exporters.omissions import omission_record
+from trt_tui.core.measure import zero_cost_kinds
+from trt_tui.core.measure.zero_cost_kind import ConfigProposal, ZeroCostKind, ZeroCostStage
+from trt_tui.core.measure.zero_cost_kinds import (
+    ZERO_COST_KINDS,
+    ZERO_COST_MOVE_CLASSES,
+    add_zero_cost_moves,
+    drop_moves_of_raised_groups,
+    find_refusal_reasons,
+    list_searched_stages,
+    list_zero_cost_moves,
+)
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.vectors import encode_vector
+
+NORM, READER = "/norm/mean/ReduceMean", "/matmul/MatMul"
+
+
+def test_every_move_of_the_table_is_known_in_files_and_has_one_kind():
+    assert set(ZERO_COST_MOVE_CLASSES) <= set(MOVE_KINDS.values())
+    assert len({kind.title for kind in ZERO_COST_KINDS}) == len(ZERO_COST_KINDS)
+    assert all(kind.is_exact or kind.omission_text.format(count=2) for kind in ZERO_COST_KINDS)
+
+
+def test_a_search_tries_each_kind_once_and_biases_last():
+    stages = list_searched_stages()
+    kinds = [kind for stage in stages for kind in stage]
+    assert sorted(map(id, kinds)) == sorted(id(kind) for kind in ZERO_COST_KINDS if kind.is_for_searches)
+    assert [kind.move_class for kind in stages[-1]] == [BiasCorrectionMove]
+
+
+def test_a_move_removes_what_was_measured_without_it(opened):
+    network = opened(transformer())
+    tensor = network.zero_cost_support.norms[NORM].consumers[0].activation
+    shift, factors = encode_vector([0.0] * CHANNELS), encode_vector([1.0] * CHANNELS)
+    config = PrecisionConfig().with_moves({READER: BiasCorrectionMove(shift), "/in/MatMul": BiasCorrectionMove(shift)})
+    config = config.with_moves({tensor: RangeMove(2.0, "mse"), "x": RangeMove(3.0, "mse")})
+    smoothed = add_zero_cost_moves(config, network, {NORM: SmoothQuantMove(0.5, factors, {tensor: 1.0})})
+    assert set(smoothed.get_moves(BiasCorrectionMove)) == {"/in/MatMul"} and set(smoothed.range_moves) == {"x"}
+    assert smoothed.fixed_range_tensors == {tensor} and not smoothed.without_fixed_ranges().get_moves(SmoothQuantMove)
+    corrected = add_zero_cost_moves(smoothed, network, {READER: BiasCorrectionMove(shift)})
+    assert corrected.get_moves(SmoothQuantMove) and set(corrected.range_moves) == {"x"}
+    raised = drop_moves_of_raised_groups(corrected, [READER, NORM])
+    assert set(raised.get_moves(BiasCorrectionMove)) == {"/in/MatMul"} and raised.get_moves(SmoothQuantMove)
+
+
+@dataclass(frozen=True)
+class OtherMove(BarrierMove):
+    """A move of a kind that no module of the program knows."""
+
+    kind = "rewrite"  # a word with texts
+
+
+class OtherKind(ZeroCostKind):
+    title = "another change"
+    move_class = OtherMove
+    stage = ZeroCostStage.BIAS
+
+    def refusal_reason(self, network, group, config):
+        return "" if group.name == READER else "it is another layer"
+
+    def make_proposals(self, context):
+        for group in context.groups:
+            yield ConfigProposal(f"{self.title} of {group.name}", context.config)
+
+
+def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch):
+    network, other = opened(transformer()), OtherKind()
+    monkeypatch.setattr(zero_cost_kinds, "ZERO_COST_KINDS", (*ZERO_COST_KINDS, other))
+    monkeypatch.setitem(ZERO_COST_MOVE_CLASSES, OtherMove, other)
+    monkeypatch.delitem(ZERO_COST_MOVE_CLASSES, RewriteMove)
+    assert list_searched_stages()[-1][-1] is other
+    reasons = [find_refusal_reasons(network, PrecisionConfig(), network.get_group(name))["another change"]
+               for name in (READER, NORM)]
+    assert reasons == ["", "it is another layer"]
+    config = PrecisionConfig().with_moves({READER: OtherMove()})
+    assert (OtherMove, READER) in list_zero_cost_moves(network, config, network.get_group(READER))
+
+
+@pytest.mark.parametrize(("move", "said"), [
+    (RewriteMove("LayerNormalization"), "written as LayerNormalization, which model.onnx contains"),
+    (SmoothQuantMove(0.5, encode_vector([1.0] * CHANNELS)), "smoothed (0.5), which model.onnx contains")])
+def test_an_export_that_cannot_express_a_move_names_it(move, said, opened):
+    record = omission_record(opened(transformer()), PrecisionConfig().with_moves({NORM: move}), "model.onnx", ())
+    assert record["moves"][0].startswith(said)

@@ -1,0 +1,159 @@
+"""The base class of the kinds of zero-cost change, and the context in which a kind measures its proposals."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import Any, ClassVar
+
+from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import Executor
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.network import Network
+from trt_tui.core.runner import Backend
+
+LEAVES_FILE_SUFFIX = ", no longer in file precision"
+"""The suffix in the label of a proposal that replaces the file precision of groups by another precision."""
+
+
+class ZeroCostStage(IntEnum):
+    """The stages of zero-cost changes, in the order of a search.
+
+    The changes of a stage are measured in the config with the accepted changes of the earlier stages. A change removes
+    the moves of later stages on the groups that it changes, since they were measured without it.
+    """
+
+    FORM = auto()
+    """Changes after which the network computes the same values in FP32."""
+    ROUNDING = auto()
+    """Other quantized values of the weights, which belong to the weights after the changes of form."""
+    BIAS = auto()
+    """Corrections of the mean error that all other changes leave."""
+
+
+@dataclass(frozen=True)
+class ConfigProposal:
+    """A proposed config with zero-cost moves of one kind added, and the label of these moves."""
+
+    label: str
+    config: PrecisionConfig
+
+
+@dataclass(frozen=True)
+class ProposalContext:
+    """The config, the groups and the calibration samples for which a kind of zero-cost change makes its proposals.
+
+    Attributes:
+        config: The config to which moves are added.
+        groups: The groups that may be changed: one row, or all groups in a search.
+        samples: The calibration samples.
+        ranges: Calibrated amax by tensor name, in the units of the tensor.
+        range_method: The method of the ranges; "" if there are none.
+        reason: The origin of the moves.
+        may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
+        one_pass: True to measure values for these groups in one separate pass, even if they are known.
+        measured_values: The values measured so far, by the keys of `get_measured_values`.
+        make_executor: A function that returns the executor of the samples.
+        make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
+            pass.
+    """
+
+    network: Network
+    config: PrecisionConfig
+    groups: Sequence[FusionGroup]
+    samples: Samples
+    backend: Backend
+    ranges: Mapping[str, float]
+    range_method: str
+    reason: str
+    may_leave_file: bool
+    one_pass: bool
+    measured_values: dict[object, Any]
+    make_executor: Callable[[], Executor[CalibrationContext]]
+    make_progress: Callable[[str], RunProgress]
+
+    def prepare_config(self, changed_groups: Iterable[FusionGroup]) -> tuple[PrecisionConfig, str]:
+        """Returns the config with the file precision of some groups replaced, and the suffix for the label of the
+        proposal."""
+        ready = self.config
+        if self.may_leave_file:
+            ready = replace_file_precision(self.config, changed_groups, self.reason)
+        return ready, LEAVES_FILE_SUFFIX if ready != self.config else ""
+
+    def get_measured_values(self, title: str, dependencies: Sequence[object], subjects: Iterable[str]
+                            ) -> dict[str, Any]:
+        """Returns the values that were measured so far, by group or tensor. The caller adds missing values.
+
+        Runtimes fuse layers whose tensors are not read, so values differ in the last bits between passes. With
+        ``one_pass``, the values therefore belong to a pass with exactly these subjects.
+
+        Args:
+            title: A word for the measured quantity.
+            dependencies: Everything besides the calibration samples that the values depend on.
+            subjects: The groups or tensors of the pass.
+        """
+        key = (title, *dependencies, *([True, *subjects] if self.one_pass else [False]))
+        values: dict[str, Any] = self.measured_values.setdefault(key, {})
+        return values
+
+
+class ZeroCostKind(ABC):
+    """A kind of change that adds no run time: its texts, its conditions and the measurement of its proposals.
+
+    `ZERO_COST_KINDS` lists all kinds. The app, the remedies, the searches and the exporters read that table.
+
+    Attributes:
+        title: The name of the kind in lists and messages.
+        move_class: The kind of move that the change adds; None if it only changes precisions.
+        stage: The stage in which the change is measured and tried.
+        is_for_rows: True if the change is offered for single groups.
+        is_for_searches: True if a search tries the change on all groups.
+        is_exact: True if the network computes the same values in FP32 with the change.
+        ends_when_raised: True if the change has no meaning for a group that a search raises.
+        omission_text: The text of the exports that keep only exact changes, about a number of moves; "" for exact
+            changes.
+    """
+
+    title: ClassVar[str]
+    move_class: ClassVar[type[Move] | None] = None
+    stage: ClassVar[ZeroCostStage] = ZeroCostStage.FORM
+    is_for_rows: ClassVar[bool] = True
+    is_for_searches: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
+    ends_when_raised: ClassVar[bool] = False
+    omission_text: ClassVar[str] = ""
+
+    def exists_for(self, network: NetworkOutline) -> bool:
+        """Returns True if lists name the kind for a network, with the reason if it is impossible."""
+        return True
+
+    @abstractmethod
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        """Returns the reason why a fusion group cannot have the change; "" if it can.
+
+        Args:
+            config: The config of the user. The change may replace the file precision of the group.
+        """
+
+    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
+        """Returns the group that has the move if the change is made for a group; None if there is no such group."""
+        return group.name
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the tensors and the groups whose values a move changes, so that earlier measurements become invalid.
+
+        `add_zero_cost_moves` removes the ranges of these tensors, and the moves of later stages on these groups.
+        """
+        return (), ()
+
+    @abstractmethod
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        """Yields the changes that the groups of a context can have and do not have yet, one config for each variant.
+
+        Raises:
+            InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
+        """

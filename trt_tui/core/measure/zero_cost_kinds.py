@@ -1,0 +1,240 @@
+"""The table of the kinds of zero-cost change, and the functions that read it.
+
+A new kind has its own module with a subclass of `ZeroCostKind`, and one entry in `ZERO_COST_KINDS`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure.zero_cost_kind import (
+    LEAVES_FILE_SUFFIX,
+    ConfigProposal,
+    ProposalContext,
+    ZeroCostKind,
+    ZeroCostStage,
+)
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.zero_cost_checks import (
+    bias_correction_refusal_reason,
+    find_qdq_repair,
+    qdq_repair_refusal_reason,
+    replace_file_precision,
+    rewrite_refusal_reason,
+    smoothquant_refusal_reason,
+)
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.precision import Precision
+
+SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
+"""The exponents of SmoothQuant to try, the usual exponent first."""
+
+
+class QdqRepairKind(ZeroCostKind):
+    """New Q/DQ nodes for a group of a quantized file, if the check of the file has a finding that they repair."""
+
+    title = "new Q/DQ"
+    is_for_searches = False
+
+    def exists_for(self, network: NetworkOutline) -> bool:
+        return network.qdq_findings is not None
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return qdq_repair_refusal_reason(network, group, config)
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        for group in context.groups:
+            precision = find_qdq_repair(context.network, context.config, group)
+            if precision is not None:
+                yield ConfigProposal(f"{precision.label} with new Q/DQ{LEAVES_FILE_SUFFIX}",
+                                     context.config.with_group_precision([group], precision, context.reason))
+
+
+class RecalibrationKind(ZeroCostKind):
+    """The ranges of the calibration samples in place of those of a quantized file, for a search.
+
+    Without it, the effect of other ranges would count as a gain of the following changes.
+    """
+
+    title = "recalibration"
+    is_for_rows = False
+
+    def exists_for(self, network: NetworkOutline) -> bool:
+        return network.qdq_findings is not None
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return "" if config.precision_of(group) is Precision.FILE else "it is not in file precision"
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        ready, _ = context.prepare_config(context.groups)
+        changed, suffix = context.prepare_config(
+            group for group in context.groups if context.config.precision_of(group) is Precision.FILE
+            and group.calibrated_qdq_sites(ready.precision_of(group)))
+        if suffix:
+            yield ConfigProposal(f"{self.title}{suffix}", changed)
+
+
+class RewriteKind(ZeroCostKind):
+    """One ONNX operator in place of a decomposed LayerNorm or RMSNorm, for groups in FP16 or BF16."""
+
+    title = "operator"
+    move_class = RewriteMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return rewrite_refusal_reason(network, group)
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        ready, _ = context.prepare_config(context.groups)
+        groups = [group for group in context.groups
+                  if ready.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
+                  and group.name not in context.config.get_moves(RewriteMove)]
+        rewrites = zero_cost_moves.propose_normalisation_rewrites(context.network, groups, context.reason)
+        if rewrites:
+            operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
+            changed, suffix = context.prepare_config(group for group in groups if group.name in rewrites)
+            yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites))
+
+
+class SmoothQuantKind(ZeroCostKind):
+    """Scaled channels between a normalisation and the INT8 layers that read it."""
+
+    title = "SmoothQuant"
+    move_class = SmoothQuantMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return smoothquant_refusal_reason(network, group)
+
+    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
+        return network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        consumers = network.zero_cost_support.norms[subject].consumers
+        readers = (network.find_group(consumer.port[0]) for consumer in consumers)
+        return [consumer.activation for consumer in consumers], [group.name for group in readers if group is not None]
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, norms = context.network, self._find_smoothable_normalisations(context)
+        if not norms:
+            return
+        channel_maxima = context.get_measured_values("largest values of channels", (), norms)
+        changed_groups = [network.get_group(name) for norm in norms
+                          for name in dict.fromkeys((norm, *self.find_changed_parts(network, norm)[1]))]
+        for strength in SMOOTHQUANT_STRENGTHS:
+            moves = zero_cost_moves.measure_smoothquant_moves(
+                network, norms, context.samples, context.backend, strength=strength, reason=context.reason,
+                channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
+                executor=context.make_executor())
+            changed, suffix = context.prepare_config(changed_groups)
+            yield ConfigProposal(f"{self.title} {strength:g}{suffix}", add_zero_cost_moves(changed, network, moves))
+
+    def _find_smoothable_normalisations(self, context: ProposalContext) -> list[str]:
+        """Returns the names of the normalisations that feed some groups, are read by INT8 layers, and have no
+        SmoothQuant scale yet."""
+        network, norms = context.network, context.network.zero_cost_support.norms
+        smoothable = []
+        for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
+            if name is None or norms[name].no_smoothquant_reason or name in context.config.get_moves(SmoothQuantMove):
+                continue
+            readers = [network.get_group(reader) for reader in self.find_changed_parts(network, name)[1]]
+            ready, _ = context.prepare_config(readers)
+            if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
+                smoothable.append(name)
+        return smoothable
+
+
+class BiasCorrectionKind(ZeroCostKind):
+    """Corrected biases of INT8 layers."""
+
+    title = "bias correction"
+    move_class = BiasCorrectionMove
+    stage = ZeroCostStage.BIAS
+    is_exact = False
+    ends_when_raised = True
+    omission_text = ("{count} corrected biases are left out: they belong to the quantized values of the typed network, "
+                     "which contains them.")
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return bias_correction_refusal_reason(network, group, replace_file_precision(config, [group]))
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, (ready, _) = context.network, context.prepare_config(context.groups)
+        groups = [group for group in context.groups if not bias_correction_refusal_reason(network, group, ready)
+                  and group.name not in context.config.get_moves(BiasCorrectionMove)]
+        if not groups:
+            return
+        changed, suffix = context.prepare_config(groups)
+        corrections = context.get_measured_values("bias corrections", (changed, context.range_method),
+                                                  [group.name for group in groups])
+        missing = [group for group in groups if group.name not in corrections]
+        if missing:
+            corrections |= zero_cost_moves.measure_bias_corrections(
+                network, changed, context.ranges, missing, context.samples, context.backend,
+                progress=context.make_progress("means of channels"), executor=context.make_executor())
+        moves = {group.name: replace(corrections[group.name], reason=context.reason)
+                 for group in groups if group.name in corrections}
+        if moves:
+            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
+
+
+ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), SmoothQuantKind(),
+                                             BiasCorrectionKind())
+"""All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
+
+ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {
+    kind.move_class: kind for kind in ZERO_COST_KINDS if kind.move_class is not None}
+"""The kinds of zero-cost change by their kind of move."""
+
+
+def list_searched_stages() -> list[tuple[ZeroCostKind, ...]]:
+    """Returns the kinds that a search tries, one tuple for each stage, the first stage first."""
+    kinds = [kind for kind in ZERO_COST_KINDS if kind.is_for_searches]
+    return [tuple(kind for kind in kinds if kind.stage is stage) for stage in sorted({kind.stage for kind in kinds})]
+
+
+def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> dict[str, str]:
+    """Returns the reason why a fusion group cannot have each kind of change, by the title of the kind; "" if it
+    can."""
+    return {kind.title: kind.refusal_reason(network, group, config)
+            for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.exists_for(network)}
+
+
+def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
+                         group: FusionGroup) -> list[tuple[type[Move], str]]:
+    """Returns the zero-cost moves of a config on a fusion group, or on the group that has the move for it.
+
+    Each move is given by its kind and by the group that it changes.
+    """
+    candidates = ((move_class, kind.find_subject(network, group))
+                  for move_class, kind in ZERO_COST_MOVE_CLASSES.items())
+    return [(move_class, subject) for move_class, subject in candidates
+            if subject is not None and (move_class.kind, subject) in config.moves]
+
+
+def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline,
+                        moves: Mapping[str, Move]) -> PrecisionConfig:
+    """Returns a config with zero-cost moves of one kind added.
+
+    Ranges of the tensors that they change, and moves of later stages on the groups that they change, are removed,
+    since they were measured without these moves.
+    """
+    for move_class in {type(move) for move in moves.values()}:
+        kind = ZERO_COST_MOVE_CLASSES[move_class]
+        changed_parts = [kind.find_changed_parts(network, subject) for subject in moves]
+        config = config.without_moves(RangeMove, [tensor for tensors, _ in changed_parts for tensor in tensors])
+        for later_class, later_kind in ZERO_COST_MOVE_CLASSES.items():
+            if later_kind.stage > kind.stage:
+                config = config.without_moves(later_class, [name for _, groups in changed_parts for name in groups])
+    return config.with_moves(moves)
+
+
+def drop_moves_of_raised_groups(config: PrecisionConfig, group_names: Sequence[str]) -> PrecisionConfig:
+    """Returns a config without the zero-cost moves that have no meaning for groups in a higher precision."""
+    for move_class, kind in ZERO_COST_MOVE_CLASSES.items():
+        if kind.ends_when_raised:
+            config = config.without_moves(move_class, group_names)
+    return config
