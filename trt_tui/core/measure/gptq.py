@@ -83,7 +83,7 @@ def round_by_output_error(weight: np.ndarray, steps: np.ndarray, products: np.nd
         on_progress: A callback between blocks. An exception from it ends the computation.
     """
     upper = invert_to_upper_factor(products).astype(np.float32)
-    remaining = np.ascontiguousarray(weight.swapaxes(1, 2), np.float32)  # (groups, columns, rows)
+    remaining = np.array(weight.swapaxes(1, 2), np.float32, order="C")  # a copy (groups, columns, rows)
     column_steps = steps.swapaxes(1, 2)
     result = np.empty_like(remaining)
     columns = remaining.shape[1]

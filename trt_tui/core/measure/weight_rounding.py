@@ -95,7 +95,7 @@ class Roundings:
 
     Attributes:
         proposals: One proposal for each method that improves the outputs.
-        refusals: The reason for each group without a rounding, and for each method without a proposal.
+        refusals: The reasons why a group has no rounding, by group, and why a method has no proposal, by method.
     """
 
     proposals: tuple[RoundingProposal, ...] = ()
@@ -103,7 +103,7 @@ class Roundings:
 
 
 @dataclass(frozen=True)
-class _RoundedLayer:
+class RoundedLayer:
     """A layer whose weight can be rounded: its group, weight, form and the type of its quantized values."""
 
     group: FusionGroup
@@ -127,14 +127,15 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
         InputError: a range is missing, a tensor contains NaN or an infinity, or the data cannot be read.
     """
     refusals: dict[str, str] = {}
-    layers = _list_rounded_layers(network, config, groups, refusals)
+    layers = list_rounded_layers(network, config, groups, refusals)
     parts = split_held_out_samples(samples)
+    if parts is None:
+        refusals |= dict.fromkeys((layer.group.name for layer in layers), "it needs two samples, of which one is held out")
     if not layers or parts is None:
-        return Roundings((), refusals if layers else {**refusals} or {"": "no layer runs in INT8 or INT4"}) \
-            if parts is not None else Roundings((), {**refusals, "": "it needs two samples: one is held out"})
+        return Roundings((), refusals)
     base = config.without_moves(RoundingMove, [layer.group.name for layer in layers])
     waves = _split_into_waves(layers)
-    steps = _Progress(progress, len(waves) * (len(parts[0]) + len(parts[1])) + len(layers)
+    steps = StepProgress(progress, len(waves) * (len(parts[0]) + len(parts[1])) + len(layers)
                       + (len(methods) + 2) * len(parts[1]))
     moves: dict[str, dict[str, RoundingMove]] = {method: {} for method in methods}
     gains: dict[str, dict[str, float]] = {method: {} for method in methods}
@@ -143,7 +144,7 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
         model = build_simulated_model(network, current, ranges)
         folds = FoldedConstants(network, current)
         lowerings = rulebook.plan_lowering(network, current, ranges, folded_constants=folds)
-        fit, held_out = (_collect_input_products(network, model, wave, lowerings, part, backend, steps)
+        fit, held_out = (collect_input_products(network, model, wave, lowerings, part, backend, steps)
                          for part in parts)
         for layer in wave:
             steps.add(1)
@@ -180,7 +181,7 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
     return Roundings(tuple(proposals), refusals)
 
 
-class _Progress:
+class StepProgress:
     """The progress over several passes; its callback stops the work by an exception."""
 
     def __init__(self, callback: RunProgress | None, total: int) -> None:
@@ -225,8 +226,8 @@ def split_held_out_samples(samples: Samples) -> tuple[Samples, Samples] | None:
     return samples.select_feeds(sorted(order[held:])), samples.select_feeds(sorted(order[:held]))
 
 
-def _list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup],
-                         refusals: dict[str, str]) -> list[_RoundedLayer]:
+def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup],
+                         refusals: dict[str, str]) -> list[RoundedLayer]:
     """Returns the layers whose weights can be rounded, in network order; adds the reasons for the other groups."""
     names = {group.name for group in groups}
     layers = []
@@ -245,15 +246,15 @@ def _list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iter
             refusals[group.name] = (f"an output channel has {form.columns} inputs, and the sums of their products would "
                                     f"take {byte_size_text(form.product_bytes)}")
         else:
-            layers.append(_RoundedLayer(group, site, form, QUANTIZED_TYPES[config.precision_of(group)]))
+            layers.append(RoundedLayer(group, site, form, QUANTIZED_TYPES[config.precision_of(group)]))
     return layers
 
 
-def _split_into_waves(layers: Sequence[_RoundedLayer]) -> list[list[_RoundedLayer]]:
-    waves: list[list[_RoundedLayer]] = []
+def _split_into_waves(layers: Sequence[RoundedLayer]) -> list[list[RoundedLayer]]:
+    waves: list[list[RoundedLayer]] = []
     bounds = [len(layers) * number // MAX_WAVES for number in range(MAX_WAVES + 1)]
     for start, stop in pairwise(bounds):
-        wave: list[_RoundedLayer] = []
+        wave: list[RoundedLayer] = []
         for layer in layers[start:stop]:
             if wave and 2 * sum(entry.form.product_bytes for entry in (*wave, layer)) > MAX_WAVE_BYTES:
                 waves.append(wave)
@@ -298,9 +299,9 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     return model
 
 
-def _collect_input_products(network: Network, model: ir.Model, wave: Sequence[_RoundedLayer],
+def collect_input_products(network: Network, model: ir.Model, wave: Sequence[RoundedLayer],
                             lowerings: Mapping[str, rulebook.GroupLowering], samples: Samples, backend: Backend,
-                            steps: _Progress) -> dict[str, InputProductCollector]:
+                            steps: StepProgress) -> dict[str, InputProductCollector]:
     """Returns the sums of products of the inputs of some layers, by group. Layers with equal inputs share them."""
     shared: dict[object, InputProductCollector] = {}
     by_group: dict[str, InputProductCollector] = {}
@@ -340,7 +341,7 @@ class CollectorFanout:
 
 
 def measure_output_errors(network: Network, configs: Sequence[PrecisionConfig], ranges: Mapping[str, float],
-                          samples: Samples, backend: Backend, steps: _Progress | None = None) -> list[float]:
+                          samples: Samples, backend: Backend, steps: StepProgress | None = None) -> list[float]:
     """Returns the error of the network's float outputs in some configs against FP32, as a share of their energy.
 
     The shares of several outputs are added. Only what the configs quantize is rounded.
@@ -361,7 +362,7 @@ def measure_output_errors(network: Network, configs: Sequence[PrecisionConfig], 
 
 
 def _run_outputs(model: ir.Model, names: Sequence[str], samples: Samples, backend: Backend,
-                 steps: _Progress | None) -> list[dict[str, np.ndarray]]:
+                 steps: StepProgress | None) -> list[dict[str, np.ndarray]]:
     results = []
     with load_adaptive_runner(backend, model, samples, low_memory=True) as runner:
         for index in range(len(samples)):
@@ -375,13 +376,13 @@ def _run_outputs(model: ir.Model, names: Sequence[str], samples: Samples, backen
 # -- one layer ------------------------------------------------------------------------------------------------------
 
 
-def _round_layer(layer: _RoundedLayer, weight: np.ndarray, scale: rulebook.QdqScale, products: np.ndarray,
+def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqScale, products: np.ndarray,
                  held_out_products: np.ndarray, methods: Sequence[str],
                  on_progress: Callable[[], None]) -> dict[str, tuple[RoundingMove, float]]:
     """Returns the roundings of one weight that have a smaller error on both parts of the samples, with their gains."""
     form, quantized_type = layer.form, layer.quantized_type
     matrices = form.convert_to_matrices(weight).astype(np.float32)
-    nearest_steps = _spread_scales(scale.values, scale, form)
+    nearest_steps = spread_scales(scale.values, scale, form)
     segments = _list_segments(scale, form)
     round_steps = _make_scale_rounding(scale)
     nearest = quantized_type.quantize(matrices / nearest_steps) * nearest_steps
@@ -392,32 +393,35 @@ def _round_layer(layer: _RoundedLayer, weight: np.ndarray, scale: rulebook.QdqSc
 
     nearest_errors = measure_errors(nearest)
     energy = float(gptq.measure_row_errors(matrices, held_out_products).sum())
-    if segments is None:
-        steps = round_steps(nearest_steps)
-    else:
+    candidates: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    steps = round_steps(nearest_steps)
+    if segments is not None and ("scales" in methods or quantized_type.block_sizes):
         factors = gptq.choose_scale_factors(matrices, nearest_steps, products, quantized_type, segments, round_steps,
                                             on_progress)
-        steps = round_steps(nearest_steps * gptq.spread_factors(factors, segments))
-    scaled = quantized_type.quantize(matrices / steps)
-    candidates = {"scales": scaled} if segments is not None else {}
+        scaled_steps = round_steps(nearest_steps * gptq.spread_factors(factors, segments))
+        candidates["scales"] = scaled_steps, quantized_type.quantize(matrices / scaled_steps)
+        if quantized_type.block_sizes:  # with 256 values in a range, GPTQ gains nothing from smaller ranges
+            steps = scaled_steps
     if "GPTQ" in methods:
         rounded = gptq.round_by_output_error(matrices, steps, products, quantized_type, on_progress)
+        values = quantized_type.quantize(matrices / steps)
         loses = (gptq.measure_row_errors(matrices - rounded * steps, products)
-                 > gptq.measure_row_errors(matrices - scaled * steps, products))
-        candidates["GPTQ"] = np.where(loses[..., None], scaled, rounded)
+                 > gptq.measure_row_errors(matrices - values * steps, products))
+        candidates["GPTQ"] = steps, np.where(loses[..., None], values, rounded)
     results: dict[str, tuple[RoundingMove, float]] = {}
     for method in methods:
         if method not in candidates:
             continue
-        fit_error, held_out_error = measure_errors(candidates[method] * steps)
+        used_steps, values = candidates[method]
+        fit_error, held_out_error = measure_errors(values * used_steps)
         if fit_error >= nearest_errors[0] or held_out_error > (1 - MIN_LAYER_IMPROVEMENT) * nearest_errors[1]:
             continue
-        results[method] = (_build_rounding_move(layer, weight, scale, steps, candidates[method], method),
+        results[method] = (_build_rounding_move(layer, weight, scale, used_steps, values, method),
                            (nearest_errors[1] - held_out_error) / energy if energy > 0 else 0.0)
     return results
 
 
-def _build_rounding_move(layer: _RoundedLayer, weight: np.ndarray, scale: rulebook.QdqScale, steps: np.ndarray,
+def _build_rounding_move(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqScale, steps: np.ndarray,
                          values: np.ndarray, method: str) -> RoundingMove:
     form = layer.form
     step_array = form.convert_from_matrices(np.broadcast_to(steps, values.shape))
@@ -427,7 +431,7 @@ def _build_rounding_move(layer: _RoundedLayer, weight: np.ndarray, scale: rulebo
                         vectors.encode_integers(differences) if differences.any() else "")
 
 
-def _spread_scales(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
+def spread_scales(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
     """Returns the scale of each weight, float32 ``(groups, rows, columns)``."""
     spread = replace(scale, values=values, original_values=None).broadcast_to_shape(form.shape)
     return np.ascontiguousarray(form.convert_to_matrices(np.broadcast_to(spread, form.shape)), np.float32)
@@ -467,7 +471,7 @@ def _make_scale_rounding(scale: rulebook.QdqScale) -> Callable[[np.ndarray], np.
 
 
 def _find_raised_scales(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                        layers: Sequence[_RoundedLayer]) -> list[str]:
+                        layers: Sequence[RoundedLayer]) -> list[str]:
     """Returns the groups with a rounding whose scales the rulebook raises for the bias, so that they are not kept."""
     moved = config.get_moves(RoundingMove)
     lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=FoldedConstants(network, config))

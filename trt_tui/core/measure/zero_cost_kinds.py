@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure.awq import measure_awq_moves
+from trt_tui.core.measure.weight_rounding import measure_roundings
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -19,6 +21,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
@@ -26,10 +29,15 @@ from trt_tui.core.moves.zero_cost_checks import (
     qdq_repair_refusal_reason,
     replace_file_precision,
     rewrite_refusal_reason,
+    rounding_refusal_reason,
     smoothquant_refusal_reason,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+ROUNDING_TITLES = {"scales": "weight scales by error", "GPTQ": "GPTQ"}
+"""The titles of proposals by the method of the rounding moves."""
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant to try, the usual exponent first."""
@@ -147,6 +155,81 @@ class SmoothQuantKind(ZeroCostKind):
         return smoothable
 
 
+class AwqKind(SmoothQuantKind):
+    """Scaled channels between a normalisation and the INT4 layers that read it."""
+
+    title = "AWQ"
+    move_class = None  # the move is that of SmoothQuant
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        if reason := smoothquant_refusal_reason(network, group):
+            return reason
+        norm = self.find_subject(network, group)
+        assert norm is not None  # the check above
+        return self._find_readers_reason(network, norm, replace_file_precision(config, [group]))
+
+    def _find_readers_reason(self, network: NetworkOutline, norm: str, config: PrecisionConfig) -> str:
+        precisions = {config.precision_of(network.get_group(reader))
+                      for reader in self.find_changed_parts(network, norm)[1]}
+        if Precision.INT4 not in precisions:
+            return "no layer in INT4 reads its channels"
+        quantized = sorted(precision.label for precision in precisions if precision in QUANTIZED_TYPES
+                           and QUANTIZED_TYPES[precision].quantizes_activations)
+        return f"a layer in {quantized[0]} reads its channels too" if quantized else ""
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, config = context.network, context.config
+        norms = [name for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups)
+                 if name is not None and not network.zero_cost_support.norms[name].no_smoothquant_reason
+                 and name not in config.get_moves(SmoothQuantMove)
+                 and not self._find_readers_reason(network, name, config)]
+        if not norms:
+            return
+        measured = context.get_measured_values("AWQ", (config, context.range_method), norms)
+        if key := [name for name in norms if name not in measured]:
+            moves = measure_awq_moves(network, config, context.ranges, key, context.samples, context.backend,
+                                      progress=context.make_progress("errors of INT4 weights"))
+            measured |= {name: moves.get(name) for name in key}
+        chosen = {name: replace(measured[name], reason=context.reason) for name in norms if measured[name] is not None}
+        if chosen:
+            yield ConfigProposal(self.title, add_zero_cost_moves(config, network, chosen))
+
+
+class RoundingKind(ZeroCostKind):
+    """Scales and quantized values of weights that are chosen by the error of the layer's output."""
+
+    title = "rounding"
+    move_class = RoundingMove
+    stage = ZeroCostStage.ROUNDING
+    is_exact = False
+    ends_when_raised = True
+    omission_text = "{count} roundings of weights are left out: the typed network contains them."
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return rounding_refusal_reason(network, group, replace_file_precision(config, [group]))
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        return (), [subject]
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, (ready, _) = context.network, context.prepare_config(context.groups)
+        groups = [group for group in context.groups if not rounding_refusal_reason(network, group, ready)
+                  and group.name not in context.config.get_moves(RoundingMove)]
+        if not groups:
+            return
+        changed, suffix = context.prepare_config(groups)
+        names = tuple(group.name for group in groups)
+        measured = context.get_measured_values("roundings", (changed, context.range_method, names), names)
+        if "" not in measured:
+            measured[""] = measure_roundings(network, changed, context.ranges, groups, context.samples, context.backend,
+                                             progress=context.make_progress("errors of rounded weights"))
+        for proposal in measured[""].proposals:
+            moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
+            count = f" ({len(moves)} of {len(names)} layers)" if len(names) > 1 else ""
+            yield ConfigProposal(f"{ROUNDING_TITLES[proposal.method]}{count}{suffix}",
+                                 add_zero_cost_moves(changed, network, moves))
+
+
 class BiasCorrectionKind(ZeroCostKind):
     """Corrected biases of INT8 layers."""
 
@@ -182,7 +265,7 @@ class BiasCorrectionKind(ZeroCostKind):
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), SmoothQuantKind(),
-                                             BiasCorrectionKind())
+                                             AwqKind(), RoundingKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

@@ -38,7 +38,7 @@ MOVE_TEXTS = {
                            "precision {move.label} by {move.origin_text}", "{subject}"),
     "rewrite": MoveTexts("form", "{move.operator}", "be written as {move.label}", "written as {move.label}",
                          "form of {subject}", no_move="decomposed"),
-    "smooth": MoveTexts("smoothing", "SmoothQuant {move.strength:g}", "have its channels scaled",
+    "smooth": MoveTexts("smoothing", "{move.method} {move.strength:g}", "have its channels scaled",
                         "smoothed ({move.strength:g})", "smoothing of {subject}", no_move="none"),
     "range": MoveTexts("range", "{move.amax:.5g}", "have the range {move.label}", "range by {move.method}",
                        "range of {subject}", "{move.method} {move.label}", "calibrated", "{move.method}"),

@@ -8,6 +8,7 @@ rounding changes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class SmoothQuantMove(Move):
         strength: The exponent a from which the factors were computed.
         factors: One positive number for each channel, encoded by `trt_tui.core.moves.vectors`.
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
+        method: The formula of the factors: that of SmoothQuant, or that of AWQ (`trt_tui.core.measure.awq`).
     """
 
     edits_constants = has_measured_values = True
@@ -38,6 +40,7 @@ class SmoothQuantMove(Move):
     factors: str
     ranges: dict[str, float] = field(default_factory=dict)
     reason: str = "user"
+    method: Literal["SmoothQuant", "AWQ"] = "SmoothQuant"
 
     @property
     def effect_key(self) -> tuple[str, tuple[tuple[str, float], ...]]:
