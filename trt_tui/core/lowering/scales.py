@@ -65,8 +65,7 @@ def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: Qu
     """
     axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
     if fixed_scales is not None:
-        shape = network.shape(qdq_site.tensor) or ()
-        sizes = [int(size) for size in shape]
+        sizes = [size for size in network.shape(qdq_site.tensor) or () if isinstance(size, int)]
         layout = () if axis is None else (sizes[axis], ) if block is None else tuple(
             size // block if index == axis else size for index, size in enumerate(sizes))
         if math.prod(layout) != fixed_scales.size:

@@ -25,8 +25,8 @@ from trt_tui.core.measure.weight_rounding import (
     collect_input_products,
     list_rounded_layers,
     measure_output_errors,
-    spread_scales,
     split_held_out_samples,
+    spread_scales,
 )
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
@@ -57,7 +57,8 @@ def measure_awq_moves(network: Network, config: PrecisionConfig, ranges: Mapping
         InputError: a tensor contains NaN or an infinity, or the data cannot be read.
     """
     norms = {name: network.zero_cost_support.norms[name] for name in normalisation_groups}
-    readers = {name: [group for consumer in norm.consumers if (group := network.find_group(consumer.port[0])) is not None
+    readers = {name: [group for consumer in norm.consumers
+                      if (group := network.find_group(consumer.port[0])) is not None
                       and config.precision_of(group) is Precision.INT4] for name, norm in norms.items()}
     names = [group.name for groups in readers.values() for group in groups]
     base = config.without_moves(RoundingMove, names)

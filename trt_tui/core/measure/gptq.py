@@ -35,7 +35,8 @@ def measure_row_errors(differences: np.ndarray, products: np.ndarray) -> np.ndar
     """
     errors = differences @ products
     errors *= differences
-    return errors.sum(axis=-1, dtype=np.float64)
+    sums: np.ndarray = errors.sum(axis=-1, dtype=np.float64)
+    return sums
 
 
 def invert_to_upper_factor(products: np.ndarray) -> np.ndarray:

@@ -66,7 +66,8 @@ class MatrixForm:
         """Returns matrices ``(groups, rows, columns)`` in the shape of the weight."""
         if self.is_conv:
             return matrices.reshape(self.shape)
-        return matrices[0] if self.channel_axis == 0 else matrices[0].T
+        matrix: np.ndarray = matrices[0]
+        return matrix if self.channel_axis == 0 else matrix.T
 
     def select_input_rows(self, array: np.ndarray, count: int) -> np.ndarray:
         """Returns at most ``count`` rows of a layer's input, float32 ``(groups, rows, columns)``.
@@ -87,7 +88,7 @@ class MatrixForm:
         kernel, axes = self.shape[2:], tuple(range(2, array.ndim))
         extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, self.dilations, strict=True)]
         padded = np.pad(array, [(0, 0), (0, 0), *self._find_pads(array.shape[2:], extents)])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axes)  # type: ignore[call-overload]
+        windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axes)
         steps = [slice(None, None, stride) for stride in self.strides]
         taps = [slice(None, None, dilation) for dilation in self.dilations]
         view: np.ndarray = windows[(slice(None), slice(None), *steps, *taps)]

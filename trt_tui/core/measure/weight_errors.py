@@ -30,8 +30,9 @@ def measure_weight_errors(network: Network, config: PrecisionConfig,
     errors: dict[str, dict[str, float | None]] = {}
     for name, group_lowering in rulebook.plan_lowering(network, config, ranges, folded_constants=folds).items():
         for site, scale in group_lowering.scales.items():
-            weight = folds.compute_constant((site.layer, site.index), with_rounding=False) if site.role == "weight" else None
-            used_weight = folds.compute_constant((site.layer, site.index)) if weight is not None else None
+            port = site.layer, site.index
+            weight = folds.compute_constant(port, with_rounding=False) if site.role == "weight" else None
+            used_weight = folds.compute_constant(port) if weight is not None else None
             if weight is not None and used_weight is not None:
                 sqnr_db = weight_sqnr_db(weight, rulebook.quantize_dequantize_weight(used_weight, scale))
                 errors.setdefault(name, {})[site.layer] = sqnr_db if math.isfinite(sqnr_db) else None

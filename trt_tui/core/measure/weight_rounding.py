@@ -45,7 +45,6 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
-from trt_tui.errors import InputError
 from trt_tui.formatting import byte_size_text
 
 METHODS = ("scales", "GPTQ")
@@ -130,7 +129,8 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
     layers = list_rounded_layers(network, config, groups, refusals)
     parts = split_held_out_samples(samples)
     if parts is None:
-        refusals |= dict.fromkeys((layer.group.name for layer in layers), "it needs two samples, of which one is held out")
+        refusals |= dict.fromkeys((layer.group.name for layer in layers),
+                                  "it needs two samples, of which one is held out")
     if not layers or parts is None:
         return Roundings((), refusals)
     base = config.without_moves(RoundingMove, [layer.group.name for layer in layers])
@@ -243,8 +243,8 @@ def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Itera
         if isinstance(form, str):
             refusals[group.name] = form
         elif form.columns > MAX_COLUMNS:
-            refusals[group.name] = (f"an output channel has {form.columns} inputs, and the sums of their products would "
-                                    f"take {byte_size_text(form.product_bytes)}")
+            refusals[group.name] = (f"an output channel has {form.columns} inputs, and the sums of their products take "
+                                    f"{byte_size_text(form.product_bytes)}")
         else:
             layers.append(RoundedLayer(group, site, form, QUANTIZED_TYPES[config.precision_of(group)]))
     return layers
@@ -274,8 +274,8 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     The rounding of FP16 and BF16 is left out: it is far below that of quantized values. Weights in a type that
     quantizes no activations are constants with dequantized values, since not every runtime has the type.
     """
-    kept = {group.name for group in network.groups if (quantized_type := QUANTIZED_TYPES.get(config.precision_of(group)))
-            is not None and quantized_type.quantizes_activations}
+    kept = {group.name for group in network.groups if (precision := config.precision_of(group)) in QUANTIZED_TYPES
+            and QUANTIZED_TYPES[precision].quantizes_activations}
     simulated = replace(config.without_moves(KeepMove), other=Precision.FP32, tf32=False)
     simulated = simulated.with_group_precision((group for group in network.groups if group.name not in kept),
                                                Precision.FP32)

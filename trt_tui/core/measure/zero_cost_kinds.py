@@ -5,6 +5,7 @@ A new kind has its own module with a subclass of `ZeroCostKind`, and one entry i
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.awq import measure_awq_moves
@@ -112,7 +113,7 @@ class SmoothQuantKind(ZeroCostKind):
     """Scaled channels between a normalisation and the INT8 layers that read it."""
 
     title = "SmoothQuant"
-    move_class = SmoothQuantMove
+    move_class: ClassVar[type[Move] | None] = SmoothQuantMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return smoothquant_refusal_reason(network, group)

@@ -184,8 +184,8 @@ class Move(ABC):
     A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
 
     All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
-    `group_precision`, `adjust_ranges`, `find_constant_edits`, `find_weight_scales` and `is_normalisation_rewrite`. Therefore
-    typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
+    `group_precision`, `adjust_ranges`, `find_constant_edits`, `find_weight_scales` and `is_normalisation_rewrite`.
+    Therefore typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
 
     The fields of the dataclass are the entry of the move in a file and in a saved session. They keep their names there
     and are checked by their types.

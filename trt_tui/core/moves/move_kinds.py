@@ -17,4 +17,4 @@ MOVE_KINDS: dict[str, type[Move]] = {
                  BarrierMove)
 }
 """The kinds of move in the order of files and reports. If several moves set the precision of a group, the first kind in
-this order decides. Edits of one constant apply in this order, so a rounding stands behind all other edits of weights."""
+this order decides. Edits of one constant apply in this order: a rounding is behind all other edits of weights."""

@@ -126,11 +126,12 @@ class RoundedWeight(ConstantEdit):
             steps = broadcast_weight_scales(vectors.decode_vector(self.move.scales), constant.shape, *layout)
             differences = vectors.decode_integers(self.move.differences).reshape(
                 constant.shape) if self.move.differences else None
-            return quantize_weight(constant, steps, quantized_type, differences) * steps
+            rounded: np.ndarray = quantize_weight(constant, steps, quantized_type, differences) * steps
         except ValueError:
             raise InputError(f"the rounding of {self.subject} does not fit its weight",
                              f"the weight has the shape {constant.shape}",
                              "Take the rounding out of the config, and measure it again.") from None
+        return rounded
 
 
 def quantize_weight(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType,
