@@ -264,7 +264,7 @@ def test_what_is_offered_gains_on_the_samples_that_chose_and_on_those_held_out(m
         assert gains == sorted(gains, reverse=True) and min(gains) > 0
     again = measure_roundings(network, config, ranges, network.groups, data, backend)
     assert again.proposals == found.proposals  # the same values each time
-    fit, _ = split_held_out_samples(data)
+    fit, _ = split_held_out_samples(network, data)
     (best,) = (proposal for proposal in found.proposals if proposal.method == "GPTQ")
     for name, move in best.moves.items():  # each layer alone, its inputs from FP32
         alone = config.with_group_precision(network.groups, FP32).with_group_precision([network.get_group(name)],
@@ -539,12 +539,23 @@ def test_old_files_have_the_factors_of_smoothquant(opened, tmp_path):
 
 def test_samples_are_held_out_by_a_fixed_choice(opened, backend):
     network, (data, _), _ = prepared(encoder(), opened, backend, count=32, batch=4)
-    fit, held_out = split_held_out_samples(data)
+    fit, held_out = split_held_out_samples(network, data)
     assert (len(fit), len(held_out)) == (3, 1)
     rows = [tuple(row.ravel()[:3]) for part in (fit, held_out) for index in range(len(part))
             for row in part.read_feed(index)["x"]]
     assert len(set(rows)) == len(rows) == 16
-    again, _ = split_held_out_samples(data)
+    again, _ = split_held_out_samples(network, data)
     np.testing.assert_array_equal(again.read_feed(0)["x"], fit.read_feed(0)["x"])
-    single, alone = split_held_out_samples(data.select_feeds([0]))  # one batch: its rows are separated
+    single, alone = split_held_out_samples(network, data.select_feeds([0]))  # one batch: its rows are separated
     assert single.read_feed(0)["x"].shape[0] == 3 and alone.read_feed(0)["x"].shape[0] == 1
+
+
+def test_a_fixed_batch_is_not_divided(opened, backend):
+    model = encoder()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    network = opened(model)
+    np.savez(network.path.with_name("x.npz"), x=np.random.default_rng(0).standard_normal((12, 5, WIDTH)).astype("f4"))
+    data = load_samples(network.path.with_name("x.npz"), network.inputs)
+    fit, held_out = split_held_out_samples(network, data)
+    assert [part.read_feed(0)["x"].shape[0] for part in (fit, held_out)] == [4, 4] and len(fit) == 2
+    assert split_held_out_samples(network, data.select_feeds([1])) is None

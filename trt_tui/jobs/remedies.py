@@ -29,7 +29,8 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
-    remedies = _order_by_known_defects(workspace, group, config, _list_remedies(workspace, reporter, group, config))
+    remedies = _order_by_known_defects(workspace, group, config,
+                                       _list_remedies(workspace, store, reporter, group, config))
     ensure_ranges(workspace, store, reporter, [remedy_config for _, _, remedy_config in remedies])
     options: list[ev.Remedy] = []
     for key, label, remedy_config in remedies:
@@ -61,12 +62,12 @@ def _order_by_known_defects(workspace: Workspace, group: FusionGroup, config: Pr
         network, target, config.precision_of, remedy[2].precision_of(group)))
 
 
-def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGroup, config: PrecisionConfig
-                   ) -> _Remedies:
+def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,
+                   config: PrecisionConfig) -> _Remedies:
     remedies: _Remedies = []
     current = config.precision_of(group)
     remedies += [(ev.ZERO_COST_KEY, proposal.label, proposal.config) for proposal in
-                 propose_zero_cost_moves(workspace, reporter, [group], config,
+                 propose_zero_cost_moves(workspace, store, reporter, [group], config,
                                          [kind for kind in ZERO_COST_KINDS if kind.is_for_rows], may_leave_file=True)]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:

@@ -284,7 +284,8 @@ class WorkspaceEvaluator:
                     ev.LogMessage(
                         self._report.job, "Zero-cost changes are not tried on layers in file precision: "
                                           f"{error.title}.", "warning"))
-        zero_cost_configs = propose_zero_cost_moves(workspace, self._report, workspace.network.groups, config, kinds,
+        zero_cost_configs = propose_zero_cost_moves(workspace, self._store, self._report,
+                                                    workspace.network.groups, config, kinds,
                                                     reason=f"search:{self._request.method}",
                                                     may_leave_file=leaves_file, one_pass=True)
         return {proposal.label: proposal.config for proposal in zero_cost_configs}

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -258,6 +259,14 @@ class ResultStore:
                                   workspace.metric_cache_key(), backend.name, backend.version, backend.provider, ranges,
                                   config.comparison_key(), more, *workspace.operator_library_hashes,
                                   *workspace.reference_hashes)
+
+    def make_move_key(self, workspace: Workspace, title: str, config: PrecisionConfig, subjects: Sequence[str]) -> str:
+        """Returns the cache key of moves that were measured on the calibration samples, for some groups together."""
+        backend, source, samples = workspace.backend, workspace.fingerprint, workspace.calibration_samples
+        return FileCache.make_key(f"moves: {title}", source.sha256 if source is not None else "",
+                                  samples.hash_inputs(), len(samples), backend.name, backend.version, backend.provider,
+                                  ranges_stamp(workspace.ranges), config.comparison_key(),
+                                  list(subjects), *workspace.operator_library_hashes, *workspace.reference_hashes)
 
     def _engine_result_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
         plan, builder_identity = (workspace.plan, workspace.builder.cache_identity if workspace.builder is not None else

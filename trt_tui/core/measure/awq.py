@@ -64,7 +64,7 @@ def measure_awq_moves(network: Network, config: PrecisionConfig, ranges: Mapping
     base = config.without_moves(RoundingMove, names)
     layers = {layer.group.name: layer for layer in list_rounded_layers(
         network, base, [network.get_group(name) for name in names], {})}
-    parts = split_held_out_samples(samples)
+    parts = split_held_out_samples(network, samples)
     if not layers or parts is None:
         return {}
     steps = StepProgress(progress, len(parts[0]) + 4 * len(parts[1]) + len(norms))

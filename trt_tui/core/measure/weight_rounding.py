@@ -38,8 +38,8 @@ from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.rounding_move import RoundingMove, find_rounded_site, quantize_weight
-from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
-from trt_tui.core.network.layers import FusionGroup, QdqSite
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_FP16_SCALE, Precision
@@ -127,7 +127,7 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
     """
     refusals: dict[str, str] = {}
     layers = list_rounded_layers(network, config, groups, refusals)
-    parts = split_held_out_samples(samples)
+    parts = split_held_out_samples(network, samples)
     if parts is None:
         refusals |= dict.fromkeys((layer.group.name for layer in layers),
                                   "it needs two samples, of which one is held out")
@@ -205,13 +205,15 @@ class StepProgress:
         return on_progress
 
 
-def split_held_out_samples(samples: Samples) -> tuple[Samples, Samples] | None:
+def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[Samples, Samples] | None:
     """Returns three quarters of the samples and the last quarter, by a fixed seed; None for a single sample.
 
-    Batches are kept if there are at least four, or if their rows cannot be separated.
+    Batches are kept if there are at least four. They are kept too if the network has a fixed batch, or if their rows
+    cannot be separated.
     """
     random = np.random.default_rng(_SPLIT_SEED)
-    if len(samples) < HELD_OUT_SHARE and can_mix_samples(samples, range(len(samples))):
+    has_fixed_batch = any(info.shape is None or isinstance(next(iter(info.shape), 1), int) for info in network.inputs)
+    if len(samples) < HELD_OUT_SHARE and not has_fixed_batch and can_mix_samples(samples, range(len(samples))):
         positions = [(feed, row) for feed in range(len(samples)) for row in range(samples.count_samples_of_feed(feed))]
         if len(positions) < 2 or samples.padding is not None:
             return None
@@ -272,8 +274,10 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     """Returns a network in which all that a config quantizes is quantized, and all else is FP32.
 
     The rounding of FP16 and BF16 is left out: it is far below that of quantized values. Weights in a type that
-    quantizes no activations are constants with dequantized values, since not every runtime has the type.
+    quantizes no activations are constants with dequantized values, since not every runtime has the type. Groups in file
+    precision have the precision nearest to it.
     """
+    config = replace_file_precision(config, network.groups)
     kept = {group.name for group in network.groups if (precision := config.precision_of(group)) in QUANTIZED_TYPES
             and QUANTIZED_TYPES[precision].quantizes_activations}
     simulated = replace(config.without_moves(KeepMove), other=Precision.FP32, tf32=False)

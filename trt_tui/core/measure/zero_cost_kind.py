@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress
 from trt_tui.core.data.samples import Samples
@@ -15,6 +15,8 @@ from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import Backend
+
+T = TypeVar("T")
 
 LEAVES_FILE_SUFFIX = ", no longer in file precision"
 """The suffix in the label of a proposal that replaces the file precision of groups by another precision."""
@@ -43,6 +45,22 @@ class ConfigProposal:
     config: PrecisionConfig
 
 
+class MeasuredMoveStore(Protocol):
+    """A store on disk for moves whose measurement takes long, by all that they depend on."""
+
+    def load_moves(self, title: str, config: PrecisionConfig, subjects: Sequence[str],
+                   result_type: type[T]) -> T | None:
+        """Returns the moves that were measured for a config and its calibration samples; None if there are none.
+
+        Args:
+            title: A word for the kind of moves.
+            subjects: The groups for which the moves were measured together.
+        """
+
+    def save_moves(self, title: str, config: PrecisionConfig, subjects: Sequence[str], moves: object) -> None:
+        """Stores moves under the arguments of `load_moves`."""
+
+
 @dataclass(frozen=True)
 class ProposalContext:
     """The config, the groups and the calibration samples for which a kind of zero-cost change makes its proposals.
@@ -57,6 +75,7 @@ class ProposalContext:
         may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
         one_pass: True to measure values for these groups in one separate pass, even if they are known.
         measured_values: The values measured so far, by the keys of `get_measured_values`.
+        store: The store of moves whose measurement takes long.
         make_executor: A function that returns the executor of the samples.
         make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
             pass.
@@ -73,6 +92,7 @@ class ProposalContext:
     may_leave_file: bool
     one_pass: bool
     measured_values: dict[object, Any]
+    store: MeasuredMoveStore
     make_executor: Callable[[], Executor[CalibrationContext]]
     make_progress: Callable[[str], RunProgress]
 

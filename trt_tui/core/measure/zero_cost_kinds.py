@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.awq import measure_awq_moves
-from trt_tui.core.measure.weight_rounding import measure_roundings
+from trt_tui.core.measure.weight_rounding import Roundings, measure_roundings
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -186,14 +186,14 @@ class AwqKind(SmoothQuantKind):
                  and not self._find_readers_reason(network, name, config)]
         if not norms:
             return
-        measured = context.get_measured_values("AWQ", (config, context.range_method), norms)
-        if key := [name for name in norms if name not in measured]:
-            moves = measure_awq_moves(network, config, context.ranges, key, context.samples, context.backend,
+        moves = context.store.load_moves(self.title, config, norms, dict[str, SmoothQuantMove])
+        if moves is None:
+            moves = measure_awq_moves(network, config, context.ranges, norms, context.samples, context.backend,
                                       progress=context.make_progress("errors of INT4 weights"))
-            measured |= {name: moves.get(name) for name in key}
-        chosen = {name: replace(measured[name], reason=context.reason) for name in norms if measured[name] is not None}
-        if chosen:
-            yield ConfigProposal(self.title, add_zero_cost_moves(config, network, chosen))
+            context.store.save_moves(self.title, config, norms, moves)
+        if moves:
+            reasoned = {name: replace(move, reason=context.reason) for name, move in moves.items()}
+            yield ConfigProposal(self.title, add_zero_cost_moves(config, network, reasoned))
 
 
 class RoundingKind(ZeroCostKind):
@@ -219,12 +219,13 @@ class RoundingKind(ZeroCostKind):
         if not groups:
             return
         changed, suffix = context.prepare_config(groups)
-        names = tuple(group.name for group in groups)
-        measured = context.get_measured_values("roundings", (changed, context.range_method, names), names)
-        if "" not in measured:
-            measured[""] = measure_roundings(network, changed, context.ranges, groups, context.samples, context.backend,
-                                             progress=context.make_progress("errors of rounded weights"))
-        for proposal in measured[""].proposals:
+        names = [group.name for group in groups]
+        roundings = context.store.load_moves(self.title, changed, names, Roundings)
+        if roundings is None:
+            roundings = measure_roundings(network, changed, context.ranges, groups, context.samples, context.backend,
+                                          progress=context.make_progress("errors of rounded weights"))
+            context.store.save_moves(self.title, changed, names, roundings)
+        for proposal in roundings.proposals:
             moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
             count = f" ({len(moves)} of {len(names)} layers)" if len(names) > 1 else ""
             yield ConfigProposal(f"{ROUNDING_TITLES[proposal.method]}{count}{suffix}",
