@@ -167,7 +167,7 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
 
 def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     monkeypatch.setattr(search_job, "MAX_EXPORT_ROUNDS", 1)
-    worker = exports(lambda raised: 12.0 * raised)
+    worker = exports(lambda raised: 8.0 * raised)
     request = make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)
     ended = found(worker.answer(request))
     assert ended.result.is_met and ended.exported.is_met is False and not SearchStatus(request,
