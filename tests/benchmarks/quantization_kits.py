@@ -460,7 +460,8 @@ def _detector(torch: Any) -> Any:
 
 PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "INT8": (("ours", "INT8 nearest"), ("ours", "INT8 scales"), ("ours", "INT8 GPTQ"), ("aimet", "nearest"),
-             ("modelopt", "INT8 max"), ("modelopt", "INT8 entropy"), ("aimet", "sequential MSE"), ("aimet", "AdaRound")),
+             ("modelopt", "INT8 max"), ("modelopt", "INT8 entropy"), ("aimet", "sequential MSE"),
+             ("aimet", "AdaRound")),
     "INT4": (("ours", "INT4 nearest"), ("ours", "INT4 scales"), ("ours", "INT4 GPTQ"), ("ours", "INT4 AWQ"),
              ("ours", "INT4 AWQ, GPTQ"), ("modelopt", "INT4 RTN"), ("modelopt", "INT4 AWQ")),
     "FP16": (("ours", "FP16"), ("modelopt", "AutoCast")),
