@@ -288,14 +288,15 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
         assert presenter.actions["free"].disabled_reason() == ""
         await settle(pilot)
         await press(pilot, "9")
+        await settle(pilot)
         item = next(item for item in app.screen.items if "new Q/DQ" in item.text)
-        assert item.text.startswith("INT8 with new Q/DQ, no longer in file precision")
+        assert item.text.startswith("INT8 with new Q/DQ ") and item.text.endswith("free, leaves file")
         await press(pilot, str(app.screen.items.index(item) + 1))
         (subject, move), = app.session.config.moves.items()
         assert subject == ("precision", "/two/Conv") and move.precision is INT8
         await settle(pilot)
         await press(pilot, "9")
-        refused = next(item for item in app.screen.items if item.text == "new Q/DQ")
+        refused = next(item for item in app.screen.items if item.text == "new Q/DQ, this layer:")
         assert "finds no Q/DQ nodes here" in refused.refusal
 
 

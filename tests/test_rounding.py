@@ -501,9 +501,9 @@ def test_awq_brings_back_what_int4_loses_at_large_activations(opened, backend):
     exact = lowered.inner_values(backend, network, feeds)
     typed = lowered.typed_values(backend, network, scaled, ranges, feeds)
     gated = lowered.gated_values(backend, network, scaled, ranges, feeds)
-    for tensor in network.zero_cost_support.norms["/norm/LayerNormalization"].scaled_tensors:
-        if tensor in typed:
-            typed[tensor] = typed[tensor] * decode_vector(move.factors)
+    for tensor, divisors in move.find_divisors(network, "/norm/LayerNormalization").items():
+        if tensor in typed:  # the simulation yields the network's own units
+            typed[tensor] = typed[tensor] * divisors
     assert lowered.difference(network, exact, typed, gated) is None
     measured = measure_roundings(network, scaled, ranges, network.groups, data, backend).proposals[-1].moves
     _, best = measure_output_errors(network, (config, scaled.with_moves(measured)), ranges, judged, backend)
@@ -519,12 +519,20 @@ def test_awq_is_not_offered_where_nothing_gains_or_no_int4_layer_reads_it(opened
                                                                        Precision.INT8)
     assert "in INT8 reads its channels too" in kind.refusal_reason(network, norm, mixed)
     assert not kind.refusal_reason(network, norm, PrecisionConfig(Precision.INT4, FP16))
-    assert "LayerNorm or RMSNorm alone" in kind.refusal_reason(network, network.get_group("/down/MatMul"),
+    product = lowered_product(opened)
+    assert "is an output of the network" in kind.refusal_reason(product, product.groups[0],
                                                                PrecisionConfig(Precision.INT4, FP16))
     assert not measure_awq_moves(network, PrecisionConfig(Precision.INT8, FP16), ranges, [norm.name], data, backend)
     np.testing.assert_array_equal(awq_factors(np.zeros(3), 0.5), np.ones(3))
     factors = awq_factors(np.array([1.0, 4.0, 16.0, 0.0]), 0.5)
     np.testing.assert_allclose(factors, [0.5, 1, 2, 1])
+
+
+def lowered_product(opened):
+    """A MatMul that reads the input itself."""
+    b = Builder(opset=17)
+    b.node("MatMul", ["x", b.kernel("weight", (WIDTH, WIDTH), WIDTH)], "/only", output="y")
+    return opened(b.model([floats("x", "n", 5, WIDTH)], [floats("y", "n", 5, WIDTH)]))
 
 
 def test_old_files_have_the_factors_of_smoothquant(opened, tmp_path):

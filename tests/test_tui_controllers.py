@@ -180,11 +180,16 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         before, group = session.config, desk.current_group
         assert desk.actions["free"].disabled_reason() == ""
         await press(pilot, "9")
-        shown = {item.text.split("  ")[0]: item for item in app.screen.items}
-        assert {"SmoothQuant 0.5", "bias correction"} <= shown.keys() and shown["operator"].refusal
-        await press(pilot, "1")
+        assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
+        await settle(pilot)
+        shown = {tuple(item.text.split("  ")[0].split(" all")[0].split(",")): item for item in app.screen.items}
+        assert not any(item.text == "further values" for item in app.screen.items)
+        assert {("SmoothQuant 0.5",), ("bias correction",)} <= shown.keys() and shown["operator", ""].refusal
+        smooth = next(item for item in app.screen.items if "SmoothQuant 0.5" in item.text and "this" in item.text)
+        assert "~" in smooth.text and smooth.text.endswith("free")
+        await press(pilot, smooth.key)
         (key, move), = session.config.moves.items()
-        assert key == ("smooth", session.outline.zero_cost_support.find_feeding_normalisation(
+        assert key == ("smooth", session.outline.zero_cost_support.find_scaling_subject(
             group.name, group.layers)) and move.reason == "user"
         await settle(pilot)
         assert session.results[session.config].accuracy is not None

@@ -44,7 +44,7 @@ def test_a_search_tries_each_kind_once_and_biases_last():
 
 def test_a_move_removes_what_was_measured_without_it(opened):
     network = opened(transformer())
-    tensor = network.zero_cost_support.norms[NORM].consumers[0].activation
+    tensor = network.zero_cost_support.channel_scalings[NORM].readers[0].activation
     shift, factors = encode_vector([0.0] * CHANNELS), encode_vector([1.0] * CHANNELS)
     config = PrecisionConfig().with_moves({READER: BiasCorrectionMove(shift), "/in/MatMul": BiasCorrectionMove(shift)})
     config = config.with_moves({tensor: RangeMove(2.0, "mse"), "x": RangeMove(3.0, "mse")})

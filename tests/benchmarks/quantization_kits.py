@@ -233,9 +233,9 @@ def ours(folder: Path, row: str) -> None:
     config, values = PrecisionConfig.from_precision(precision), {}
     with timed(values):
         if "AWQ" in row:
-            norms = [name for name, norm in network.zero_cost_support.norms.items() if not norm.no_smoothquant_reason]
-            moves = measure_awq_moves(network, config, ranges, norms, samples, backend)
-            values["note"] = f"{len(moves)} of {len(norms)} norms"
+            subjects = list(network.zero_cost_support.channel_scalings)
+            moves = measure_awq_moves(network, config, ranges, subjects, samples, backend)
+            values["note"] = f"{len(moves)} producers"
             config = add_zero_cost_moves(config, network, moves) if moves else config
         if (method := next((method for method in ("scales", "GPTQ") if method in row), None)) is not None:
             found = measure_roundings(network, config, ranges, network.groups, samples, backend, methods=(method,))

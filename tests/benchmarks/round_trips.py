@@ -88,7 +88,7 @@ def every_move(network: Network, *, free: bool = True) -> PrecisionConfig:
     if not free:
         return config
     norm = next(name for name in named if name.startswith("/norm"))
-    read = [one.activation for one in network.zero_cost_support.norms[norm].consumers]
+    read = [one.activation for one in network.zero_cost_support.channel_scalings[norm].readers]
     half = np.full(CHANNELS, 2, np.float32)
     config = config.with_moves({norm: RewriteMove("LayerNormalization")})
     config = config.with_moves({norm: SmoothQuantMove(0.5, encode_vector(half), dict.fromkeys(read, 1.25))})

@@ -466,7 +466,7 @@ class ConfigWriter:
     def compare_dumps(self, request: rq.CompareDumps) -> ev.DumpsCompared:
         """Compares two dumps of the network, apart from the tensors whose channels the config scales."""
         scaled_tensors = tuple(tensor for (_, subject), move in self.config.moves.items()
-                               for tensor in move.list_scaled_tensors(self.outline, subject))
+                               for tensor in move.find_divisors(self.outline, subject))
         return self._send_request(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
 
     def add_calibration_cache_ranges(self) -> None:

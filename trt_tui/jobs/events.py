@@ -297,6 +297,43 @@ class RemediesMeasured(ResultEvent, changes_rows=False):
 
 
 @dataclass(frozen=True)
+class ZeroCostChange:
+    """A zero-cost change before it is made.
+
+    Attributes:
+        config: The config with the change.
+        is_for_network: True if the change is made wherever the network allows it; False for a single group.
+        accuracy: The simulated accuracy of the config; None if it is not measured yet.
+        added_kernels: The number of kernels that the previewed engine has more than without the change; None if it is
+            unknown.
+        attention_kernels: The numbers of fused attentions (MHA) in the previewed engines without and with the change;
+            None if they are unknown.
+    """
+
+    label: str
+    config: PrecisionConfig
+    is_for_network: bool
+    accuracy: Accuracy | None = None
+    added_kernels: int | None = None
+    attention_kernels: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class ZeroCostChangesMeasured(ResultEvent, changes_rows=False):
+    """The event with the zero-cost changes of a config. It is sent again as more values are measured.
+
+    Attributes:
+        group: The name of the group whose changes are among them; "" for none.
+        is_complete: True if all changes are listed and measured.
+    """
+
+    group: str
+    config: PrecisionConfig
+    changes: tuple[ZeroCostChange, ...]
+    is_complete: bool = False
+
+
+@dataclass(frozen=True)
 class TensorStatsMeasured(ResultEvent, changes_rows=False):
     """The event with the FP32 tensor statistics of a group's inputs and result, by tensor.
 

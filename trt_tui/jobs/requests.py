@@ -243,6 +243,23 @@ class MeasureRemedies(Request):
 
 
 @dataclass(frozen=True)
+class MeasureZeroCostChanges(Request):
+    """A request for the zero-cost changes of a config, of one group and of the whole network. The answers are the
+    events `ZeroCostChangesMeasured`.
+
+    Attributes:
+        group: The name of the group; "" for the whole network only.
+        use_preview: True to preview the kernels of each change.
+    """
+
+    job_kind = JobKind("trt_tui.jobs.zero_cost_moves.run_zero_cost_job", "zero-cost changes of {config}",
+                       Urgency.REMEDIES)
+    group: str
+    config: PrecisionConfig
+    use_preview: bool = False
+
+
+@dataclass(frozen=True)
 class MeasureToggles(Request):
     """A request to measure the config with each relevant row or scope toggled, in the background. The answer is the
     event `AccuracyMeasured` of the run "flip", for each row and scope.

@@ -1,14 +1,24 @@
-"""The proposals of zero-cost changes for a config: for the groups of one row, or for all groups in a search."""
+"""The proposals of zero-cost changes for a config, and the job that measures their values before they are made."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, ProposalContext, ZeroCostKind
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.known_defects import find_forbidden_precisions
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.accuracy import measure_accuracy
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.executors import get_executor
 from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
@@ -31,6 +41,60 @@ class _MoveStore:
         """Implements `MeasuredMoveStore.save_moves`."""
         self.workspace.require_unchanged_files()
         self.store.results.put(self.store.make_move_key(self.workspace, title, config, subjects), moves)
+
+
+def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                      request: rq.MeasureZeroCostChanges) -> Steps[None]:
+    """Measures each zero-cost change of a group and of the whole network, then previews the kernels of each.
+
+    All changes listed so far are sent after each measurement. The changes of the group come first.
+    """
+    network, config = workspace.network, request.config
+    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, network.groups)])
+    changes: list[ev.ZeroCostChange] = []
+
+    def send_changes(is_complete: bool = False) -> None:
+        reporter.send(ev.ZeroCostChangesMeasured(reporter.job, request.group, config, tuple(changes), is_complete))
+
+    for is_for_network in (False, True):
+        groups = network.groups if is_for_network else [network.get_group(request.group)] if request.group else []
+        known_configs = {change.config for change in changes}
+        first_index = len(changes)
+        changes += [ev.ZeroCostChange(proposal.label, proposal.config, is_for_network)
+                    for proposal in _propose_allowed_changes(workspace, store, reporter, groups, config, is_for_network)
+                    if proposal.config not in known_configs]
+        send_changes()
+        ensure_ranges(workspace, store, reporter, [change.config for change in changes])
+        for index, change in enumerate(changes[first_index:], first_index):
+            for accuracy in measure_accuracy(workspace, store, reporter, change.config, f"trying {change.label}"):
+                if accuracy.samples >= workspace.judged_sample_count:
+                    changes[index] = replace(change, accuracy=accuracy)
+                yield Urgency.REMEDIES
+            send_changes()
+    if request.use_preview and changes and is_tensorrt_rtx_installed() and not preview_mismatch_reason(workspace):
+        client = PreviewClient(workspace, store, reporter, workspace.ranges)
+        before = yield from client.preview_config(config)
+        for index, change in enumerate(changes if before.refusal is None else ()):
+            after: Preview = yield from client.preview_config(change.config)
+            if after.refusal is None:
+                changes[index] = replace(
+                    change, added_kernels=len(after.kernels) - len(before.kernels),
+                    attention_kernels=(before.attention_kernel_count, after.attention_kernel_count))
+                send_changes()
+    send_changes(is_complete=True)
+
+
+def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                             groups: Sequence[FusionGroup], config: PrecisionConfig,
+                             is_for_network: bool) -> Iterator[ConfigProposal]:
+    """Yields the proposals for some groups that give no group a precision which the target release computes wrongly."""
+    forbidden = find_forbidden_precisions(workspace.network, workspace.build_target)
+    kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
+    for proposal in propose_zero_cost_moves(workspace, store, reporter, groups, config, kinds, may_leave_file=True):
+        precisions = ((group.name, proposal.config.precision_of(group)) for group in workspace.network.groups
+                      if proposal.config.precision_of(group) is not config.precision_of(group))
+        if all(precision not in forbidden.get(name, {}) for name, precision in precisions):
+            yield proposal
 
 
 def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,

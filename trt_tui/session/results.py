@@ -48,6 +48,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         single_samples: The results on single samples, by config and sample number.
         weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
         remedies: The remedies for a group, by group name and the config in which they were measured.
+        zero_cost_changes: The zero-cost changes of a group and of the network, by group name and config.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.single_samples: dict[tuple[PrecisionConfig, int], SingleSampleResult] = {}
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
         self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
+        self.zero_cost_changes: dict[tuple[str, PrecisionConfig], ev.ZeroCostChangesMeasured] = {}
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
@@ -121,6 +123,13 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.remedies[event.group, event.config] = event.options
         for option in event.options:
             self.store_missing_accuracy(option.config, option.accuracy)
+
+    @apply.register
+    def _apply_zero_cost_changes(self, event: ev.ZeroCostChangesMeasured) -> None:
+        self.zero_cost_changes[event.group, event.config] = event
+        for change in event.changes:
+            if change.accuracy is not None:
+                self.store_missing_accuracy(change.config, change.accuracy)
 
     def store_missing_accuracy(self, config: PrecisionConfig, accuracy: Accuracy) -> None:
         """Stores an accuracy of a config, unless the config has an accuracy already."""

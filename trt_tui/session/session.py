@@ -232,6 +232,14 @@ class Session(EditableSession):
                 group.allowed_precisions) > 1:
             self.send_request(request)
 
+    def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
+        """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""
+        request = rq.MeasureZeroCostChanges(group.name if group is not None else "", self.config,
+                                            self.can_preview_engines)
+        changes = self.results.zero_cost_changes.get((request.group, request.config))
+        if (changes is None or not changes.is_complete) and request not in self.pending_requests.values():
+            self.send_request(request)
+
     def request_cause_facts(self, configs: Iterable[PrecisionConfig], groups: Collection[str] | None = None) -> None:
         """Requests the facts from which the causes at the groups with the largest losses in some configs are found.
 

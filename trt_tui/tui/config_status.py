@@ -1,5 +1,6 @@
 """The name and title of a config, its target result, and whether its measurements are complete."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -138,6 +139,18 @@ def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_fai
         return []
     return [(texts[0], "good" if result.passes else "dim" if dim_failures else "bad"),
             *((f" {word}", "dim") for word in texts[1:])]
+
+
+def accuracy_order(session: Session, accuracy: Accuracy | None) -> float:
+    """Returns a number by which accuracies are compared, the highest for the best; -inf without an accuracy.
+
+    It is the margin to the target. Without a target it is the negative judged error.
+    """
+    if accuracy is None:
+        return -math.inf
+    margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
+    energy = accuracy.judged_error
+    return margin if margin is not None else -math.inf if energy is None else -energy
 
 
 def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated: bool = True) -> Span:

@@ -154,6 +154,11 @@ class Preview:
         release = ".".join(self.builder_release.split(".")[:2])
         return f"RTX {release}, SM{self.compute_capability[0]}{self.compute_capability[1]}"
 
+    @property
+    def attention_kernel_count(self) -> int:
+        """The number of kernels of fused attentions."""
+        return sum(kernel.layer_type == MHA_KERNEL for kernel in self.kernels)
+
     def find_groups_in_unrequested_precision(self, network: NetworkOutline, config: PrecisionConfig) -> tuple[str, ...]:
         """Finds the names of the groups that run in a precision other than requested, in network order."""
         return tuple(group.name

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation, Port
@@ -65,7 +65,7 @@ def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str
 
 class _NetworkRewriter:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
-        self.network, self.norms = network, norms
+        self.network, self.config, self.norms = network, config, norms
         self.folded_constants, self.barrier_tensors = FoldedConstants(network,
                                                                       config), BarrierMove.subject_kind.sort_subjects(
                                                                           network, config.get_moves(BarrierMove))
@@ -76,6 +76,7 @@ class _NetworkRewriter:
         self.nodes = {node.name: node for node in self.graph}
         self.tensors_by_port: dict[Port, str] = {}
         self.layer_changes: dict[str, str] = {}
+        self.renamed_tensors: dict[str, str] = {}
 
     def rewrite_network(self) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
@@ -93,6 +94,9 @@ class _NetworkRewriter:
                 node.resize_inputs(index + 1)
             node.replace_input_with(index, shared[key])
             self.tensors_by_port[port] = shared[key].name or ""
+        for (_, subject), move in self.config.moves.items():
+            for layer in move.find_neutral_layers(self.network, subject):
+                self._remove_neutral_layer(layer)
         for name, norm in self.norms.items():
             self._replace_normalisation(name, norm)
         for name, value in list(self.graph.initializers.items()):
@@ -131,6 +135,38 @@ class _NetworkRewriter:
         for layer in normalisation.layers:
             self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
 
+    def _remove_neutral_layer(self, layer_name: str) -> None:
+        """Removes a layer that multiplies by 1; its source takes the name of its result.
+
+        The layer stays if it is the main layer of its group, or if something else needs its source.
+        """
+        layer, group = self.network.get_layer(layer_name), self.network.find_group(layer_name)
+        node = self.nodes[layer_name]
+        number_ports = [port[1] for port in self.tensors_by_port if port[0] == layer_name]
+        source = next((value for index, value in enumerate(node.inputs) if index not in number_ports), None)
+        if group is None or group.name == layer_name or source is None or source.producer() is None or len(
+                source.uses()) != 1 or source.is_graph_output():
+            return
+        result, source_name = node.outputs[0], source.name or ""
+        ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
+        self.graph.remove(node, safe=True)
+        source.name, source.type, source.shape = result.name, result.type, result.shape
+        del self.nodes[layer_name]
+        self.renamed_tensors[source_name] = result.name or ""
+        self._remove_unread_shape_layers(self.network.producer.get(layer.inputs[number_ports[0]], ""))
+        self.layer_changes[layer_name] = "left out: its number is in front of the attention"
+
+    def _remove_unread_shape_layers(self, layer_name: str) -> None:
+        """Removes a layer that computes a constant or a size that nothing reads any longer, and those before it."""
+        layer, node = self.network.layer_by_name.get(layer_name), self.nodes.get(layer_name)
+        if layer is None or node is None or layer.kind not in (LayerKind.CONSTANT, LayerKind.SHAPE) or any(
+                value.uses() or value.is_graph_output() for value in node.outputs):
+            return
+        self.graph.remove(node, safe=True)
+        del self.nodes[layer_name]
+        for tensor in layer.inputs:
+            self._remove_unread_shape_layers(self.network.producer.get(tensor, ""))
+
     def _build_normalisation_parameter(self, layer_input: Port | None, normalisation: Normalisation) -> ir.Value:
         """Returns the scale or bias of a normalisation in the shape of the normalised axes, as the operator requires.
         """
@@ -153,14 +189,24 @@ class _NetworkRewriter:
         if norm is not None:
             index = sum(name not in removed for name in group.layers[:group.layers.index(norm.layers[-1])])
             layers.insert(index, group.name)
-        sites = tuple(replace(site, tensor=self.tensors_by_port.get((site.layer, site.index), site.tensor))
+        sites = tuple(replace(site, tensor=self._find_new_name(self.tensors_by_port.get((site.layer, site.index),
+                                                                                        site.tensor)))
                       for site in group.sites)
         inner = tuple(name for name in group.shape_layers if name in self.nodes)
-        return replace(group, layers=tuple(layers), sites=sites, shape_layers=inner)
+        inputs, outputs = (tuple(dict.fromkeys(map(self._find_new_name, names)))
+                           for names in (group.inputs, group.outputs))
+        return replace(group, layers=tuple(layers), sites=sites, shape_layers=inner, inputs=inputs, outputs=outputs,
+                       final_tensor=self._find_new_name(group.final_tensor))
+
+    def _find_new_name(self, tensor: str) -> str:
+        """Returns the name of a tensor after the removal of the layers behind it."""
+        while tensor in self.renamed_tensors:
+            tensor = self.renamed_tensors[tensor]
+        return tensor
 
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
         value = ir.Value(name=self.names.make_unique_name(name), type=ir.TensorType(ir.DataType.FLOAT),
                          shape=ir.Shape(array.shape))
-        value.const_value = ir.Tensor(np.ascontiguousarray(array, np.float32), name=value.name)
+        value.const_value = ir.Tensor(np.asarray(array, np.float32, order="C"), name=value.name)
         self.graph.register_initializer(value)
         return value

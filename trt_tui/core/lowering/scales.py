@@ -79,32 +79,46 @@ def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: Qu
 
 def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, float],
                               config: PrecisionConfig) -> dict[str, float]:
-    """Returns the amax of every tensor that may be quantized, with the range moves of the config applied.
+    """Returns the amax of every tensor that may be quantized, with the ranges of the config's moves applied.
 
     The inputs and the output of a Concat get the largest amax of all of them. A range move applies to the whole joined
     set. A tensor without a range is left out.
     """
-    result = {
-        tensor: float(calibrated_ranges[tensor])
-        for tensor in network.calibrated_tensors
-        if tensor in calibrated_ranges
-    }
+    ranges = {**calibrated_ranges, **{
+        tensor: amax for move in config.moves.values() for tensor, amax in move.fixed_ranges.items()}}
+    result = {tensor: float(ranges[tensor]) for tensor in network.calibrated_tensors if tensor in ranges}
     for tensors in {
             id(joined_tensors): joined_tensors
             for joined_tensors in network.tensors_with_shared_range.values()
     }.values():
-        amaxes = [float(calibrated_ranges[name]) for name in tensors if name in calibrated_ranges]
-        if not amaxes:
-            continue
-        joined = max(amaxes)
-        for tensor in tensors:
-            if tensor in result:
-                result[tensor] = joined
+        amaxes = [float(ranges[name]) for name in tensors if name in ranges]
+        result.update((tensor, max(amaxes)) for tensor in tensors if tensor in result)
     order = {kind: position for position, kind in enumerate(MOVE_KINDS)}
     for (_, subject), move in sorted(config.moves.items(), key=lambda item: order.get(item[0][0], len(order))):
         joined_tensors = network.tensors_with_shared_range.get(subject, (subject,))
         move.adjust_ranges(result, [tensor for tensor in joined_tensors if tensor in result or tensor == subject])
+    for move in config.moves.values():
+        for tensor, factor in move.find_range_factors().items():
+            if tensor in result:
+                result[tensor] *= factor
     return result
+
+
+def scale_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
+    """Returns ranges in which those of tensors inside groups are divided like the tensors.
+
+    Moves give the other tensors their ranges; see `compute_activation_ranges`. If the divisors of a tensor differ, the
+    range contains all quotients.
+
+    Args:
+        network: The network before the changes of the config.
+    """
+    scaled_ranges, calibrated_tensors = dict(ranges), set(network.calibrated_tensors)
+    for (_, subject), move in config.moves.items():
+        for tensor, divisor in move.find_divisors(network, subject).items():
+            if tensor in scaled_ranges and tensor not in calibrated_tensors:
+                scaled_ranges[tensor] /= float(divisor.min())
+    return scaled_ranges
 
 
 def compute_activation_scale(amax_by_tensor: Mapping[str, float], tensor: str,

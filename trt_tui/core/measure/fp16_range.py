@@ -26,6 +26,7 @@ from trt_tui.core.lowering.rulebook import (
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
 from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.measure.results import Caveat
+from trt_tui.core.moves.attention_scale_move import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.network import Network
@@ -101,6 +102,7 @@ def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
 def find_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> dict[str, Fp16Overflow]:
     """Returns the worst value of each group that overflows or may overflow in FP16, by group name in network order."""
     large_values: dict[str, Fp16Overflow] = {}
+    magnitudes = scale_magnitudes(network, config, magnitudes)
     if max((*magnitudes.tensor_magnitudes.values(), *magnitudes.inner_magnitudes.values()),
            default=0.0) < FP16_OVERFLOW:
         return large_values
@@ -110,6 +112,24 @@ def find_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: M
             large_values[group.name] = max(values, key=lambda value:
                                            (value.state is Fp16RangeState.OVERFLOWS, value.magnitude))
     return large_values
+
+
+def scale_magnitudes(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> Magnitudes:
+    """Returns the magnitudes of a network in which the moves of a config divide whole tensors by one number.
+
+    The magnitudes of tensors whose channels have different divisors stay, because those of channels are not known.
+    """
+    divisors: dict[str, float] = {}
+    for (_, subject), move in config.moves.items():
+        for tensor, divisor in move.find_divisors(network, subject).items():
+            if divisor.size == 1:
+                divisors[tensor] = divisors.get(tensor, 1.0) * float(divisor.item())
+    if not divisors:
+        return magnitudes
+    by_layer = {network.producer.get(tensor, ""): divisor for tensor, divisor in divisors.items()}
+    return Magnitudes({tensor: amax / divisors.get(tensor, 1.0)
+                       for tensor, amax in magnitudes.tensor_magnitudes.items()},
+                      {layer: amax / by_layer.get(layer, 1.0) for layer, amax in magnitudes.inner_magnitudes.items()})
 
 
 def make_fp16_range_caveats(overflows_by_group: Mapping[str, Fp16Overflow]) -> tuple[Caveat, ...]:
@@ -248,21 +268,40 @@ def fp16_headroom_text(network: Network, config: PrecisionConfig, group: FusionG
     if largest_magnitude is None or not near:
         return ""
     operator = network.get_layer(largest_magnitude.layer).op_type
+    scale_text = _attention_scale_text(network, config, group, largest_magnitude)
     if largest_magnitude.fp16_headroom >= 1:
         return (
             f"FP16 headroom "
             f"×{largest_magnitude.fp16_headroom:.1f}: "
-            f"{operator} {largest_magnitude.layer} reaches {number_text(largest_magnitude.magnitude, 2)}"
+            f"{operator} {largest_magnitude.layer} reaches {number_text(largest_magnitude.magnitude, 2)}{scale_text}"
         )
     text = (
         f"{operator} "
         f"{largest_magnitude.layer} reaches {number_text(largest_magnitude.magnitude, 2)}, beyond FP16's {FP16_MAX:.0f}"
+        f"{scale_text}"
     )
     if norm is None or largest_magnitude.layer not in norm.layers or not decomposed:
         return text
     if norm.no_rewrite_reason:
         return f"{text}; it cannot be written as {norm.operator}: {norm.no_rewrite_reason}"
     return f"{text}; {_normalisation_remedy_text(norm)}"
+
+
+def _attention_scale_text(network: Network, config: PrecisionConfig, group: FusionGroup,
+                          largest_magnitude: LargestMagnitude) -> str:
+    """Returns the FP16 headroom of the product of an attention with its scale in front; "" if the scale cannot go there
+    or another value is the largest."""
+    if attention_scale_refusal_reason(network, group.name) or group.name in config.get_moves(AttentionScaleMove):
+        return ""
+    scale = network.zero_cost_support.attention_scales[group.name]
+    behind = [scaling for scaling in scale.scalings if scaling.side == "scores"]
+    tensors = network.get_layer(largest_magnitude.layer).outputs
+    multiplier = math.prod(scaling.multiplier for scaling in behind
+                           if not set(scaling.tensors).isdisjoint(tensors))
+    if multiplier >= 1:
+        return ""
+    headroom = largest_magnitude.fp16_headroom
+    return f"; zero-cost remedy: its scale in front (9), headroom ×{headroom:.2g} → ×{headroom / multiplier:.2g}"
 
 
 def _normalisation_remedy_text(normalisation: Normalisation) -> str:

@@ -28,6 +28,7 @@ from trt_tui.core.measure.fp16_range import (
     find_fp16_overflows,
     find_largest_magnitude,
     fp16_headroom_text,
+    scale_magnitudes,
 )
 from trt_tui.core.measure.graph_forms import GatedGraphLoader
 from trt_tui.core.measure.magnitudes import Magnitudes
@@ -265,6 +266,7 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
                           ) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     large_values = find_fp16_overflows(network, config, magnitudes)
+    magnitudes = scale_magnitudes(network, config, magnitudes)
     errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
     for position, name in enumerate(group_names):
         group = network.get_group(name)

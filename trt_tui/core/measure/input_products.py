@@ -140,7 +140,6 @@ class InputProductCollector:
         scale: The scale of the input in that type.
         products: The sums, float32 ``(groups, columns, columns)``.
         magnitudes: The sums of magnitudes of each column, float64 ``(groups, columns)``.
-        maxima: The largest magnitude of each column ``(columns,)`` over all rows; 0 for a Conv or ``transA``.
         row_count: The number of rows so far.
     """
 
@@ -150,7 +149,6 @@ class InputProductCollector:
     scale: float = 1.0
     products: np.ndarray = field(default_factory=lambda: np.zeros(()))
     magnitudes: np.ndarray = field(default_factory=lambda: np.zeros(()))
-    maxima: np.ndarray = field(default_factory=lambda: np.zeros(()))
     row_count: int = 0
 
     def add_values(self, array: np.ndarray) -> None:
@@ -163,9 +161,6 @@ class InputProductCollector:
         if not np.isfinite(rows).all():
             raise ValueError("NaN or an infinity")
         self.magnitudes = self.magnitudes + np.abs(rows).sum(axis=1, dtype=np.float64)
-        if not self.form.is_conv and not self.form.transposes_input:
-            largest = np.abs(array.reshape(-1, array.shape[-1])).max(axis=0, initial=0.0)
-            self.maxima = np.maximum(self.maxima, largest)
         if self.quantized_type is not None:
             rows = self.quantized_type.quantize(rows / np.float32(self.scale)) * np.float32(self.scale)
         self.products = self.products + rows.swapaxes(1, 2) @ rows
@@ -177,5 +172,4 @@ class InputProductCollector:
             return
         self.products = self.products + later_collector.products
         self.magnitudes = self.magnitudes + later_collector.magnitudes
-        self.maxima = np.maximum(self.maxima, later_collector.maxima)
         self.row_count += later_collector.row_count

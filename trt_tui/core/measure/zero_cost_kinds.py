@@ -3,12 +3,14 @@
 A new kind has its own module with a subclass of `ZeroCostKind`, and one entry in `ZERO_COST_KINDS`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from trt_tui.core.measure import zero_cost_moves
-from trt_tui.core.measure.awq import measure_awq_moves
+from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
+from trt_tui.core.measure.awq import awq_refusal_reason, measure_awq_moves
 from trt_tui.core.measure.weight_rounding import Roundings, measure_roundings
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
@@ -17,13 +19,21 @@ from trt_tui.core.measure.zero_cost_kind import (
     ZeroCostKind,
     ZeroCostStage,
 )
+from trt_tui.core.moves.attention_scale_move import (
+    PLACEMENT_LABELS,
+    SINGLE_PLACEMENTS,
+    AttentionScaleMove,
+    ScalePlacement,
+    attention_scale_refusal_reason,
+    placement_refusal_reason,
+)
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
 from trt_tui.core.moves.rounding_move import RoundingMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     find_qdq_repair,
@@ -35,7 +45,6 @@ from trt_tui.core.moves.zero_cost_checks import (
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 ROUNDING_TITLES = {"scales": "weight scales by error", "GPTQ": "GPTQ"}
 """The titles of proposals by the method of the rounding moves."""
@@ -95,13 +104,18 @@ class RewriteKind(ZeroCostKind):
     move_class = RewriteMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        return rewrite_refusal_reason(network, group)
+        ready = replace_file_precision(config, [group])
+        return rewrite_refusal_reason(network, group) or (
+            "" if self._rounds_values(group, ready) else "it runs in neither FP16 nor BF16")
+
+    @staticmethod
+    def _rounds_values(group: FusionGroup, config: PrecisionConfig) -> bool:
+        return config.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         ready, _ = context.prepare_config(context.groups)
         groups = [group for group in context.groups
-                  if ready.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
-                  and group.name not in context.config.get_moves(RewriteMove)]
+                  if self._rounds_values(group, ready) and group.name not in context.config.get_moves(RewriteMove)]
         rewrites = zero_cost_moves.propose_normalisation_rewrites(context.network, groups, context.reason)
         if rewrites:
             operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
@@ -110,7 +124,7 @@ class RewriteKind(ZeroCostKind):
 
 
 class SmoothQuantKind(ZeroCostKind):
-    """Scaled channels between a normalisation and the INT8 layers that read it."""
+    """Scaled channels between their producers and the INT8 layers that multiply them."""
 
     title = "SmoothQuant"
     move_class: ClassVar[type[Move] | None] = SmoothQuantMove
@@ -119,37 +133,48 @@ class SmoothQuantKind(ZeroCostKind):
         return smoothquant_refusal_reason(network, group)
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        return network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
+        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        consumers = network.zero_cost_support.norms[subject].consumers
-        readers = (network.find_group(consumer.port[0]) for consumer in consumers)
-        return [consumer.activation for consumer in consumers], [group.name for group in readers if group is not None]
+        scaling = network.zero_cost_support.channel_scalings[subject]
+        layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
+        groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
+        return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network, norms = context.network, self._find_smoothable_normalisations(context)
-        if not norms:
-            return
-        channel_maxima = context.get_measured_values("largest values of channels", (), norms)
-        changed_groups = [network.get_group(name) for norm in norms
-                          for name in dict.fromkeys((norm, *self.find_changed_parts(network, norm)[1]))]
-        for strength in SMOOTHQUANT_STRENGTHS:
-            moves = zero_cost_moves.measure_smoothquant_moves(
-                network, norms, context.samples, context.backend, strength=strength, reason=context.reason,
-                channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
-                executor=context.make_executor())
-            changed, suffix = context.prepare_config(changed_groups)
-            yield ConfigProposal(f"{self.title} {strength:g}{suffix}", add_zero_cost_moves(changed, network, moves))
+        """Yields the channels behind normalisations, and then those between other layers, for each strength.
 
-    def _find_smoothable_normalisations(self, context: ProposalContext) -> list[str]:
-        """Returns the names of the normalisations that feed some groups, are read by INT8 layers, and have no
-        SmoothQuant scale yet."""
-        network, norms = context.network, context.network.zero_cost_support.norms
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        network, subjects = context.network, self._find_smoothable_subjects(context)
+        if not subjects:
+            return
+        channel_maxima = context.get_measured_values("largest values of channels", (), subjects)
+        moves_by_strength = {strength: zero_cost_moves.measure_smoothquant_moves(
+            network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
+            channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
+            executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
+        norms = network.zero_cost_support.norms
+        for names, place in (([name for name in subjects if name in norms], ""),
+                             ([name for name in subjects if name not in norms], " between weights")):
+            changed, suffix = context.prepare_config(
+                network.get_group(name) for subject in names for name in self.find_changed_parts(network, subject)[1])
+            for strength, moves in moves_by_strength.items() if names else ():
+                yield ConfigProposal(
+                    f"{self.title} {strength:g}{place}{suffix}",
+                    add_zero_cost_moves(changed, network, {name: moves[name] for name in names}))
+
+    def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
+        """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
+        SmoothQuant factors yet."""
+        network = context.network
         smoothable = []
         for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
-            if name is None or norms[name].no_smoothquant_reason or name in context.config.get_moves(SmoothQuantMove):
+            if name is None or scaling_refusal_reason(network, name) or name in context.config.get_moves(
+                    SmoothQuantMove):
                 continue
-            readers = [network.get_group(reader) for reader in self.find_changed_parts(network, name)[1]]
+            scaling = network.zero_cost_support.channel_scalings[name]
+            readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
             ready, _ = context.prepare_config(readers)
             if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
                 smoothable.append(name)
@@ -157,7 +182,7 @@ class SmoothQuantKind(ZeroCostKind):
 
 
 class AwqKind(SmoothQuantKind):
-    """Scaled channels between a normalisation and the INT4 layers that read it."""
+    """Scaled channels between their producers and the INT4 layers that multiply them."""
 
     title = "AWQ"
     move_class = None  # the move is that of SmoothQuant
@@ -165,32 +190,22 @@ class AwqKind(SmoothQuantKind):
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         if reason := smoothquant_refusal_reason(network, group):
             return reason
-        norm = self.find_subject(network, group)
-        assert norm is not None  # the check above
-        return self._find_readers_reason(network, norm, replace_file_precision(config, [group]))
-
-    def _find_readers_reason(self, network: NetworkOutline, norm: str, config: PrecisionConfig) -> str:
-        precisions = {config.precision_of(network.get_group(reader))
-                      for reader in self.find_changed_parts(network, norm)[1]}
-        if Precision.INT4 not in precisions:
-            return "no layer in INT4 reads its channels"
-        quantized = sorted(precision.label for precision in precisions if precision in QUANTIZED_TYPES
-                           and QUANTIZED_TYPES[precision].quantizes_activations)
-        return f"a layer in {quantized[0]} reads its channels too" if quantized else ""
+        subject = self.find_subject(network, group)
+        assert subject is not None  # the check above
+        return awq_refusal_reason(network, subject, replace_file_precision(config, [group]))
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         network, config = context.network, context.config
-        norms = [name for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups)
-                 if name is not None and not network.zero_cost_support.norms[name].no_smoothquant_reason
-                 and name not in config.get_moves(SmoothQuantMove)
-                 and not self._find_readers_reason(network, name, config)]
-        if not norms:
+        subjects = [name for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups)
+                    if name is not None and name not in config.get_moves(SmoothQuantMove)
+                    and not awq_refusal_reason(network, name, config)]
+        if not subjects:
             return
-        moves = context.store.load_moves(self.title, config, norms, dict[str, SmoothQuantMove])
+        moves = context.store.load_moves(self.title, config, subjects, dict[str, SmoothQuantMove])
         if moves is None:
-            moves = measure_awq_moves(network, config, context.ranges, norms, context.samples, context.backend,
+            moves = measure_awq_moves(network, config, context.ranges, subjects, context.samples, context.backend,
                                       progress=context.make_progress("errors of INT4 weights"))
-            context.store.save_moves(self.title, config, norms, moves)
+            context.store.save_moves(self.title, config, subjects, moves)
         if moves:
             reasoned = {name: replace(move, reason=context.reason) for name, move in moves.items()}
             yield ConfigProposal(self.title, add_zero_cost_moves(config, network, reasoned))
@@ -232,6 +247,54 @@ class RoundingKind(ZeroCostKind):
                                  add_zero_cost_moves(changed, network, moves))
 
 
+class AttentionScaleKind(ZeroCostKind):
+    """The scale of the scores of an attention, in front of the product of queries and keys."""
+
+    title = "QK scale"
+    move_class = AttentionScaleMove
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return attention_scale_refusal_reason(network, group.name)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the groups that produce the operands. Ranges are scaled with their tensors, and stay.
+
+        Implements `ZeroCostKind.find_changed_parts`.
+        """
+        scale = network.zero_cost_support.attention_scales[subject]
+        layers = [producer.port[0] for operand in (scale.query, scale.key) for producer in operand.producers]
+        groups = (network.find_group(layer) for layer in layers)
+        return (), list(dict.fromkeys(group.name for group in groups if group is not None))
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        """Yields the scale at one operand, and its square root at both.
+
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        network = context.network
+        subjects = [group.name for group in context.groups
+                    if not attention_scale_refusal_reason(network, group.name)
+                    and group.name not in context.config.get_moves(AttentionScaleMove)
+                    and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32]
+        scales = network.zero_cost_support.attention_scales
+        for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
+            moves = {}
+            for subject in subjects:
+                possible = [placement for placement in placements
+                            if not placement_refusal_reason(scales[subject], placement)]
+                if possible:
+                    moves[subject] = make_attention_scale_move(network, subject, possible[0], context.reason)
+            if not moves:
+                continue
+            names = dict.fromkeys(name for subject in moves
+                                  for name in (subject, *self.find_changed_parts(network, subject)[1]))
+            changed, suffix = context.prepare_config(map(network.get_group, names))
+            places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
+            yield ConfigProposal(
+                f"{self.title} {' or '.join(places)}{scale_measurement_text(context, moves)}{suffix}",
+                add_zero_cost_moves(changed, network, moves))
+
+
 class BiasCorrectionKind(ZeroCostKind):
     """Corrected biases of INT8 layers."""
 
@@ -266,8 +329,9 @@ class BiasCorrectionKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
 
 
-ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), SmoothQuantKind(),
-                                             AwqKind(), RoundingKind(), BiasCorrectionKind())
+ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(),
+                                             AttentionScaleKind(), SmoothQuantKind(), AwqKind(), RoundingKind(),
+                                             BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {
@@ -286,6 +350,19 @@ def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group
     can."""
     return {kind.title: kind.refusal_reason(network, group, config)
             for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.exists_for(network)}
+
+
+def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfig) -> dict[str, str]:
+    """Returns the reason why no fusion group can have each kind of change, by the title of the kind; "" if one can.
+
+    Of several reasons, the one of most groups is returned.
+    """
+    reasons: dict[str, str] = {}
+    for kind in ZERO_COST_KINDS:
+        if kind.is_for_searches and kind.exists_for(network):
+            counts = Counter(kind.refusal_reason(network, group, config) for group in network.groups)
+            reasons[kind.title] = "" if "" in counts or not counts else counts.most_common(1)[0][0]
+    return reasons
 
 
 def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,

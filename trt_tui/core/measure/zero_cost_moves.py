@@ -12,6 +12,7 @@ from trt_tui.core.calibration.tensor_collection import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     CalibrationContext,
     RunProgress,
+    TensorCollector,
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
@@ -26,6 +27,7 @@ from trt_tui.core.moves.smoothquant_move import DEFAULT_STRENGTH, SmoothQuantMov
 from trt_tui.core.moves.zero_cost_checks import rewrite_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.zero_cost_support import ChannelScaling, ScaledTensor
 from trt_tui.core.runner import Backend
 
 
@@ -39,23 +41,38 @@ def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGrou
     }
 
 
+@dataclass
+class _CollectorFanout:
+    """A collector that passes each tensor to several collectors."""
+
+    collectors: list[TensorCollector]
+
+    def add_values(self, array: np.ndarray) -> None:
+        for collector in self.collectors:
+            collector.add_values(array)
+
+    def merge_values(self, later: _CollectorFanout) -> None:
+        for collector, later_collector in zip(self.collectors, later.collectors, strict=True):
+            collector.merge_values(later_collector)
+
+
 # -- SmoothQuant --------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class ChannelMaxCollector:
-    """A collector of the largest magnitude at each index of a tensor's last axis."""
+    """A collector of the largest magnitude of the values that share a divisor."""
 
+    scaled_tensor: ScaledTensor
     maxima: np.ndarray | None = None
 
     def add_values(self, array: np.ndarray) -> None:
-        """Adds the values of a float array to the maxima of its channels. The last axis must have the same size each
-        time.
+        """Adds the values of a float array, the tensor, to the maxima.
 
         Raises:
             ValueError: the array contains NaN or an infinity.
         """
-        largest = np.abs(array.reshape(-1, array.shape[-1])).max(axis=0, initial=0.0)
+        largest = self.scaled_tensor.reduce_magnitudes(array)
         if not np.isfinite(largest).all():
             raise ValueError("NaN or an infinity")
         self.maxima = largest if self.maxima is None else np.maximum(self.maxima, largest)
@@ -67,40 +84,86 @@ class ChannelMaxCollector:
                 self.maxima, later_collector.maxima)
 
 
-def measure_smoothquant_moves(network: Network, normalisation_groups: Iterable[str], samples: Samples, backend: Backend,
-                              *, strength: float = DEFAULT_STRENGTH, reason: str = "user",
+def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples: Samples, backend: Backend, *,
+                              strength: float = DEFAULT_STRENGTH, reason: str = "user",
                               channel_maxima: MutableMapping[str, np.ndarray] | None = None,
                               progress: RunProgress | None = None,
                               executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
-    """Returns SmoothQuant moves for normalisations, by the names of their groups, from the magnitudes of channels.
+    """Returns SmoothQuant moves from the magnitudes of channels, by the group that produces the channels.
 
     Args:
-        normalisation_groups: Groups whose normalisation can be smoothed.
+        subjects: Groups whose channels can be scaled.
         strength: The exponent; see `trt_tui.core.moves.smoothquant_move`.
-        channel_maxima: Known largest magnitudes of channels by tensor. Newly measured ones are added.
+        channel_maxima: Known largest magnitudes by tensor and shape of the divisors. Newly measured ones are added.
         executor: The executor of the samples; this process by default.
 
     Raises:
         InputError: a tensor contains NaN or an infinity, or the data cannot be read.
     """
     channel_maxima = {} if channel_maxima is None else channel_maxima
-    norms_by_group = {name: network.zero_cost_support.norms[name] for name in normalisation_groups}
-    tensors = dict.fromkeys(tensor for norm in norms_by_group.values()
-                            for tensor in (norm.result, *(read.activation for read in norm.consumers)))
-    collectors = {tensor: ChannelMaxCollector() for tensor in tensors if tensor not in channel_maxima}
+    scalings = {name: network.zero_cost_support.channel_scalings[name] for name in subjects}
+    measured_tensors = {name: _list_measured_tensors(network, scaling) for name, scaling in scalings.items()}
+    collectors = {_maxima_key(tensor): ChannelMaxCollector(tensor) for tensors in measured_tensors.values()
+                  for tensor in tensors if _maxima_key(tensor) not in channel_maxima}
+    by_tensor: dict[str, _CollectorFanout] = {}
+    for collector in collectors.values():
+        by_tensor.setdefault(collector.scaled_tensor.tensor, _CollectorFanout([])).collectors.append(collector)
     with explain_non_finite_errors(network.model, samples, backend):
-        collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
-    channel_maxima.update(
-        (tensor, collector.maxima) for tensor, collector in collectors.items() if collector.maxima is not None)
+        collect_tensors(network.model, by_tensor, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    channel_maxima.update((key, collector.maxima) for key, collector in collectors.items()
+                          if collector.maxima is not None)
     moves = {}
-    for name, norm in norms_by_group.items():
-        weight = np.zeros(norm.channels, np.float32)
-        for read in norm.consumers:
-            np.maximum(weight, network.constant_amax(read.weight, read.axis), out=weight)
-        factors = smoothquant_move.smoothquant_factors(channel_maxima[norm.result], weight, strength)
-        ranges = {read.activation: float((channel_maxima[read.activation] / factors).max()) for read in norm.consumers}
+    for name, scaling in scalings.items():
+        multiplied_tensors = _list_multiplied_tensors(network, scaling)
+        activation, weight = np.zeros((2, scaling.channels), np.float32)
+        for tensor in multiplied_tensors:
+            for exponent, maxima in ((1, activation), (-1, weight)):
+                np.maximum(maxima, tensor.channel_maxima(channel_maxima[_maxima_key(tensor)], scaling.channels,
+                                                         exponent), out=maxima)
+        for reader in scaling.readers:
+            for exponent, maxima in ((-1, weight), (1, activation)):
+                np.maximum(maxima, reader.channel_maxima(_weight_magnitudes(network, reader), scaling.channels,
+                                                         exponent), out=maxima)
+        factors = smoothquant_move.smoothquant_factors(activation, weight, strength)
+        ranges = compute_scaled_ranges(network, scaling, factors, channel_maxima)
         moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)
     return moves
+
+
+def compute_scaled_ranges(network: Network, scaling: ChannelScaling, factors: np.ndarray,
+                          channel_maxima: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns the amax of each calibrated tensor whose channels are divided by factors, after the division.
+
+    Args:
+        channel_maxima: The largest magnitudes that `measure_smoothquant_moves` has measured.
+    """
+    return {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
+            for tensor in _list_measured_tensors(network, scaling) if tensor.tensor in network.calibrated_tensors}
+
+
+def _maxima_key(tensor: ScaledTensor) -> str:
+    return f"{tensor.tensor} {tensor.shape}"
+
+
+def _weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
+    """Returns the largest magnitudes of a weight, in the shape of its divisors."""
+    if reader.axis is not None:
+        return network.constant_amax(reader.tensor, reader.axis).reshape(reader.shape)
+    return reader.reduce_magnitudes(network.constant_value(reader.tensor))
+
+
+def _list_multiplied_tensors(network: Network, scaling: ChannelScaling) -> list[ScaledTensor]:
+    """Returns the tensors that the readers and products of a set multiply."""
+    names = {reader.activation for reader in scaling.readers}
+    names.update(tensor for layer in scaling.products for tensor in network.get_layer(layer).inputs)
+    return [tensor for tensor in scaling.tensors if tensor.tensor in names]
+
+
+def _list_measured_tensors(network: Network, scaling: ChannelScaling) -> list[ScaledTensor]:
+    """Returns the tensors of a set that are multiplied, and those that need a range."""
+    multiplied = {tensor.tensor for tensor in _list_multiplied_tensors(network, scaling)}
+    return [tensor for tensor in scaling.tensors
+            if tensor.tensor in multiplied or tensor.tensor in network.calibrated_tensors]
 
 
 # -- bias correction -------------------------------------------------------------------------------------------------
@@ -113,12 +176,12 @@ class ChannelMeanCollector:
     Attributes:
         channel_axis: The axis of the channels.
         scale: The scale of INT8.
-        channel_factors: The SmoothQuant factors by which the channels are divided first; None for no division.
+        divisors: The divisors of the tensor, by which it is divided first; None for no division.
     """
 
     channel_axis: int
     scale: float
-    channel_factors: np.ndarray | None = None
+    divisors: np.ndarray | None = None
     exact_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
     rounded_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
     count: int = 0
@@ -131,8 +194,8 @@ class ChannelMeanCollector:
         """
         axis = self.channel_axis % array.ndim
         other_axes = tuple(index for index in range(array.ndim) if index != axis)
-        if self.channel_factors is not None:
-            array = array / self.channel_factors
+        if self.divisors is not None:
+            array = array / self.divisors
         quantized_values = np.rint(array / np.float32(self.scale))
         np.clip(quantized_values, -128, 127, out=quantized_values)
         self.exact_sums = self.exact_sums + array.sum(axis=other_axes, dtype=np.float64)
@@ -169,7 +232,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
     """
     folds = FoldedConstants(network, config)
     group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folds)
-    factors = _find_smoothquant_factors(network, config)
+    divisors = _find_channel_divisors(network, config)
     moves: dict[str, BiasCorrectionMove] = {}
     sites_by_group: dict[str, tuple[QdqSite, QdqSite]] = {}
     collectors: dict[str, ChannelMeanCollector] = {}
@@ -182,7 +245,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         sites_by_group[group.name] = inputs[0], weights[0]
         conv = network.get_layer(bias.layer).op_type == "Conv"
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
-        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, factors.get((bias.layer, 1)))
+        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, divisors.get(inputs[0].tensor))
     by_tensor: dict[str, _CollectorFanout] = {}
     for name, collector in collectors.items():
         by_tensor.setdefault(sites_by_group[name][0].tensor, _CollectorFanout([])).collectors.append(collector)
@@ -203,26 +266,13 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
     return moves
 
 
-@dataclass
-class _CollectorFanout:
-    """A collector that passes each tensor to all collectors of the groups that read it."""
-
-    collectors: list[ChannelMeanCollector]
-
-    def add_values(self, array: np.ndarray) -> None:
-        for collector in self.collectors:
-            collector.add_values(array)
-
-    def merge_values(self, later: _CollectorFanout) -> None:
-        for collector, later_collector in zip(self.collectors, later.collectors, strict=True):
-            collector.merge_values(later_collector)
-
-
-def _find_smoothquant_factors(network: Network, config: PrecisionConfig) -> dict[tuple[str, int], np.ndarray]:
-    """Returns the SmoothQuant factors by which a weight's input channels are divided, by the layer and port of the
-    weight."""
-    return {read.port: vectors.decode_vector(move.factors) for name, move in config.get_moves(SmoothQuantMove).items()
-            for read in network.zero_cost_support.norms[name].consumers}
+def _find_channel_divisors(network: Network, config: PrecisionConfig) -> dict[str, np.ndarray]:
+    """Returns the divisors of the tensors that the moves of a config scale, by tensor."""
+    divisors: dict[str, np.ndarray] = {}
+    for (_, subject), move in config.moves.items():
+        for tensor, divisor in move.find_divisors(network, subject).items():
+            divisors[tensor] = divisors.get(tensor, np.float32(1)) * divisor
+    return divisors
 
 
 def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: QdqSite,

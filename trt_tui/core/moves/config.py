@@ -143,7 +143,8 @@ class PrecisionConfig(DefaultPrecisions):
 
     def without_fixed_ranges(self) -> PrecisionConfig:
         """Returns the config without the moves that change the units of tensors with a range."""
-        return replace(self, moves={key: move for key, move in self.moves.items() if not move.fixed_ranges})
+        return replace(self, moves={key: move for key, move in self.moves.items()
+                                    if not move.fixed_ranges and not move.find_range_factors()})
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
         """Returns the config with added moves, given by subject. A move replaces the earlier move of its kind on its

@@ -1,7 +1,7 @@
 """The base class of all moves. A move is one decision about one fusion group or tensor of a network."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -184,8 +184,9 @@ class Move(ABC):
     A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
 
     All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
-    `group_precision`, `adjust_ranges`, `find_constant_edits`, `find_weight_scales` and `is_normalisation_rewrite`.
-    Therefore typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
+    `group_precision`, `fixed_ranges`, `adjust_ranges`, `find_constant_edits`, `find_weight_scales` and
+    `is_normalisation_rewrite` of each move, and errors are measured with `find_divisors`. Therefore
+    typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
 
     The fields of the dataclass are the entry of the move in a file and in a saved session. They keep their names there
     and are checked by their types.
@@ -238,9 +239,20 @@ class Move(ABC):
         other range can be chosen for them."""
         return {}
 
-    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
-        """Returns the tensors whose values differ from those of the network by a factor for each channel."""
+    def find_range_factors(self) -> Mapping[str, float]:
+        """Returns the factors by which the move changes the ranges of tensors, by tensor, besides `fixed_ranges`."""
+        return {}
+
+    def find_neutral_layers(self, network: NetworkOutline, subject: str) -> Collection[str]:
+        """Returns the Muls and Divs by numbers that compute nothing with the move; exported networks lack them."""
         return ()
+
+    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        """Returns the divisors of the tensors whose values differ from those of the network by a factor per channel.
+
+        Each array is float32 and broadcasts to its tensor, with the rank of the tensor.
+        """
+        return {}
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
@@ -256,12 +268,6 @@ class Move(ABC):
 
         None if the move fixes no scales in that precision.
         """
-        return None
-
-    @property
-    def channel_divisors(self) -> np.ndarray | None:
-        """The float32 divisors of the channels at the output of the normalisation in the group. None if the move does
-        not scale channels."""
         return None
 
     @property

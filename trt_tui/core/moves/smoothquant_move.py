@@ -1,12 +1,13 @@
-"""The SmoothQuant move: it scales the channels between a normalisation and the layers that multiply its result.
+"""The SmoothQuant move: it scales channels between their producers and the layers that multiply them.
 
 The source is Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models"
 (ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division is folded
-into the scale and bias of the normalisation, the product into the weights. Nothing is added at run time, and only the
-rounding changes.
+into the constants of the producers (the scale and bias of a normalisation, or the weights and bias of a layer), the
+product into the weights of the readers. Nothing is added at run time, and only the rounding changes.
+`trt_tui.core.network.channel_scaling` finds the channels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +16,7 @@ import numpy as np
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant
 from trt_tui.core.quantized_types import MAX_AMAX
 
 DEFAULT_STRENGTH = 0.5
@@ -24,11 +25,12 @@ DEFAULT_STRENGTH = 0.5
 
 @dataclass(frozen=True)
 class SmoothQuantMove(Move):
-    """The SmoothQuant factors of the channels behind a normalisation, and the ranges of the divided tensors.
+    """The SmoothQuant factors of channels, and the ranges of the divided tensors; the subject produces the channels.
 
     Attributes:
         strength: The exponent a from which the factors were computed.
-        factors: One positive number for each channel, encoded by `trt_tui.core.moves.vectors`.
+        factors: One positive number for each factor of the `ChannelScaling` of the subject, encoded by
+            `trt_tui.core.moves.vectors`.
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
         method: The formula of the factors: that of SmoothQuant, or that of AWQ (`trt_tui.core.measure.awq`).
     """
@@ -47,77 +49,64 @@ class SmoothQuantMove(Move):
         return self.factors, tuple(sorted(self.ranges.items()))
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        norm = network.zero_cost_support.norms.get(subject)
-        if norm is None:
-            return "it contains no LayerNorm or RMSNorm"
-        if norm.no_smoothquant_reason:
-            return norm.no_smoothquant_reason
-        known_tensors = {read.activation for read in norm.consumers}
+        if reason := scaling_refusal_reason(network, subject):
+            return reason
+        scaling = network.zero_cost_support.channel_scalings[subject]
+        known_tensors = {tensor.tensor for tensor in scaling.tensors}
         if unknown_tensors := [name for name in self.ranges if name not in known_tensors]:
-            return f"{unknown_tensors[0]} is not one of its outputs"
+            return f"{unknown_tensors[0]} is not one of the scaled tensors"
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
             return "a range is a number from 0 to the largest FP32 value"
-        return vectors.invalid_vector_reason(self.factors, norm.channels, positive=True)
+        return vectors.invalid_vector_reason(self.factors, scaling.channels, positive=True)
 
     @property
     def fixed_ranges(self) -> Mapping[str, float]:
         return self.ranges
 
-    def list_scaled_tensors(self, network: NetworkOutline, subject: str) -> Sequence[str]:
-        """Returns the result of the normalisation, its copies, and the result of the layer that reads the scale.
-
-        Implements `Move.list_scaled_tensors`.
-        """
-        norm = network.zero_cost_support.norms[subject]
-        return [*norm.scaled_tensors, *(network.get_layer(norm.scale[0]).outputs[:1] if norm.scale else ())]
-
-    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Sets the ranges of the tensors whose channels SmoothQuant divides.
-
-        Implements `Move.adjust_ranges`.
-        """
-        amax_by_tensor.update(self.ranges)
+    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        factors = vectors.decode_vector(self.factors)
+        return {tensor.tensor: tensor.divisors(factors)
+                for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the changes of the scale and bias of the normalisation and of the weights behind the normalisation.
+        """Returns the changes of the constants of the producers and of the weights of the readers.
 
         Implements `Move.find_constant_edits`.
         """
-        norm = network.zero_cost_support.norms[subject]
-        factors = vectors.decode_vector(self.factors)
-        edits: dict[Port, ConstantEdit] = {
-            port: _ChannelDivision(factors)
-            for port in (norm.scale, norm.bias)
-            if port is not None
-        }
-        edits.update((read.port, _ChannelScaling(factors, read.axis)) for read in norm.consumers)
-        return edits
+        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
+                                  vectors.decode_vector(self.factors))
 
-    @property
-    def channel_divisors(self) -> np.ndarray:
-        return vectors.decode_vector(self.factors)
+
+def scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
+    """Returns the reason why the channels that a fusion group produces cannot be scaled; "" if they can."""
+    scaling = network.zero_cost_support.channel_scalings.get(subject)
+    if scaling is None:
+        return "it has no constant weight or scale by which its channels could be divided"
+    return scaling.refusal_reason
+
+
+def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
+    """Returns the changes of the constants of a `ChannelScaling` for some factors, float32 ``(channels,)``.
+
+    A weight between two layers of one set is divided along its outputs and multiplied along its inputs.
+    """
+    constants_by_port: dict[Port, list[ScaledConstant]] = {}
+    for constant in (*scaling.producers, *scaling.readers):
+        constants_by_port.setdefault(constant.port, []).append(constant)
+    return {port: _ChannelDivision(factors, tuple(constants)) for port, constants in constants_by_port.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class _ChannelDivision(ConstantEdit):
     factors: np.ndarray
+    constants: tuple[ScaledConstant, ...]
 
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # the constant is a scale or bias of the network
-        divided: np.ndarray = constant / self.factors  # the channels are the last axis, or the only axis
-        return divided.reshape(constant.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class _ChannelScaling(ConstantEdit):
-    factors: np.ndarray
-    axis: int
-
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # a weight
-        result: np.ndarray = constant * (self.factors[:, None] if self.axis == 0 else self.factors)
-        return result
+        assert constant is not None  # the network has the constant
+        for scaled_constant in self.constants:
+            constant = scaled_constant.divide(constant, self.factors)
+        return constant
 
 
 def smoothquant_factors(activation_amax: np.ndarray, weight_amax: np.ndarray,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rounding_move import ROUNDED_OPERATORS, ROUNDED_PRECISIONS, find_rounded_site
+from trt_tui.core.moves.smoothquant_move import scaling_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 
@@ -20,12 +21,12 @@ def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
 def smoothquant_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
     """Returns the reason why SmoothQuant cannot scale the channels at a fusion group; "" if it can.
 
-    The group may be the normalisation or a group that reads the normalisation.
+    The group may produce the channels or read them.
     """
-    norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
-    if norm is None:
-        return "its input does not come from a LayerNorm or RMSNorm alone"
-    return network.zero_cost_support.norms[norm].no_smoothquant_reason
+    subject = network.zero_cost_support.find_scaling_subject(group.name, group.layers)
+    if subject is None:
+        return "its input does not come from layers alone whose channels can be divided"
+    return scaling_refusal_reason(network, subject)
 
 
 def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:

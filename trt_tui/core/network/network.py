@@ -22,7 +22,7 @@ from trt_tui.core.network.inference import infer_plugin_types
 from trt_tui.core.network.known_defects import find_defect_sites
 from trt_tui.core.network.known_issues import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Shape
-from trt_tui.core.network.norm_finder import find_normalisations_and_biases
+from trt_tui.core.network.norm_finder import find_zero_cost_support
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import restore_original_weights
@@ -102,7 +102,7 @@ class Network(NetworkOutline):
              for name, digest in hash_by_layer.items()}, notes,
             {tensor: amax
              for tensor, amax in opened_model.quantized_ranges.items()
-             if graph.has_tensor(tensor)}, find_normalisations_and_biases(graph, groups),
+             if graph.has_tensor(tensor)}, find_zero_cost_support(graph, groups),
             find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
             qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples))
         self._constant_values = ConstantValues(graph, self.model, get_backend)
@@ -134,8 +134,12 @@ class Network(NetworkOutline):
     def constant_value(self, tensor: str) -> np.ndarray:
         """Returns the value of a constant tensor.
 
+        The result for a number that scales an attention and that the file computes from sizes is that number.
+
         Raises the errors of `trt_tui.core.network.constants.ConstantValues.constant_value`.
         """
+        if tensor not in self.constant_tensors and (number := self.zero_cost_support.folded_scalars.get(tensor)):
+            return np.full([1] * len(self.shape(tensor) or ()), number, np.float32)
         return self._constant_values.constant_value(tensor)
 
     def constant_amax(self, tensor: str, axis: int | None = None, block_size: int | None = None) -> np.ndarray:

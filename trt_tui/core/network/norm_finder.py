@@ -1,28 +1,27 @@
-"""The search for normalisations and biases in a network: each LayerNorm and RMSNorm, decomposed or not, and its
-consumers."""
+"""The search for normalisations and biases in a network: each LayerNorm and RMSNorm, decomposed or not."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from trt_tui.core.network.attention_scale import find_attention_scales
+from trt_tui.core.network.channel_numbers import ChannelTracer
+from trt_tui.core.network.channel_scaling import find_channel_scalings
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.zero_cost_support import (
     CorrectableBias,
     Normalisation,
-    NormalisationConsumer,
     Port,
     ZeroCostSupport,
 )
 
 _NORM_OPERATORS = frozenset(("LayerNormalization", "RMSNormalization"))
 
-_MAX_FOLLOWED_COPIES = 64
-"""The maximum number of copies that are followed between a normalisation and the layers that multiply its result."""
 
-
-def find_normalisations_and_biases(graph: LayerGraph, groups: Sequence[FusionGroup]) -> ZeroCostSupport:
-    """Returns the normalisations and biases of a network that zero-cost moves can change, by group name."""
+def find_zero_cost_support(graph: LayerGraph, groups: Sequence[FusionGroup]) -> ZeroCostSupport:
+    """Returns the parts of a network that zero-cost moves can change, by group name."""
     group_by_layer = {layer: group for group in groups for layer in group.layers}
     norms = {}
     for layer in graph.layers:
@@ -31,15 +30,20 @@ def find_normalisations_and_biases(graph: LayerGraph, groups: Sequence[FusionGro
         group = group_by_layer.get(norm.layers[-1]) if norm is not None else None
         if norm is None or group is None or group.name in norms:
             continue
-        norms[group.name] = _add_rewrite_refusal_reasons(graph, norm, group,
+        norms[group.name] = _add_rewrite_refusal_reason(graph, norm, group,
                                                          {name: norm_group.name
                                                           for name, norm_group in group_by_layer.items()})
-    return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites})
+    tracer = ChannelTracer(graph, group_by_layer)
+    tracer.trace_layers()
+    attention_scales = find_attention_scales(tracer, groups)
+    tracer.unite_products()
+    return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites},
+                           find_channel_scalings(tracer, groups), attention_scales)
 
 
-def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,
+def _add_rewrite_refusal_reason(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,
                                  group_name_by_layer: Mapping[str, str]) -> Normalisation:
-    """Returns a normalisation with its consumers and the reasons against its zero-cost moves."""
+    """Returns a normalisation with the reason against its replacement by the operator."""
     no_rewrite_reason = normalisation.no_rewrite_reason
     if len(normalisation.layers) == 1:
         no_rewrite_reason = f"it is the operator {normalisation.operator} already"
@@ -47,28 +51,7 @@ def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation
         no_rewrite_reason = "its layers belong to several groups with separate precisions"
     elif normalisation.scale is None and not normalisation.channels:
         no_rewrite_reason = "it has no scale, and the size of its last axis is not known"
-    consumers: tuple[NormalisationConsumer, ...] = ()
-    scaled_tensors: set[str] = set()
-    no_smoothquant_reason = ""
-    if normalisation.scale is None:
-        no_smoothquant_reason = "it has no scale to divide by the factors"
-    elif normalisation.axis != -1:
-        no_smoothquant_reason = "it normalises over several axes, not over channels alone"
-    elif not normalisation.channels:
-        no_smoothquant_reason = "the size of its last axis is not known"
-    elif not all(math.prod(size for size in _read_input_sizes(graph, port)) == normalisation.channels
-                 for port in (normalisation.scale, normalisation.bias) if port is not None):
-        no_smoothquant_reason = "its scale is not one value for each channel"
-    else:
-        results = list(_iterate_normalisation_consumers(graph, normalisation, scaled_tensors))
-        refusal_reasons = [result for result in results if isinstance(result, str)]
-        consumers = tuple(result for result in results if isinstance(result, NormalisationConsumer))
-        no_smoothquant_reason = refusal_reasons[
-            0] if refusal_reasons else "" if consumers else "no layer multiplies its result"
-    return Normalisation(normalisation.operator, normalisation.layers, normalisation.source, normalisation.result,
-                         normalisation.axis, normalisation.epsilon, normalisation.scale, normalisation.bias,
-                         normalisation.channels, no_rewrite_reason, () if no_smoothquant_reason else consumers,
-                         no_smoothquant_reason, () if no_smoothquant_reason else tuple(sorted(scaled_tensors)))
+    return replace(normalisation, no_rewrite_reason=no_rewrite_reason)
 
 
 # -- the operator, and the decomposed form ----------------------------------------------------------------------------
@@ -266,106 +249,6 @@ def _read_channel_count(graph: LayerGraph, tensor: str) -> int:
 def _read_input_sizes(graph: LayerGraph, layer_input: Port) -> list[int]:
     layer, index = layer_input
     return [size if isinstance(size, int) else 0 for size in graph.shape(graph.by_name[layer].inputs[index]) or (0,)]
-
-
-# -- consumers of a normalisation -------------------------------------------------------------------------------------
-
-
-def _iterate_normalisation_consumers(graph: LayerGraph, normalisation: Normalisation,
-                                     scaled_tensors: set[str]) -> Iterator[NormalisationConsumer | str]:
-    """Yields the layers that multiply a normalisation's result, directly or through copies.
-
-    If the channels cannot be scaled, the reason is yielded as text.
-
-    Args:
-        scaled_tensors: Receives the names of the result and its copies.
-    """
-    outputs = {info.name for info in graph.outputs}
-    visited: set[str] = set()
-    stack = [normalisation.result]
-    concats: list[Layer] = []
-    while stack:
-        tensor = stack.pop()
-        if tensor in outputs:
-            yield f"{tensor} is an output of the network"
-            return
-        for name in graph.consumers.get(tensor, ()):
-            layer = graph.by_name[name]
-            if layer.kind is LayerKind.SHAPE or layer.op_type in ("Shape", "Size"):
-                continue
-            consumer = _match_product_consumer(graph, layer, tensor, normalisation.channels)
-            if consumer is not None:
-                yield consumer
-            elif layer.kind is LayerKind.COPY and _keeps_channels(graph, layer, tensor, normalisation.channels):
-                if name in visited:
-                    continue
-                visited.add(name)
-                if layer.op_type == "Concat":
-                    concats.append(layer)
-                stack.extend(output for output in layer.outputs if output)
-                if len(visited) > _MAX_FOLLOWED_COPIES:
-                    yield "too many layers read it to be followed"
-                    return
-            else:
-                yield f"{name} ({layer.op_type}) reads it too, and would see the scaled channels"
-                return
-    scaled_tensors.update(
-        (normalisation.result, *(output for name in visited for output in graph.by_name[name].outputs if output)))
-    for layer in concats:
-        if not scaled_tensors.issuperset(layer.inputs):
-            yield f"{layer.name} combines it with a tensor that is not scaled"
-            return
-
-
-def _match_product_consumer(graph: LayerGraph, layer: Layer, tensor: str,
-                            channel_count: int) -> NormalisationConsumer | None:
-    """Returns a layer as a consumer if it multiplies a tensor with channels last by a stored weight; None if not."""
-    if layer.op_type not in ("MatMul", "Gemm") or layer.kind is not LayerKind.COMPUTE or len(layer.inputs) < 2:
-        return None
-    weight, attributes = layer.inputs[1], graph.node(layer.name).attributes
-    shape = graph.shape(weight)
-    if layer.inputs[0] != tensor or weight not in graph.constant_tensors or shape is None or len(shape) != 2 \
-            or not graph.is_float(weight) or attributes.get_int("transA", False):
-        return None
-    axis = 1 if layer.op_type == "Gemm" and attributes.get_int("transB", False) else 0
-    return NormalisationConsumer((layer.name, 1), weight, axis, tensor) if shape[axis] == channel_count else None
-
-
-def _keeps_channels(graph: LayerGraph, copy_layer: Layer, tensor: str, channel_count: int) -> bool:
-    """Returns True if a copy keeps the channels, the last axis of its input, complete and in the last position."""
-    attributes = graph.node(copy_layer.name).attributes
-    input_shape, output_shape = graph.shape(tensor), graph.shape(copy_layer.outputs[0])
-    if input_shape is None or output_shape is None or input_shape[-1:] != (channel_count, ) or output_shape[-1:] != (
-            channel_count, ):
-        return False
-    rank = len(input_shape)
-    if copy_layer.op_type in ("Identity", "Dropout"):
-        return True
-    if copy_layer.op_type in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Tile", "Expand"):
-        # if the last axis keeps its size, each row of channels stays whole
-        return copy_layer.inputs[0] == tensor
-    if copy_layer.op_type == "Transpose":
-        order = attributes.get_ints("perm", ()) if "perm" in attributes else ()
-        return len(order) == rank and order[-1] == rank - 1
-    if copy_layer.op_type in ("Concat", "Split", "Gather"):
-        axis = attributes.get_int("axis", 0)
-        return axis not in (-1, rank - 1) and (copy_layer.inputs[0] == tensor or copy_layer.op_type == "Concat")
-    if copy_layer.op_type == "Slice":
-        return copy_layer.inputs[0] == tensor and _is_slice_outside_last_axis(graph, copy_layer, rank)
-    return copy_layer.op_type == "Pad" and copy_layer.inputs[0] == tensor and _pads_with_zeros(graph, copy_layer)
-
-
-def _is_slice_outside_last_axis(graph: LayerGraph, layer: Layer, rank: int) -> bool:
-    if len(layer.inputs) < 4 or not layer.inputs[3]:
-        return False
-    axes = stored_tensor(graph.ir_value(layer.inputs[3])) if layer.inputs[3] in graph.constant_tensors else None
-    return axes is not None and not {-1, rank - 1} & {int(axis) for axis in axes.numpy().reshape(-1)}
-
-
-def _pads_with_zeros(graph: LayerGraph, layer: Layer) -> bool:
-    constant = graph.node(layer.name).attributes.get_string("mode", "constant") == "constant"
-    value = layer.inputs[2] if len(layer.inputs) > 2 else ""
-    return constant and (not value or _read_scalar_constant(graph, value) == 0.0)
 
 
 # -- biases -----------------------------------------------------------------------------------------------------------

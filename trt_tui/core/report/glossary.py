@@ -90,8 +90,10 @@ TERMS = (
          ("configs", "precision.json")),
     Term("change", "One decision in a config about a fused layer or a tensor: a precision, a range, a kept layer, a "
          "fusion barrier or a zero-cost change.", ("changes", "move")),
-    Term("zero-cost change", "A change that adds no run time: an operator for a decomposed norm, SmoothQuant or bias "
-         "correction (--free).", ("zero-cost", "SmoothQuant", "bias correction", "free")),
+    Term("zero-cost change", "A change that adds no run time: an operator for a decomposed norm, QK scale, SmoothQuant "
+         "or bias correction (--free).", ("zero-cost", "SmoothQuant", "bias correction", "free")),
+    Term("QK scale", "The number that multiplies the scores of an attention. In front of the product of queries and "
+         "keys it keeps the product in the range of FP16.", ("scale of QK",)),
     Term("fusion barrier", "A tensor that becomes a network output, so that TensorRT does not fuse across it."),
     Term("remedy", "A change that may reduce the error of a fused layer, with its simulated result.",
          ("remedies", "try")),

@@ -1,61 +1,138 @@
-"""The action on zero-cost changes: the kinds of the table `ZERO_COST_KINDS`."""
+"""The action on zero-cost changes: the kinds of the table `ZERO_COST_KINDS`, each with its value before it is made."""
 
-from trt_tui.core.measure.zero_cost_kinds import find_refusal_reasons, list_zero_cost_moves
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from trt_tui.core.measure.zero_cost_kind import LEAVES_FILE_SUFFIX
+from trt_tui.core.measure.zero_cost_kinds import (
+    find_network_refusal_reasons,
+    find_refusal_reasons,
+    list_zero_cost_moves,
+)
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.jobs.events import ZERO_COST_KEY
-from trt_tui.tui.config_status import target_value_span
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.formatting import counted_noun_text
+from trt_tui.jobs import events as ev
+from trt_tui.tui.config_status import accuracy_order, target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
-from trt_tui.tui.keys import shown_key
+from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.spans import pad_or_shorten
+
+LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 30, 10, 10
+"""The widths of the columns of the list in cells. With the keys and the costs they fit into 80 cells."""
+_HEADER = f"{'change':<{LABEL_WIDTH}} {'layers':<{SCOPE_WIDTH}} {'value':<{VALUE_WIDTH}} cost"
 
 
 class ZeroCostController(Controller):
-    """The controller of the moves that add no run time, for the selected fusion group."""
+    """The controller of the changes that add no run time, for the selected fusion group and for the whole network."""
+
+    def __init__(self, presenter: Presenter) -> None:
+        super().__init__(presenter)
+        self._dialog: Picker | None = None
+        self._subject: tuple[FusionGroup | None, PrecisionConfig] = (None, self.session.config)
+        self._network_reasons: tuple[PrecisionConfig, dict[str, str]] | None = None
+
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+        """Returns the handler that fills in values while the list is open."""
+        return {ev.ZeroCostChangesMeasured: self._fill_in_values}
 
     def zero_cost_disabled_reason(self) -> str:
-        """Returns the reason why the selected row has no possible zero-cost move; "" if it has such a move."""
-        if reason := self.missing_samples_reason() or self.no_chosen_groups_reason():
+        """Returns the reason why neither the selected row nor the network has a possible zero-cost change; "" if one
+        has."""
+        if reason := self.missing_samples_reason():
             return reason
-        group = self.presenter.current_group
-        if group is None:
-            return "choose a single group: its operator decides which zero-cost changes are possible"
-        outline, config = self.session.opened_network.outline, self.session.config
-        if list_zero_cost_moves(outline, config, group):
+        outline, config, group = self.session.opened_network.outline, self.session.config, self.presenter.current_group
+        if group is not None and list_zero_cost_moves(outline, config, group):
             return ""
-        reasons = find_refusal_reasons(outline, config, group)
-        return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items()) if all(reasons.values()) else ""
+        reasons = {**self._find_network_reasons(config),
+                   **(find_refusal_reasons(outline, config, group) if group is not None else {})}
+        if not all(reasons.values()) or not all(self._find_network_reasons(config).values()):
+            return ""
+        return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items())
 
-    @register_action(label="free", help="Zero-cost changes: LayerNorm as operator, SmoothQuant, bias correction",
+    def _find_network_reasons(self, config: PrecisionConfig) -> dict[str, str]:
+        """Returns the reasons of `find_network_refusal_reasons`, which are found once for each config."""
+        if self._network_reasons is None or self._network_reasons[0] != config:
+            outline = self.session.opened_network.outline
+            self._network_reasons = (config, find_network_refusal_reasons(outline, config))
+        return self._network_reasons[1]
+
+    @register_action(label="free", help="Zero-cost changes of the row and of the network, each with its value",
                      group="Change", disabled_reason=zero_cost_disabled_reason, footer=51)
     def free(self) -> None:
-        """Shows the possible zero-cost moves of the selected group with their measured effect, and applies the chosen
-        one."""
-        group = self.presenter.current_group
-        if group is None:
-            return
-        session, config = self.session, self.session.config
-        outline = session.opened_network.outline
-        items: list[PickerItem] = []
-        for kind, subject in list_zero_cost_moves(outline, config, group):
-            move = config.moves[kind.kind, subject]
-            subject_text = f" of {subject}" if subject != group.name else ""
-            items.append(
-                PickerItem(str(len(items) + 1), f"undo: {move.label}{subject_text}",
-                           config.without_moves(kind, [subject])))
-        remedies = session.results.remedies.get((group.name, config))
-        for remedy in remedies or ():
-            if remedy.key == ZERO_COST_KEY:
-                value_text = target_value_span(session, remedy.accuracy)[0]
-                items.append(PickerItem(str(len(items) + 1), f"{remedy.label:<24} {value_text}", remedy.config))
-        if remedies is None:
-            session.request_group_details(group)
-            items.append(PickerItem("", "their effect is being measured", "",
-                                    f"close this, and press {shown_key('free')} again in a moment"))
-        items += [PickerItem("", title, "", reason)
-                  for title, reason in find_refusal_reasons(outline, config, group).items() if reason]
+        """Shows the zero-cost changes of the selected group and of the network with their values, and applies the
+        chosen one."""
+        session, group = self.session, self.presenter.current_group
+        self._subject = (group, session.config)
+        session.request_zero_cost_changes(group)
+        title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
+            "Zero-cost changes: all layers")
+        value_text = target_value_span(session, session.results.get_results_or_empty(session.config).accuracy)[0]
+        self._dialog = Picker(f"{title} (now {value_text})", self._list_items(), header=_HEADER)
 
         def apply_chosen_config(chosen_config: PrecisionConfig) -> None:
-            session.set_config(chosen_config, [group])
+            session.set_config(chosen_config, self._find_changed_groups(chosen_config))
             self.presenter.handle_config_change()
 
-        self.open_dialog(Picker(f"Zero-cost changes: {group.name}", items), apply_chosen_config)
+        self.open_dialog(self._dialog, apply_chosen_config)
+
+    def _fill_in_values(self, event: ev.ZeroCostChangesMeasured) -> None:
+        group, config = self._subject
+        if (self._dialog is not None and self._dialog.is_mounted and self._dialog.is_running
+                and (event.group, event.config) == (group.name if group is not None else "", config)):
+            self._dialog.replace_items(self._list_items())
+
+    def _list_items(self) -> list[PickerItem]:
+        """Returns the entries of the list: changes to undo, possible changes, and reasons against the others.
+
+        Changes are sorted by their values as soon as all values are known.
+        """
+        session, (group, config) = self.session, self._subject
+        outline = session.opened_network.outline
+        choices: list[tuple[str, PrecisionConfig]] = []
+        for kind, subject in list_zero_cost_moves(outline, config, group) if group is not None else ():
+            subject_text = f" of {subject}" if group is not None and subject != group.name else ""
+            choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}",
+                            config.without_moves(kind, [subject])))
+        event = session.results.zero_cost_changes.get((group.name if group is not None else "", config))
+        changes = list(event.changes) if event is not None else []
+        is_complete = event is not None and event.is_complete
+        if is_complete:
+            changes.sort(key=lambda change: -accuracy_order(session, change.accuracy))
+        choices += [(self._change_text(change, is_complete), change.config) for change in changes]
+        items = [PickerItem(str(index) if index < 10 else "", text, choice)
+                 for index, (text, choice) in enumerate(choices, 1)]
+        if not is_complete:
+            items.append(PickerItem("", "further values", "", "are being measured"))
+        row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
+        network_reasons = self._find_network_reasons(config)
+        for title in dict.fromkeys((*row_reasons, *network_reasons)):
+            if network_reasons.get(title) and row_reasons.get(title, "-"):
+                items.append(PickerItem("", f"{title}, all layers:", "", network_reasons[title]))
+            elif row_reasons.get(title):
+                items.append(PickerItem("", f"{title}, this layer:", "", row_reasons[title]))
+        return items
+
+    def _change_text(self, change: ev.ZeroCostChange, is_complete: bool) -> str:
+        """Returns the line of a change: label, layers, value in the unit of the target, and cost."""
+        value_text = target_value_span(self.session, change.accuracy)[0] if change.accuracy is not None else "…"
+        cost_text = "free"
+        if change.added_kernels is not None and change.added_kernels > 0:
+            cost_text = f"+{counted_noun_text(change.added_kernels, 'kernel')}"
+        elif change.added_kernels is None and not is_complete and self.session.can_preview_engines:
+            cost_text = "…"
+        if change.attention_kernels is not None and change.attention_kernels[0] != change.attention_kernels[1]:
+            cost_text += f", MHA {change.attention_kernels[0]}→{change.attention_kernels[1]}"
+        scope_text = "all" if change.is_for_network else "this layer"
+        label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
+        file_text = ", leaves file" if label != change.label else ""
+        return (f"{pad_or_shorten(label, LABEL_WIDTH)} {scope_text:<{SCOPE_WIDTH}} "
+                f"{pad_or_shorten(value_text, VALUE_WIDTH)} {cost_text}{file_text}")
+
+    def _find_changed_groups(self, chosen_config: PrecisionConfig) -> Iterable[FusionGroup]:
+        """Returns the groups on which the chosen config has other moves than the current one."""
+        current = self.session.config
+        names = {subject for kind, subject in current.moves.keys() | chosen_config.moves.keys()
+                 if current.moves.get((kind, subject)) != chosen_config.moves.get((kind, subject))}
+        return [group for group in self.session.opened_network.outline.groups if group.name in names]

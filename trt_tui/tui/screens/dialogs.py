@@ -185,24 +185,36 @@ class Picker(Dialog):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             if self.header:
                 yield Static(f"     {escape_hidden_characters(self.header)}", classes="dim", markup=False)
-            options = []
-            for item in self.items:
-                mark = "●" if item.value == self.chosen_value else " "
-                item_key = " " if item.key in self._move_keys else item.key
-                text = f"{mark} {item_key}  {item.text}" + (f"  {item.refusal}" if item.refusal else "")
-                options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))
-            yield KeyedOptionList(*options, compact=True)
+            yield KeyedOptionList(*self._make_options(), compact=True)
             yield Static(fill_in_keys("{open} selects  {close} close"), classes="hint")
+
+    def _make_options(self) -> list[Option]:
+        options = []
+        for item in self.items:
+            mark = "●" if item.value == self.chosen_value else " "
+            item_key = " " if item.key in self._move_keys else item.key
+            text = f"{mark} {item_key}  {item.text}" + (f"  {item.refusal}" if item.refusal else "")
+            options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))
+        return options
+
+    def replace_items(self, items: Sequence[PickerItem]) -> None:
+        """Replaces the entries of the open dialog. The cursor stays on the entry with the same value."""
+        choices = self.query_one(KeyedOptionList)
+        current = self.items[choices.highlighted].value if choices.highlighted is not None else None
+        self.items = list(items)
+        choices.clear_options()
+        choices.add_options(self._make_options())
+        self._place_cursor(current)
 
     def on_mount(self) -> None:
         """Focuses the list, with the cursor on the current value or on the first possible entry."""
-        choices = self.query_one(KeyedOptionList)
-        index = next((i for i, item in enumerate(self.items) if item.value == self.chosen_value and not item.refusal),
-                     None)
-        if index is None:
-            index = next((i for i, item in enumerate(self.items) if not item.refusal), None)
-        choices.highlighted = index
-        choices.focus()
+        self._place_cursor(self.chosen_value)
+        self.query_one(KeyedOptionList).focus()
+
+    def _place_cursor(self, value: object) -> None:
+        possible = [index for index, item in enumerate(self.items) if not item.refusal]
+        index = next((index for index in possible if self.items[index].value == value), None)
+        self.query_one(KeyedOptionList).highlighted = index if index is not None else next(iter(possible), None)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self.items[event.option_index].value)

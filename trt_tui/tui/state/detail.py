@@ -1,7 +1,6 @@
 """The detail pane: the causes of the error at the selected row, the remedies, the engine's choices and the user's
 changes."""
 
-import math
 import time
 from collections.abc import Sequence
 
@@ -43,7 +42,7 @@ from trt_tui.formatting import (
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import meets_target, target_value_span
+from trt_tui.tui.config_status import accuracy_order, meets_target, target_value_span
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle, sqnr_span, wrap_text
 from trt_tui.tui.state import engine_texts, preview_texts
@@ -270,15 +269,10 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
 
 def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -> list[Remedy]:
     """Returns the remedies, of which only the best other range and the best zero-cost move are kept."""
-    def find_remedy_margin(remedy: Remedy) -> float:
-        value = session.target.margin_to_bound(remedy.accuracy) if session.target is not None else None
-        energy = remedy.accuracy.judged_error
-        return value if value is not None else -math.inf if energy is None else -energy
-
     several = ("r", ZERO_COST_KEY)
     best = [
-        max((remedy for remedy in remedies if remedy.key == key), key=find_remedy_margin,
-            default=None) for key in several
+        max((remedy for remedy in remedies if remedy.key == key),
+            key=lambda remedy: accuracy_order(session, remedy.accuracy), default=None) for key in several
     ]
     return [
         remedy for remedy in remedies if remedy.key not in several or any(remedy is best_remedy for best_remedy in best)

@@ -127,9 +127,9 @@ def build_gated_graph(
             emitter.copy_layer(layer, emitter.values, emitter.nodes,
                                f"{'ref' if with_reference else 'shared'}/{layer.name}")
     test_tensors = _emit_test_branch(emitter, flow, frozenset(outputs))
-    for tensor, factors in inputs.channel_factors.items():
-        if tensor in test_tensors:  # errors are measured in the units of the network
-            test_tensors[tensor] = flow.rounding.scale_channels("Mul", test_tensors[tensor], factors, emitter.nodes)
+    for tensor, value in test_tensors.items():  # errors are measured in the units of the network
+        test_tensors[tensor] = flow.rounding.scale_channels("Mul", value, inputs.find_channel_factors(tensor),
+                                                            emitter.nodes)
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
         graph_outputs.append(_add_output(emitter, test_tensors[tensor], f"test/{tensor}"))

@@ -39,7 +39,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         isolated_value = data_flow.emit_group(group, self._prepare_reference_inputs(group),
                                               (group.final_tensor, ))[group.final_tensor]
         isolated_value = flow.rounding.scale_channels("Mul", isolated_value,
-                                                      flow.inputs.channel_factors.get(group.final_tensor), nodes)
+                                                      flow.inputs.find_channel_factors(group.final_tensor), nodes)
         lowered = gates[0]
         for gate in gates[1:]:
             lowered = emitter.add_operator(nodes, "Or", [lowered, gate], "lowered")
@@ -55,8 +55,8 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         flow, emitter = self._flow, self._emitter
         scope = BranchTensors(emitter.values)
         for tensor in group.inputs:
-            value = flow.rounding.scale_channels("Div", emitter.values[tensor], flow.inputs.channel_factors.get(tensor),
-                                                 emitter.nodes)
+            value = flow.rounding.scale_channels("Div", emitter.values[tensor],
+                                                 flow.inputs.find_channel_factors(tensor), emitter.nodes)
             for boundary_type in HALF_PRECISIONS if tensor in emitter.network.masked_tensors else ():
                 if boundary_type in flow.inputs.operand_types[group.name]:
                     clamped = flow.rounding.clamp(value, MASK_LIMITS[boundary_type], emitter.nodes)

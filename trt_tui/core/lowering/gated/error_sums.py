@@ -292,7 +292,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         }
         isolated_value, nodes = self._flow.emit_reduced_precision_group(group, scopes)
         isolated_value = self._flow.rounding.scale_channels("Mul", isolated_value,
-                                                            self._flow.inputs.channel_factors.get(tail), nodes)
+                                                            self._flow.inputs.find_channel_factors(tail), nodes)
         measured = self._emit_error_sums_row(tail, isolated_value, nodes)
         return self._emit_row_choice(gates["fp32"], emitter.build_graph([row], exact, "exact"),
                                      emitter.build_graph([measured], nodes, "alone"), emitter.nodes)
@@ -302,16 +302,16 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         """
         emitter = self._emitter
         masked = [tensor for tensor in group.inputs if tensor in emitter.network.masked_tensors]
-        limit, factors = MASK_LIMITS.get(boundary_type), self._flow.inputs.channel_factors
-        divided = [tensor for tensor in group.inputs if tensor in factors]
+        limit = MASK_LIMITS.get(boundary_type)
+        divisors = {tensor: factors for tensor in group.inputs
+                    if (factors := self._flow.inputs.find_channel_factors(tensor)) is not None}
         if limit is None or not masked:
             limit, masked = 0.0, []
-        if not masked and not divided:
+        if not masked and not divisors:
             return emitter.values
         scope = BranchTensors(emitter.values)
-        for tensor in divided:
-            scope[tensor] = self._flow.rounding.scale_channels("Div", emitter.values[tensor], factors[tensor],
-                                                               emitter.nodes)
+        for tensor, factors in divisors.items():
+            scope[tensor] = self._flow.rounding.scale_channels("Div", emitter.values[tensor], factors, emitter.nodes)
         for tensor in masked:
             scope[tensor] = self._flow.rounding.clamp(emitter.values[tensor], limit, emitter.nodes)
         return scope

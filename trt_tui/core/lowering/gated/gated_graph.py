@@ -62,8 +62,8 @@ class GatedGraph:
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
         results_by_group: Tensors that have the boundary type of a group, by group.
         weight_inputs: The weight, scale or bias of each further input, by the input's name.
-        factor_inputs: Input names of the divisors of the channels behind a normalisation, by its group. Results that
-            are returned or measured are multiplied by these factors.
+        factor_inputs: Input names of the divisors of channels, by tensor. Results that are returned or measured are
+            multiplied by these factors.
         edge_gates: If gates are data, input names (bool scalars) of gates for rounded inputs, each with the producing
             group and the reading group. True if one of them has results below FP32.
         split_inputs: If gates are data, input names (float32 scalars) of the factors that split sums, each with the
@@ -160,10 +160,13 @@ class GatedGraph:
         while len(self._recent_weights) > self.kept_feeds - 1:
             self._recent_weights.popleft()
         self._recent_weights.append(list(weights.values()))
-        feed.update((self.factor_inputs[name], np.ones(network.zero_cost_support.norms[name].channels, np.float32))
-                    for name in self.factor_inputs)
-        feed.update((self.factor_inputs[subject], factors) for (_, subject), move in config.moves.items()
-                    if subject in self.factor_inputs and (factors := move.channel_divisors) is not None)
+        divisors: dict[str, np.ndarray] = {}
+        for (_, subject), move in config.moves.items() if self.factor_inputs else ():
+            for tensor, divisor in move.find_divisors(network, subject).items():
+                divisors[tensor] = divisor * divisors[tensor] if tensor in divisors else divisor
+        for tensor, name in self.factor_inputs.items():
+            shape = network.zero_cost_support.scaled_tensor_shapes[tensor]
+            feed[name] = np.ascontiguousarray(np.broadcast_to(divisors.get(tensor, _UNIT_SCALE), shape), np.float32)
         reduced_groups = {
             name
             for name, group_lowering in group_lowerings.items()
@@ -239,7 +242,7 @@ class GatedGraph:
                 array = constant if file_weight is None else file_weight
             elif tf32:
                 array = rulebook.round_to_precision(constant, Precision.TF32)
-            elif group_lowering.boundary_type is Precision.FP32:
+            elif group_lowering.boundary_type is Precision.FP32 or not self._has_boundary_type(site):
                 array = constant
             elif edit_key is None:
                 array = rulebook.round_constant(self.network, site.tensor, group_lowering.boundary_type)
@@ -247,6 +250,11 @@ class GatedGraph:
                 array = rulebook.round_to_precision(constant, group_lowering.boundary_type)
             self._weight_cache[key] = array
         return array
+
+    def _has_boundary_type(self, qdq_site: QdqSite) -> bool:
+        """Returns False for an input that stays in FP32, such as the scale of a BatchNormalization."""
+        ports = rulebook.find_same_type_ports(self.network.node(qdq_site.layer), self.network.opset)[0]
+        return qdq_site.index >= len(ports) or ports[qdq_site.index]
 
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
         """Returns the weight of the file if it differs from that of the FP32 network; None if it does not."""

@@ -45,8 +45,7 @@ class GraphInputs:
         weight_inputs: The weight, scale or bias of each input, by the input's name.
         summing_groups: The groups whose kernels can accumulate in FP16.
         split_factors: If gates are data, float32 factors that split sums, by group and number of roundings.
-        channel_factors: Float32 divisors of channels, by the tensors whose channels are divided.
-        factor_input_names: The names of these inputs, by the group of the normalisation.
+        factor_input_names: The names of the inputs of float32 divisors, by the tensor whose channels are divided.
     """
 
     def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:
@@ -64,14 +63,10 @@ class GraphInputs:
         self._shared_scales: dict[str, ir.Value] = {}
         self.summing_groups: set[str] = set()
         self.split_factors: dict[tuple[str, int], ir.Value] = {}
-        self.channel_factors: dict[str, ir.Value] = {}
+        self._emitter = emitter
+        self._scaled_shapes = network.zero_cost_support.scaled_tensor_shapes if features.editable_constants else {}
+        self._channel_factors: dict[str, ir.Value] = {}
         self.factor_input_names: dict[str, str] = {}
-        for number, (group_name,
-                     norm) in enumerate(network.zero_cost_support.norms.items() if features.editable_constants else ()):
-            if norm.scaled_tensors:
-                factors = emitter.add_input(f"factors/{number}", ir.DataType.FLOAT, ir.Shape([norm.channels]))
-                self.channel_factors.update(dict.fromkeys(norm.scaled_tensors, factors))
-                self.factor_input_names[group_name] = value_name(factors)
         for index, group in enumerate(network.groups):
             for number, weight_input in enumerate(
                     _iterate_editable_constants(network, group, self.operand_types) if features.editable_constants else
@@ -116,6 +111,15 @@ class GraphInputs:
                      weight_input.site.index] = emitter.add_input(name, ir.DataType.FLOAT, shape)
         self.weight_inputs[name] = weight_input
 
+    def find_channel_factors(self, tensor: str) -> ir.Value | None:
+        """Returns the input of the divisors of a tensor's channels; None if no move can scale them."""
+        if tensor in self._scaled_shapes and tensor not in self._channel_factors:
+            factors = self._emitter.add_input(f"factors/{len(self._channel_factors)}", ir.DataType.FLOAT,
+                                              ir.Shape(self._scaled_shapes[tensor]))
+            self._channel_factors[tensor] = factors
+            self.factor_input_names[tensor] = value_name(factors)
+        return self._channel_factors.get(tensor)
+
     @property
     def weight_bytes(self) -> int:
         return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
@@ -140,10 +144,9 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
                                 gated_groups: Container[str]) -> Iterator[WeightInput]:
     """Yields the constants of a fusion group that a config can edit, besides its weights."""
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
-    ports = [port for norm in zero_cost_support.norms.values() for port in (norm.scale, norm.bias)
-             if port is not None and not norm.no_smoothquant_reason]
-    if group.name not in gated_groups:  # only the weights of gated groups are inputs already
-        ports += [read.port for norm in zero_cost_support.norms.values() for read in norm.consumers]
+    # the weights of gated groups are inputs already
+    weights = {(site.layer, site.index) for site in group.weight_qdq_sites()} if group.name in gated_groups else ()
+    ports = [port for port in zero_cost_support.edited_ports if port not in weights]
     bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
     if bias is not None and bias.port is not None:
         ports.append(bias.port)

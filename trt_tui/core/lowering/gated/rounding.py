@@ -63,7 +63,7 @@ class RoundingEmitter:
         return self.round_to_precision(value, precision, nodes)
 
     def scale_channels(self, operator: str, value: ir.Value, factors: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """Returns a value whose channels, the last axis, are divided ("Div") or multiplied ("Mul") by factors, if any.
+        """Returns a value that is divided ("Div") or multiplied ("Mul") by factors that broadcast to it, if any.
         """
         if factors is None:
             return value

@@ -1,0 +1,218 @@
+"""Channels that are divided at their producers and multiplied back at their readers: the layers that take part."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import lowered, networks
+from tests.networks import Builder, floats
+from tests.networks.drawn import drawn_network
+from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
+from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.precision import Precision
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+
+
+def random_moves(network, plain, seed=0):
+    """Random factors at every set of channels that can be scaled, with the ranges that follow from FP32 values."""
+    rng, moves = np.random.default_rng(seed), {}
+    for name, scaling in network.zero_cost_support.channel_scalings.items():
+        if scaling.refusal_reason:
+            continue
+        factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
+        ranges = {tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max(initial=0))
+                  for tensor in scaling.tensors if tensor.tensor in network.calibrated_tensors}
+        moves[name] = SmoothQuantMove(0.5, encode_vector(factors), ranges)
+    return moves
+
+
+def assert_outputs_stay(network, plain, changed):
+    """The outputs are equal up to the rounding of the sums that lead to them."""
+    for info in network.outputs:
+        array, other = plain[info.name], changed[info.name]
+        finite = np.isfinite(array)
+        bound = 1e-3 * max(float(np.abs(array[finite]).max(initial=0)), 1e-6)
+        np.testing.assert_allclose(other[finite], array[finite], rtol=2e-3, atol=bound)
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=40, deadline=None)
+def test_random_factors_leave_the_outputs_of_random_networks(opened, backend, seed):
+    model = drawn_network(Random(seed))
+    network, feeds = opened(model), networks.feeds(model, seed)
+    plain = lowered.inner_values(backend, network, feeds)
+    config = PrecisionConfig.from_precision(FP32).with_moves(random_moves(network, plain, seed))
+    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=25, deadline=None)
+def test_all_lowerings_agree_on_random_factors(opened, backend, seed):
+    case = lowered.draw(Random(seed), backend, opened)
+    network = case.network
+    config = case.config.with_moves(random_moves(network, case.plain, seed))
+    divisors = {tensor: divisor for (_, subject), move in config.moves.items()
+                for tensor, divisor in move.find_divisors(network, subject).items()}
+    typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
+    typed |= {tensor: typed[tensor] * divisor for tensor, divisor in divisors.items() if tensor in typed}
+    gated = lowered.gated_values(backend, network, config, case.ranges, case.feeds)
+    assert lowered.difference(network, case.plain, typed, gated) is None
+    as_data = lowered.gated_values(backend, network, config, case.ranges, case.feeds, data=True)
+    assert lowered.difference(network, case.plain, gated, as_data) is None
+
+
+@pytest.mark.parametrize(("name", "least"), [("bert", 3 * 128), ("vit", 100), ("decoder", 80), ("small_resnet", 60),
+                                             ("mlp", 64), ("chain", 16), ("unet_small", 90)])
+def test_random_factors_leave_the_outputs_of_each_architecture(name, least, opened, backend):
+    model = getattr(networks, name)()
+    network, feeds = opened(model), networks.feeds(model, 1)
+    plain = lowered.inner_values(backend, network, feeds)
+    moves = random_moves(network, plain)
+    assert sum(network.zero_cost_support.channel_scalings[name].channels for name in moves) >= least
+    config = PrecisionConfig.from_precision(FP32).with_moves(moves)
+    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
+
+
+def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, output=False, bounds=(0.0, 6.0)):
+    """A producer and a reader of 8 channels, with operators between them."""
+    b = Builder(opset=17)
+
+    def layer(source, scope, inputs, outputs, groups=1):
+        if images:
+            weight = b.kernel(f"{scope}.weight", (outputs, inputs // groups, 3, 3), 9 * inputs)
+            return b.node("Conv", [source, weight, b.vector(f"{scope}.bias", outputs)], scope, kernel_shape=[3, 3],
+                          pads=[1] * 4, group=groups)
+        y = b.node("MatMul", [source, b.kernel(f"{scope}.weight", (inputs, outputs), inputs)], scope)
+        return b.node("Add", [y, b.vector(f"{scope}.bias", outputs)], scope)
+
+    x = first = layer("x", "/first", 4, channels)
+    for index, operator in enumerate(between):
+        scope, inputs, attributes = f"/{index}", [x], {}
+        if operator == "Clip":
+            inputs += [b.weight(f"bound{i}", np.float32(bound)) for i, bound in enumerate(bounds)]
+        elif operator in ("Mul", "Add", "Div"):
+            inputs += [b.vector(f"c{index}", channels, 1.0) if not images else b.weight(
+                f"c{index}", np.linspace(0.5, 2, channels, dtype=np.float32).reshape(-1, 1, 1))]
+        elif operator == "Gate":
+            operator, inputs = "Mul", [x, b.node("Sigmoid", [layer("x", "/gate", 4, channels)], "/gate")]
+        elif operator == "MaxPool":
+            attributes = {"kernel_shape": [3, 3], "pads": [1] * 4}
+        elif operator == "Transpose":
+            attributes = {"perm": [0, 1, 3, 2]}
+        elif operator == "LeakyRelu":
+            attributes = {"alpha": 0.1}
+        elif operator == "Depthwise":
+            x = layer(x, scope, channels, channels, channels)
+            continue
+        x = b.node(operator, inputs, scope, **attributes)
+    if residual:
+        x = b.node("Add", [x, first if residual == "own" else "z"], "/residual")
+    y = layer(x, "/second", channels, 8, conv_groups)
+    b.node("Relu", [y], "/end", output="y")
+    sizes = (2, 4, 6, 6) if images else (2, 5, 4)
+    inputs = [floats("x", *sizes), *([floats("z", 2, channels, *sizes[2:])] if residual == "other" else [])]
+    outputs = [floats("y", *[None] * len(sizes)), *([floats(first, *[None] * len(sizes))] if output else [])]
+    return b.model(inputs, outputs)
+
+
+def first_scaling(network):
+    """The channels that the first layer produces."""
+    return next(scaling for scaling in network.zero_cost_support.channel_scalings.values()
+                if any(producer.port[0] == "/first/Conv" or producer.port[0] == "/first/MatMul"
+                       for producer in scaling.producers))
+
+
+@pytest.mark.parametrize("form", [
+    {}, {"between": ("Relu",)}, {"between": ("LeakyRelu", "MaxPool")}, {"between": ("Mul", "Relu")},
+    {"between": ("Div", "Abs")}, {"between": ("Add", "Relu")}, {"between": ("Transpose", "Relu", "Transpose")},
+    {"between": ("Relu", "Gate")}, {"conv_groups": 2}, {"between": ("Relu", "Depthwise", "Relu")},
+    {"residual": "own", "between": ("Relu",)}, {"between": ("Clip",), "bounds": (0.0, 3.4e38)},
+    {"images": False, "between": ("Relu", "Mul")}], ids=str)
+def test_channels_are_scaled_through_operators_that_commute(form, opened, backend):
+    model = pair(**form)
+    network, feeds = opened(model), networks.feeds(model, 1)
+    scaling = first_scaling(network)
+    assert scaling.channels == 8 and scaling.readers and not scaling.refusal_reason
+    plain = lowered.inner_values(backend, network, feeds)
+    config = PrecisionConfig.from_precision(FP32).with_moves(random_moves(network, plain))
+    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
+
+
+@pytest.mark.parametrize(("form", "reason"), [
+    ({"between": ("Sigmoid",)}, "/0/Sigmoid (Sigmoid) reads /first/Conv_output_0, and would see the scaled channels"),
+    ({"between": ("Tanh",), "images": False}, "(Tanh) reads /first/Add_output_0"),
+    ({"between": ("Exp",)}, "(Exp) reads"), ({"between": ("Softplus",)}, "(Softplus) reads"),
+    ({"residual": "other"}, "/residual/Add joins it with a tensor that is not scaled"),
+    ({"output": True}, "/first/Conv_output_0 is an output of the network"),
+    ({"between": ("Clip",)}, "a Clip limits /first/Conv_output_0 to 0 and 6"),
+])
+def test_channels_stay_where_an_operator_does_not_commute(form, reason, opened):
+    network = opened(pair(**form))
+    name = network.find_group("/first/Conv" if form.get("images", True) else "/first/MatMul").name
+    assert reason in scaling_refusal_reason(network, name)
+
+
+def test_a_clip_is_named_so_that_data_can_show_that_it_cuts_nothing(opened):
+    network = opened(pair(between=("Clip",)))
+    scaling = network.zero_cost_support.channel_scalings["/first/Conv"]
+    (clip,) = scaling.clips
+    assert (clip.tensor, clip.low, clip.high) == ("/first/Conv_output_0", 0.0, 6.0)
+    assert scaling.channels == 8 and scaling.producers and scaling.readers
+
+
+def test_a_depthwise_conv_reads_and_produces_one_channel_each(opened):
+    network = opened(pair(between=("Relu", "Depthwise", "Relu")))
+    depthwise = [constant for scaling in network.zero_cost_support.channel_scalings.values()
+                 for constant in (*scaling.producers, *scaling.readers) if constant.port == ("/1/Conv", 1)]
+    assert [(constant.shape, constant.axis) for constant in depthwise] == [((8, 1, 1, 1), 0)] * 2
+
+
+def test_a_grouped_conv_maps_the_channels_of_its_groups(opened):
+    scaling = first_scaling(opened(pair(conv_groups=2)))
+    (reader,) = scaling.readers
+    factors = np.arange(1, 9, dtype=np.float32)
+    assert reader.shape == (8, 4, 1, 1)
+    expected = np.repeat(np.stack((factors[:4], factors[4:])), 4, axis=0)
+    np.testing.assert_allclose(reader.divide(np.ones((8, 4, 3, 3), np.float32), factors)[..., 0, 0], expected)
+
+
+def test_heads_of_a_grouped_query_attention_share_factors(opened):
+    network = opened(networks.decoder())
+    scaling = network.zero_cost_support.channel_scalings["/attn/q/MatMul"]
+    queries, keys = (producer.divisors(np.arange(1, scaling.channels + 1, dtype=np.float32)).ravel()
+                     for producer in scaling.producers)
+    assert scaling.products == ("/attn/scores/MatMul",) and not scaling.readers
+    np.testing.assert_allclose(np.sort(queries), np.sort(1 / keys), rtol=1e-6)
+    assert len(np.unique(queries)) == scaling.channels == queries.size // 2  # the rotation joins two halves
+
+
+def test_ranges_of_a_concat_stay_common(opened):
+    b = Builder(opset=17)
+    first, second = (b.node("Relu", [b.conv("x", (4, 8), f"/{name}", bias=True)], f"/{name}") for name in "ab")
+    joined = b.node("Concat", [first, b.node("Sigmoid", [second], "/s")], "/join", axis=1)
+    b.node("Relu", [b.conv(joined, (16, 8), "/last", bias=True)], "/last", output="y")
+    network = opened(b.model([floats("x", 1, 4, 6, 6)], [floats("y", None, None, None, None)]))
+    scaling = network.zero_cost_support.channel_scalings["/a/Conv"]
+    assert scaling.channels == 8
+    tensors = network.tensors_with_shared_range[joined]
+    move = SmoothQuantMove(0.5, encode_vector(np.full(8, 4.0)), {joined: 1.5})
+    ranges = {**dict.fromkeys(network.calibrated_tensors, 6.0), **dict.fromkeys(tensors, 1.0)}
+    result = compute_activation_ranges(network, ranges, PrecisionConfig(INT8, FP16).with_moves({"/a/Conv": move}))
+    assert {result[tensor] for tensor in tensors if tensor in result} == {1.5}
+
+
+def test_weak_builds_get_the_ranges_of_the_divided_tensors_inside_groups(opened):
+    network = opened(pair(between=("Relu",)))
+    ranges = {tensor: 8.0 for layer in network.layers for tensor in layer.outputs} | {"x": 8.0}
+    move = SmoothQuantMove(0.5, encode_vector(np.full(8, 4.0)), {"/0/Relu_output_0": 2.0})
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(INT8, FP16).with_moves({"/first/Conv": move}),
+                                          ranges)
+    changed = {tensor: amax for tensor, amax in weak.ranges.items() if amax != 8}
+    assert changed["/0/Relu_output_0"] == 2.0 and set(changed) <= {"/0/Relu_output_0", "/first/Conv_output_0"}

@@ -1,0 +1,204 @@
+"""The finder of the scale of an attention: the numbers that multiply the scores, and the constants that can take them.
+
+A scale behind the product of queries and keys lets the product overflow in FP16. TensorRT's documents ask for the scale
+in front of the product, where a fused attention has it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from trt_tui.core.network.channel_numbers import UNSCALED, ChannelRoots, ChannelTracer
+from trt_tui.core.network.channel_scaling import encode_runs
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.fusion.attention import SCORES_ROLE
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.operators import RANGE_PRESERVING_COPIES
+from trt_tui.core.network.zero_cost_support import (
+    AttentionScale,
+    ChannelRun,
+    ScaledConstant,
+    ScaledOperand,
+    ScaledTensor,
+    ScoreScaling,
+)
+
+_MAX_CHAIN = 8
+"""The maximum number of layers that are followed from a product to its scale."""
+
+_MAX_SCALAR_DEPTH = 12
+"""The maximum number of layers that compute a number, one after the other."""
+
+_SCALAR_OPERATORS: Mapping[str, Callable[..., np.floating]] = {
+    "Sqrt": np.sqrt, "Mul": np.multiply, "Div": np.divide, "Add": np.add, "Sub": np.subtract, "Pow": np.power,
+    "Reciprocal": lambda number: np.divide(np.float32(1), number)}
+"""The operators on numbers that are computed here, in float32 like the network."""
+
+_SCALAR_COPIES = frozenset("Identity Unsqueeze Squeeze Reshape Cast Flatten".split())
+
+
+def find_attention_scales(tracer: ChannelTracer, groups: Sequence[FusionGroup]) -> dict[str, AttentionScale]:
+    """Returns the scale of each attention of a network, by the group of the product of queries and keys.
+
+    Args:
+        tracer: The pass over all layers, before its products are united: queries are scaled without keys.
+    """
+    products = {layer.name: (first, second) for layer, first, second in tracer.products}
+    roots = ChannelRoots(tracer) if products else None
+    scales = {}
+    for group in groups:
+        if group.attention_role != SCORES_ROLE:
+            continue
+        layer = tracer.graph.by_name[group.name]
+        product = layer if layer.op_type == "MatMul" else next(
+            (other for name in group.layers if (other := tracer.graph.by_name[name]).name in products), None)
+        if product is not None and product.op_type == "MatMul":
+            scales[group.name] = _ScaleFinder(tracer, roots, product).find_scale()
+    return scales
+
+
+class _ScaleFinder:
+    def __init__(self, tracer: ChannelTracer, roots: ChannelRoots | None, product: Layer) -> None:
+        self._tracer, self._graph, self._roots, self._product = tracer, tracer.graph, roots, product
+        self._outputs = {info.name for info in tracer.graph.outputs}
+
+    def find_scale(self) -> AttentionScale:
+        scalings = [*self._find_scalings_in_front(0, "query"), *self._find_scalings_in_front(1, "key"),
+                    *self._find_scalings_behind()]
+        if not scalings:
+            return AttentionScale(self._product.name, refusal_reason="its scores are not scaled by one number")
+        if not all(0 < scaling.multiplier < np.inf for scaling in scalings):
+            return AttentionScale(self._product.name, refusal_reason="its scale is not a number above 0")
+        if all(scaling.multiplier == 1 for scaling in scalings):
+            return AttentionScale(self._product.name, refusal_reason="its scale is 1")
+        query, key = (self._find_operand(index) for index in (0, 1))
+        reason = ""
+        if query.refusal_reason and key.refusal_reason and all(scaling.side == "scores" for scaling in scalings):
+            reason = f"no constant in front can take the scale: {query.refusal_reason}"
+        return AttentionScale(self._product.name, tuple(scalings), query, key, reason)
+
+    # -- scalings --
+
+    def _find_scalings_behind(self) -> Iterator[ScoreScaling]:
+        tensor, passed = self._product.outputs[0], [self._product.outputs[0]]
+        for _ in range(_MAX_CHAIN):
+            reader = self._find_sole_reader(tensor)
+            if reader is None:
+                return
+            if (number := self._match_scaling(reader, tensor)) is not None:
+                yield self._build_scaling(reader, *number, "scores", passed)
+            elif reader.op_type not in RANGE_PRESERVING_COPIES:
+                return
+            tensor = reader.outputs[0]
+            passed.append(tensor)
+
+    def _find_scalings_in_front(self, operand_index: int, side: str) -> Iterator[ScoreScaling]:
+        tensor, reader = self._product.inputs[operand_index], self._product
+        passed: list[str] = []
+        for _ in range(_MAX_CHAIN):
+            layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+            if layer is None or self._find_sole_reader(tensor) is not reader:
+                return
+            passed.append(tensor)
+            source = next((name for name in layer.inputs if name not in self._graph.static_tensors), "")
+            if (number := self._match_scaling(layer, source)) is not None:
+                yield self._build_scaling(layer, *number, side, passed)
+            elif layer.op_type not in RANGE_PRESERVING_COPIES:
+                return
+            tensor, reader = source, layer
+
+    @staticmethod
+    def _build_scaling(layer: Layer, index: int, number: float, side: str, passed: Sequence[str]) -> ScoreScaling:
+        return ScoreScaling(layer.name, (layer.name, index), layer.inputs[index], number, layer.op_type == "Div", side,
+                            tuple(passed))
+
+    def _find_sole_reader(self, tensor: str) -> Layer | None:
+        """Returns the only layer that reads the values of a tensor; None if there are several or none."""
+        readers = [layer for name in self._graph.readers.get(tensor, ())
+                   if (layer := self._graph.by_name[name]).kind is not LayerKind.SHAPE]
+        return readers[0] if len(readers) == 1 and tensor not in self._outputs else None
+
+    def _match_scaling(self, layer: Layer, tensor: str) -> tuple[int, float] | None:
+        """Returns the index and the value of the number by which a layer multiplies or divides a tensor; None if it
+        does not."""
+        if layer.op_type not in ("Mul", "Div") or layer.domain or layer.kind is not LayerKind.COMPUTE or (
+                layer.inputs.count(tensor) != 1 or layer.op_type == "Div" and layer.inputs[0] != tensor):
+            return None
+        index = 1 - layer.inputs.index(tensor)
+        shape = self._graph.shape(layer.inputs[index])
+        if shape is None or any(size != 1 for size in shape) or len(shape) > len(
+                self._graph.shape(layer.outputs[0]) or ()) or layer.name not in self._tracer.grouped_layers:
+            return None
+        number = self._read_number(layer.inputs[index])
+        return None if number is None else (index, float(number))
+
+    def _read_number(self, tensor: str, depth: int = 0) -> np.floating | None:
+        """Returns a number that the file stores or computes from stored numbers and sizes; None if it is not known."""
+        constant = stored_tensor(self._graph.ir_value(tensor)) if self._graph.has_tensor(tensor) else None
+        if constant is not None:
+            return np.float32(constant.numpy().reshape(-1)[0]) if constant.size == 1 else None
+        layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+        if layer is None or depth > _MAX_SCALAR_DEPTH or layer.domain:
+            return None
+        if not self._graph.is_float(tensor):
+            sizes = self._tracer.read_sizes(tensor)
+            return np.float32(sizes[0]) if sizes is not None and len(sizes) == 1 and isinstance(
+                sizes[0], int) else None
+        if layer.op_type in _SCALAR_COPIES:
+            return self._read_number(layer.inputs[0], depth + 1)
+        operands = [self._read_number(name, depth + 1) for name in layer.inputs]
+        if layer.op_type not in _SCALAR_OPERATORS or any(operand is None for operand in operands):
+            return None
+        with np.errstate(all="ignore"):
+            return np.float32(_SCALAR_OPERATORS[layer.op_type](*operands))
+
+    # -- operands --
+
+    def _find_computing_layer(self, tensor: str) -> Layer | None:
+        """Returns the layer that computes a tensor or its copies; None if it is an input of the network."""
+        layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+        while layer is not None and layer.kind is LayerKind.COPY and layer.inputs:
+            layer = self._graph.by_name.get(self._graph.producer.get(layer.inputs[0], ""))
+        return layer
+
+    def _find_operand(self, index: int) -> ScaledOperand:
+        """Returns the constants and tensors that a factor at an operand of the product changes."""
+        tracer, roots = self._tracer, self._roots
+        by_layer = {layer.name: operands for layer, *operands in tracer.products}
+        tensor = self._product.inputs[index]
+        if roots is None or self._product.name not in by_layer or not tracer.numbers.get(tensor, np.zeros(1)).any():
+            layer = self._find_computing_layer(tensor)
+            return ScaledOperand(refusal_reason=(
+                f"{layer.name} ({layer.op_type}) computes {layer.outputs[0]}" if layer is not None else
+                f"{tensor} is an input of the network"))
+        own_numbers = by_layer[self._product.name][index]
+        own_roots = np.unique(np.abs(roots.find_roots(own_numbers)))
+        if UNSCALED in own_roots:
+            return ScaledOperand(refusal_reason=roots.find_refusal_reason(own_numbers))
+
+        def selects(numbers: np.ndarray) -> np.ndarray:
+            return np.isin(np.abs(roots.find_roots(numbers)), own_roots)
+
+        for layer, position, _, numbers in tracer.readers:
+            if selects(numbers).any():
+                return ScaledOperand(refusal_reason=f"{layer.name} reads {layer.inputs[1 - position]} too")
+        for name, operands in by_layer.items():
+            for position, numbers in enumerate(operands):
+                if (name, position) != (self._product.name, index) and selects(numbers).any():
+                    return ScaledOperand(refusal_reason=f"{name} multiplies it too")
+        for clip, numbers in tracer.clips:
+            if selects(numbers).any():
+                return ScaledOperand(refusal_reason=f"a Clip limits {clip.tensor}")
+
+        def encode(numbers: np.ndarray) -> tuple[tuple[int, ...], tuple[ChannelRun, ...]]:
+            selected = selects(numbers)
+            if selected.all():
+                selected = np.ones((1,) * numbers.ndim, bool)
+            return selected.shape, encode_runs(-selected.astype(np.int64))
+
+        producers = tuple(
+            ScaledConstant(layer.inputs[port], *encode(numbers), (layer.name, port))
+            for layer, port, numbers in tracer.producers if selects(numbers).any())
+        tensors = tuple(ScaledTensor(name, *encode(numbers)) for name, numbers in tracer.numbers.items()
+                        if selects(numbers).any())
+        return ScaledOperand(producers, tensors)

@@ -1,0 +1,162 @@
+"""The finder of channels that can be divided at their producers and multiplied back at their readers.
+
+The numbers of `trt_tui.core.network.channel_numbers` that must share a factor become one factor. Factors whose
+producers or readers are the same layers become one `ChannelScaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trt_tui.core.network.channel_numbers import UNSCALED, ChannelRoots, ChannelTracer, label_components
+from trt_tui.core.network.layers import FusionGroup, Layer
+from trt_tui.core.network.zero_cost_support import (
+    ChannelRun,
+    ChannelScaling,
+    ClippedTensor,
+    ScaledConstant,
+    ScaledTensor,
+)
+
+
+def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) -> dict[str, ChannelScaling]:
+    """Returns the channels of a network that can be scaled, by the group of their first producer.
+
+    A group with producers whose channels cannot be scaled has an entry with the reason.
+
+    Args:
+        tracer: The pass over all layers, with united products.
+    """
+    return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
+
+
+class _ScalingBuilder:
+    """The builder of the sets of channels from the numbers of a network.
+
+    Args:
+        group_by_layer: The name of the group of each layer.
+    """
+
+    def __init__(self, tracer: ChannelTracer, group_by_layer: Mapping[str, str]) -> None:
+        self._tracer, self._group_by_layer = tracer, group_by_layer
+        self._roots = ChannelRoots(tracer)
+
+    def build_scalings(self) -> dict[str, ChannelScaling]:
+        tracer, root_count = self._tracer, self._tracer.count
+        ports = [(layer, index, "", self._roots.find_roots(numbers), numbers)
+                 for layer, index, numbers in tracer.producers]
+        readers = [(layer, index, activation, self._roots.find_roots(numbers), numbers)
+                   for layer, index, activation, numbers in tracer.readers]
+        # numbers that share a group of producers, or a reading layer, form one set
+        keys: dict[tuple[str, str], int] = {}
+        pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        for is_reader, entries in ((False, ports), (True, readers)):
+            for layer, _, _, roots, _ in entries:
+                name = layer.name if is_reader else self._group_by_layer.get(layer.name, layer.name)
+                key = keys.setdefault(("reader" if is_reader else "producer", name), root_count + len(keys))
+                scaled = np.unique(np.abs(roots[roots != UNSCALED]))
+                pairs.append((scaled, np.full_like(scaled, key)))
+        labels = label_components(root_count + len(keys), *(
+            np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)))
+        sets: dict[int, _ScalingDraft] = {}
+        scalings: dict[str, ChannelScaling] = {}
+        for layer, index, _, roots, numbers in ports:
+            group_name = self._group_by_layer.get(layer.name)
+            scaled = np.abs(roots[roots != UNSCALED])
+            if group_name is None or not scaled.size:
+                if group_name is not None and group_name not in scalings:
+                    scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(numbers))
+                continue
+            draft = sets.setdefault(int(labels[scaled[0]]), _ScalingDraft(group_name))
+            draft.add_producer(layer, index, roots)
+        for layer, index, activation, roots, _ in readers:
+            scaled = np.abs(roots[roots != UNSCALED])
+            if scaled.size and (reading_set := sets.get(int(labels[scaled[0]]))) is not None:
+                reading_set.add_reader(layer, index, activation, roots)
+        for layer, first, second in tracer.products:
+            for label in self._list_labels(labels, np.concatenate((first.ravel(), second.ravel()))):
+                if label in sets:
+                    sets[label].products.append(layer.name)
+        for tensor, numbers in tracer.numbers.items():
+            self._add_tensor(sets, labels, tensor, self._roots.find_roots(numbers))
+        for clip, numbers in tracer.clips:
+            for label in self._list_labels(labels, numbers):
+                if label in sets:
+                    sets[label].clips.append(clip)
+        for draft in sets.values():
+            scalings[draft.group_name] = draft.build_scaling()
+        return scalings
+
+    def _list_labels(self, labels: np.ndarray, numbers: np.ndarray) -> list[int]:
+        """Returns the label of each set to which some numbers belong."""
+        roots = np.unique(np.abs(self._roots.find_roots(numbers)))
+        return [int(label) for label in np.unique(labels[roots[roots != UNSCALED]])]
+
+    @staticmethod
+    def _add_tensor(sets: Mapping[int, _ScalingDraft], labels: np.ndarray, tensor: str, roots: np.ndarray) -> None:
+        label_by_root = {int(root): int(labels[root]) for root in np.unique(np.abs(roots)) if root != UNSCALED}
+        for label in dict.fromkeys(label_by_root.values()):
+            if label in sets:
+                own = [root for root, other in label_by_root.items() if other == label]
+                sets[label].tensors.append((tensor, np.where(np.isin(np.abs(roots), own), roots, UNSCALED)))
+
+
+class _ScalingDraft:
+    """A set of channels while its constants and tensors are collected."""
+
+    def __init__(self, group_name: str) -> None:
+        self.group_name = group_name
+        self.products: list[str] = []
+        self.tensors: list[tuple[str, np.ndarray]] = []
+        self.clips: list[ClippedTensor] = []
+        self._producers: list[tuple[Layer, int, np.ndarray]] = []
+        self._readers: list[tuple[Layer, int, str, np.ndarray]] = []
+
+    def add_producer(self, layer: Layer, index: int, roots: np.ndarray) -> None:
+        self._producers.append((layer, index, roots))
+
+    def add_reader(self, layer: Layer, index: int, activation: str, roots: np.ndarray) -> None:
+        self._readers.append((layer, index, activation, roots))
+
+    def build_scaling(self) -> ChannelScaling:
+        """Returns the set; the factors are numbered in the order in which the producers have them."""
+        every = np.concatenate([np.abs(roots).ravel() for *_, roots in self._producers])
+        unique, first_indices = np.unique(every, return_index=True)
+        ordered = [int(root) for root in unique[np.argsort(first_indices)] if root != UNSCALED]
+        numbering = np.zeros(max(ordered) + 1, np.int64)
+        numbering[ordered] = np.arange(1, len(ordered) + 1)
+
+        def encode(roots: np.ndarray, sign: int = 1) -> tuple[ChannelRun, ...]:
+            return encode_runs(sign * np.sign(roots) * numbering[np.abs(roots)])
+
+        producers = tuple(
+            ScaledConstant(layer.inputs[index], roots.shape, encode(roots), (layer.name, index))
+            for layer, index, roots in self._producers)
+        readers = tuple(
+            ScaledConstant(layer.inputs[index], roots.shape, encode(roots, -1), (layer.name, index), activation)
+            for layer, index, activation, roots in self._readers)
+        scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
+            ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(self.clips))
+        if self.clips:
+            clip = self.clips[0]
+            return replace(scaling, refusal_reason=(
+                f"a Clip limits {clip.tensor} to {clip.low:g} and {clip.high:g}, which would have to scale with it"))
+        return scaling
+
+
+def encode_runs(numbers: np.ndarray) -> tuple[ChannelRun, ...]:
+    """Returns numbers above, below or equal to 0 as runs; 1 is the first factor."""
+    flat = numbers.ravel()
+    starts = np.flatnonzero(np.concatenate(([True], flat[1:] != flat[:-1])))
+    values, repeats = flat[starts], np.diff(np.append(starts, flat.size))
+    step = np.diff(values)
+    continues = (repeats[1:] == repeats[:-1]) & (values[1:] != UNSCALED) & (values[:-1] != UNSCALED) & (
+        step == np.sign(values[:-1])) if values.size > 1 else np.zeros(0, bool)
+    run_starts = np.flatnonzero(np.concatenate(([True], ~continues)))
+    counts = np.diff(np.append(run_starts, values.size))
+    return tuple(
+        ChannelRun(max(abs(int(values[start])) - 1, 0), int(count), int(repeats[start]), int(np.sign(values[start])))
+        for start, count in zip(run_starts, counts, strict=True))
