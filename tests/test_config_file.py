@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests import networks
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
+from trt_tui.core.moves.attention_scale_move import AttentionScaleMove
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -141,7 +142,7 @@ def test_the_schema_knows_what_is_written(network):
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
     for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
                  RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
-                 BiasCorrectionMove(encode_vector(np.zeros(3)))):
+                 BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: KeepMove("layernorm")
                                 }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})

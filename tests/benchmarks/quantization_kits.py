@@ -105,7 +105,8 @@ def aimet(folder: Path, row: str) -> None:
         names = [entry.name for entry in session.get_outputs()]
         return sqnr_db(folder, lambda feed: session.run(names, feed))
 
-    sim, values, feeds = make(), {}, read_feeds(folder, "calib")
+    sim, feeds = make(), read_feeds(folder, "calib")
+    values: dict[str, Any] = {}
     if row == "nearest":
         with timed(values):
             values["db"] = error_db(sim.session)
@@ -142,7 +143,8 @@ def aimet(folder: Path, row: str) -> None:
 
 
 def modelopt(folder: Path, row: str) -> None:
-    feeds, out, values = read_feeds(folder, "calib"), folder / "built.onnx", {}
+    feeds, out = read_feeds(folder, "calib"), folder / "built.onnx"
+    values: dict[str, Any] = {}
     data = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
     if row.startswith("INT8"):
         from modelopt.onnx.quantization import quantize
@@ -231,7 +233,8 @@ def ours(folder: Path, row: str) -> None:
         return
     network, samples, ranges, backend = open_case(folder)
     precision = Precision(row.split()[0].lower())
-    config, values = PrecisionConfig.from_precision(precision), {}
+    config = PrecisionConfig.from_precision(precision)
+    values: dict[str, Any] = {}
     with timed(values):
         if "AWQ" in row:
             subjects = list(network.zero_cost_support.channel_scalings)
@@ -553,7 +556,7 @@ def compare(name: str, model: Path, data: Path, directory: Path, arguments: argp
         if arguments.only and arguments.only not in f"{kit} {row}" and row != "INT8 nearest":
             continue
         left = deadline - time.monotonic()
-        share = left if row not in slow else left / sum(entry[2] in slow for entry in ordered[position:])
+        share = min(left, 3 * left / (len(ordered) - position)) if row not in slow else left / (len(ordered) - position)
         results[kit, row] = run_row(kit, row, folder, directory, share)
         (folder / "rows.json").write_text(json.dumps({row: value for (_, row), value in results.items()}))
         print(f"  {kit} {row}: {results[kit, row]}", file=sys.stderr, flush=True)
