@@ -23,6 +23,7 @@ from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
@@ -141,6 +142,8 @@ def test_the_schema_knows_what_is_written(network):
     tensor = network.calibrated_tensors[0]
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
     for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+                 RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
+                 BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
                  BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})

@@ -76,9 +76,10 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         return last.value
 
     judgement = Judgement(samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs),
-                          judged or measure, lambda title, changed, kind, find: find())
+                          judged or measure)
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
-                           "user", False, True, {}, judgement, lambda: None, lambda title: lambda done, total: None)
+                           "user", False, True, {}, judgement, lambda title, changed, kind, find: find(), lambda: None,
+                           lambda title: lambda done, total: None)
 
 
 def moves_of(network, samples, backend, formula="0.5", *, method="minmax", config=None):

@@ -37,6 +37,7 @@ from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules
+from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
@@ -52,6 +53,8 @@ from trt_tui.session.search_status import SearchStatus, evaluation_table, held_o
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
 FP32 = PrecisionConfig.from_precision(Precision.FP32)
 GOAL = rq.FindMixedPrecisionConfig(INT8, ("sqnr>=42",))
+CLOSE = replace(GOAL, try_zero_cost=False)
+"""A search whose result meets the tolerance by less than 3 dB."""
 
 
 @pytest.fixture(autouse=True)
@@ -139,9 +142,10 @@ def test_what_is_free_goes_before_what_is_raised(opened):
     worker = opened()
     lone = found(worker.answer(replace(GOAL, try_zero_cost=False, try_ranges=False))).result
     ended = found(worker.answer(replace(GOAL, try_ranges=False)))
-    assert ended.result.is_met and ended.result.best_evaluation.zero_cost_sets == ("equalization", "bias correction")
+    assert ended.result.is_met and ended.result.best_evaluation.zero_cost_sets[-1] == "bias correction"
     assert len(ended.result.best_evaluation.raised_groups) < len(
         lone.best_evaluation.raised_groups) and "bias correction" in ended.result.summary
+    assert "GPTQ" in ended.result.summary and ended.result.config.get_moves(RoundingMove)
     made = ended.result.config.get_moves(BiasCorrectionMove)
     assert made and not made.keys() & set(ended.result.best_evaluation.raised_groups)
     steps = list(dict.fromkeys(one.step_name for one in ended.evaluations))
@@ -161,8 +165,10 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     worker.answer(rq.OpenNetwork(options))
     start = PrecisionConfig.from_precision(Precision.FILE)
     ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
-    sets, first = [one.zero_cost_sets for one in ended.evaluations], "recalibration, no longer in file precision"
-    assert sets[:3] == [(), (), (first,)] and (first, "bias correction") in sets
+    tried = [one.zero_cost_sets for one in ended.evaluations]
+    assert tried[:3] == [(), (), ("recalibration, no longer in file precision",)]
+    assert all(sets[0] == "recalibration, no longer in file precision" for sets in tried[3:])
+    assert any(sets[-1] == "bias correction" for sets in tried[3:])
     best, config = ended.result.best_evaluation, ended.result.config
     assert ended.result.is_met and "recalibration" in best.zero_cost_sets[0] and ended.evaluations[
         0].target_result.lowest_score < 20
@@ -392,7 +398,7 @@ def test_an_engine_confirms_what_was_found(with_builder):
 
 def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_builder):
     worker = with_builder(3.0)
-    ended = found(worker.answer(GOAL))
+    ended = found(worker.answer(CLOSE))
     assert ended.confirmed is True and 2 <= len(worker.built) <= 3
     assert ended.result.best_evaluation.score >= 3.0 and "margin of 3" in ended.remarks[0]
     assert len(worker.built[-1].precision_moves) > len(worker.built[0].precision_moves)
@@ -400,7 +406,7 @@ def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_buil
 
 def test_at_most_so_many_engines_are_built(with_builder):
     worker = with_builder(3.0)
-    ended = found(worker.answer(replace(GOAL, max_builds=1)))
+    ended = found(worker.answer(replace(CLOSE, max_builds=1)))
     assert len(worker.built) == 1 and ended.confirmed is None and ended.result.best_evaluation.score >= 3.0
     assert "--max-builds" in ended.remarks[-1]
     worker = with_builder(0.0)
@@ -452,13 +458,13 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
 
 def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder):
     worker = with_builder(3.0)
-    both = ("cosine>=0.9", *GOAL.tolerances)
-    ended = found(worker.answer(replace(GOAL, tolerances=both)))
+    both = ("cosine>=0.9", *CLOSE.tolerances)
+    ended = found(worker.answer(replace(CLOSE, tolerances=both)))
     assert ended.confirmed is True
     _, scores = zip(*((one.raised_groups, one.target_result.target_scores) for one in ended.evaluations), strict=True)
     assert all(len(one) == 2 for one in scores) and ended.result.best_evaluation.target_result.target_scores[1] >= 3.0
     assert "margin of 3" in ended.remarks[0] and "cosine" not in ended.remarks[0]
-    alone = found(with_builder(3.0).answer(GOAL))
+    alone = found(with_builder(3.0).answer(CLOSE))
     assert ended.result.best_evaluation.raised_groups == alone.result.best_evaluation.raised_groups
 
 

@@ -159,7 +159,7 @@ def test_a_result_that_is_met_is_met_by_its_export_too(opened, tmp_path):
 
 def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     worker = exports(lambda raised: 3.0)
-    ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",))))
+    ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)))
     assert ended.exported.is_met and SearchStatus(make_search_request(INT8, ()), end_event=ended).is_target_met
     assert ended.result.best_evaluation.score >= 3.0 and "went on with a margin of 3" in ended.remarks[0]
     assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
@@ -167,8 +167,8 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
 
 def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     monkeypatch.setattr(search_job, "MAX_EXPORT_ROUNDS", 1)
-    worker = exports(lambda raised: 3.0 * raised)
-    request = make_search_request(INT8, ("sqnr>=40",))
+    worker = exports(lambda raised: 8.0 * raised)
+    request = make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)
     ended = found(worker.answer(request))
     assert ended.result.is_met and ended.exported.is_met is False and not SearchStatus(request,
                                                                                        end_event=ended).is_target_met

@@ -27,7 +27,7 @@ here all values of such a block are NaN. The number of values must be a multiple
 refuses inputs with other than 2 or 3 dimensions. Products are summed in FP32.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -127,6 +127,21 @@ class QuantizedType:
             return np.asarray(np.maximum(scales, np.float32(MIN_E4M3)) * np.float32(tensor_scale))
         mantissas, exponents = np.frexp(np.maximum(ratios, np.finfo(np.float32).tiny))
         return np.asarray(np.ldexp(np.float32(1), exponents - (mantissas == np.float32(0.5))))
+    def find_weight_scale_layout(self, shape: Sequence[int | None],
+                                 channel_axis: int | None) -> tuple[int | None, int | None]:
+        """Returns the axis along which the scales of a weight differ, and the number of values along it that share one.
+
+        The axis is None for a single scale, and the number is None for one scale per index.
+
+        Args:
+            shape: The shape of the weight; None for an open size.
+            channel_axis: The axis of the output channels; None if there is none.
+        """
+        if self.per_channel or channel_axis is None:
+            return channel_axis, None
+        if self.block_sizes and len(shape) == 2 and (reduced_size := shape[1 - channel_axis]) is not None:
+            return 1 - channel_axis, self.find_block_size(reduced_size)
+        return None, None
 
     def quantize(self, values: np.ndarray) -> np.ndarray:
         """Returns the quantized values, as float32, of values that are already divided by their scale.
@@ -138,6 +153,22 @@ class QuantizedType:
             return values.astype(self.onnx_type.numpy()).astype(np.float32)
         np.rint(values, out=values)
         return values
+
+
+def broadcast_weight_scales(scales: np.ndarray, shape: Sequence[int], axis: int | None,
+                            block_size: int | None) -> np.ndarray:
+    """Returns the scales of a weight in a form that broadcasts to the shape of the weight.
+
+    Args:
+        scales: The scales in their layout, or flat.
+        axis: The axis along which the scales differ, and `block_size`: see `QuantizedType.find_weight_scale_layout`.
+    """
+    if axis is None:
+        return scales.reshape(())
+    if block_size is not None:
+        blocks = [size // block_size if index == axis else size for index, size in enumerate(shape)]
+        return np.repeat(scales.reshape(blocks), block_size, axis)
+    return scales.reshape([-1 if index == axis else 1 for index in range(len(shape))])
 
 
 INT8 = QuantizedType(Precision.INT8, frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")), ir.DataType.INT8, -128,

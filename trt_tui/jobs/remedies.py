@@ -29,8 +29,8 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
-    remedies = _order_by_known_defects(workspace, group, config, _list_remedies(workspace, store, reporter, group,
-                                                                               config))
+    remedies = _order_by_known_defects(workspace, group, config,
+                                       _list_remedies(workspace, store, reporter, group, config))
     ensure_ranges(workspace, store, reporter, [remedy_config for _, _, remedy_config in remedies])
     options: list[ev.Remedy] = []
     for key, label, remedy_config in remedies:

@@ -208,18 +208,24 @@ class ResultStore:
         self.results.trim_to_size_limit()
         self.engines.trim_to_size_limit()
 
-    def load_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig,
-                    result_type: type[T]) -> T | None:
-        return self.results.get(self.make_result_key(workspace, result_kind, config), result_type)
+    def load_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result_type: type[T],
+                    *more: object) -> T | None:
+        """Returns a stored result of a config; None if there is none.
 
-    def save_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any) -> None:
-        """Stores a result of a config.
+        Args:
+            more: The further parts of the cache key.
+        """
+        return self.results.get(self.make_result_key(workspace, result_kind, config, *more), result_type)
+
+    def save_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any,
+                    *more: object) -> None:
+        """Stores a result of a config; ``more`` is as in `load_result`.
 
         Raises:
             FileReplacedError: An input file was replaced after it was read, so that the measured content is unknown.
         """
         workspace.require_unchanged_files()
-        self.results.put(self.make_result_key(workspace, result_kind, config), result)
+        self.results.put(self.make_result_key(workspace, result_kind, config, *more), result)
 
     def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
         return self.results.get(self._engine_result_key(workspace, config), EngineResult)

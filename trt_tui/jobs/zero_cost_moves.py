@@ -70,8 +70,8 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                             groups: Sequence[FusionGroup], config: PrecisionConfig, is_for_network: bool
-                             ) -> Iterator[ConfigProposal]:
+                             groups: Sequence[FusionGroup], config: PrecisionConfig,
+                             is_for_network: bool) -> Iterator[ConfigProposal]:
     """Yields the proposals for some groups that give no group a precision which the target release computes wrongly."""
     forbidden = find_forbidden_precisions(workspace.network, workspace.build_target)
     kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
@@ -84,8 +84,8 @@ def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter:
 
 def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             groups: Sequence[FusionGroup], config: PrecisionConfig, kinds: Iterable[ZeroCostKind], *,
-                            reason: str = "user", may_leave_file: bool = False, one_pass: bool = False
-                            ) -> list[ConfigProposal]:
+                            reason: str = "user", may_leave_file: bool = False,
+                            one_pass: bool = False) -> list[ConfigProposal]:
     """Returns the zero-cost changes of some kinds that groups can have and do not have yet, one config for each.
 
     Args:
@@ -96,11 +96,14 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
-    def find_or_measure(title: str, changed: PrecisionConfig, result_type: type[T], measure: Callable[[], T]) -> T:
-        value = store.load_result(workspace, title, changed, result_type)
+    def find_or_measure(title: str, changed: PrecisionConfig, result_type: type[T], measure: Callable[[], T], *,
+                        subjects: Sequence[str] = ()) -> T:
+        samples = workspace.calibration_samples
+        key = (list(subjects), len(samples), samples.hash_inputs()) if subjects else ()
+        value = store.load_result(workspace, title, changed, result_type, *key)
         if value is None:
             value = measure()
-            store.save_result(workspace, title, changed, value)
+            store.save_result(workspace, title, changed, value, *key)
         return value
 
     def measure_sample_errors(changed: PrecisionConfig, feeds: Sequence[int], progress: RunProgress
@@ -114,10 +117,10 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
 
     judgement = Judgement(workspace.data_sets.judged_samples, tuple(workspace.feeds), tuple(dict.fromkeys(
         output.tensor for output in workspace.judged_outputs if workspace.network.is_float(output.tensor))),
-        measure_sample_errors, find_or_measure)
+        measure_sample_errors)
     context = ProposalContext(
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
         workspace.calibration.method if workspace.calibration is not None else "", reason, may_leave_file, one_pass,
-        workspace.one_pass_values, judgement, lambda: get_executor(workspace, reporter),
+        workspace.one_pass_values, judgement, find_or_measure, lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True))
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]

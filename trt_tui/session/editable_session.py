@@ -6,15 +6,18 @@ from collections.abc import Iterable, Mapping
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
+from trt_tui.core.lowering.folded_constants import without_stale_roundings
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.network_method import list_range_tensors, remove_network_range_method
 from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
 from trt_tui.errors import InputError, NotReadyError
+from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import requests as rq
 from trt_tui.session.reporting_session import ReportingSession
 
@@ -181,6 +184,11 @@ class EditableSession(ReportingSession):
         return self.history.redo() and self._save_and_measure_config()
 
     def _apply_config_change(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
+        outline = self.outline or self.preliminary_outline
+        if outline is not None and (fresh := without_stale_roundings(outline, config)) != config:
+            count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
+            self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"
+            config = fresh
         if self.history.push_config(config):
             change_time = time.time()
             self.group_change_times.update((group.name, change_time) for group in groups)

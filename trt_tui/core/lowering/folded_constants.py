@@ -1,6 +1,6 @@
 """The constants of a network after the edits of a config: scaled channels and corrected biases."""
 
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 
 import numpy as np
 
@@ -8,12 +8,14 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import ConstantEdit
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
+from trt_tui.core.moves.rounding_move import RoundedWeight, RoundingMove, digest_weight_edits
 from trt_tui.core.network.constants import largest_magnitude
-from trt_tui.core.network.layers import QdqSite
+from trt_tui.core.network.layers import NetworkOutline, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.formatting import name_list_text
 
 _KeyedEdit = tuple[Hashable, ConstantEdit]
 """An edit of a constant, with a key that is equal for edits with the same effect."""
@@ -30,11 +32,11 @@ class FoldedConstants:
                  amax_cache: MutableMapping[Hashable, np.ndarray] | None = None) -> None:
         self.network = network
         self._amax_cache = {} if amax_cache is None else amax_cache
-        self._edits: dict[Port, list[_KeyedEdit]] = {}
-        for kind, move_class in MOVE_KINDS.items():
-            for subject, move in config.get_moves(move_class).items() if move_class.edits_constants else ():
-                for port, change in move.find_constant_edits(network, subject, config).items():
-                    self._edits.setdefault(port, []).append(((kind, subject, move.effect_key), change))
+        self._edits = _collect_constant_edits(network, config)
+        if stale := _list_stale_roundings(self._edits):
+            raise InputError(f"the rounding of {name_list_text(stale)} belongs to another weight",
+                             "another change of the config has edited the weight since it was measured",
+                             "Undo the rounding, or measure it again.")
 
     @property
     def changed_layer_inputs(self) -> tuple[Port, ...]:
@@ -44,14 +46,19 @@ class FoldedConstants:
         """Returns the cache key of a constant's edits; None if the constant is not edited."""
         return tuple(key for key, _ in self._edits[layer_input]) if layer_input in self._edits else None
 
-    def compute_constant(self, layer_input: Port) -> np.ndarray | None:
-        """Returns the constant at a layer input with all edits applied, float32; None if there is no such input."""
+    def compute_constant(self, layer_input: Port, *, with_rounding: bool = True) -> np.ndarray | None:
+        """Returns the constant at a layer input with all edits applied, float32; None if there is no such input.
+
+        Args:
+            with_rounding: False for a weight without the edits that only round it, which is the exact weight.
+        """
         layer, index = layer_input
         input_names = self.network.get_layer(layer).inputs
         array = self.network.constant_value(
             input_names[index]) if index < len(input_names) and input_names[index] else None
         for _, change in self._edits.get(layer_input, ()):
-            array = change.edit_constant(array)
+            if with_rounding or not change.is_rounding:
+                array = change.edit_constant(array)
         return array
 
     def weight_amax(self, qdq_site: QdqSite, axis: int | None, block_size: int | None) -> np.ndarray:
@@ -68,6 +75,44 @@ class FoldedConstants:
             assert array is not None  # the input is a weight
             self._amax_cache[key] = largest_magnitude(array, axis, block_size)
         return self._amax_cache[key]
+
+
+def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) -> dict[Port, list[_KeyedEdit]]:
+    """Returns the edits of each constant in the order in which they apply."""
+    edits: dict[Port, list[_KeyedEdit]] = {}
+    for kind, move_class in MOVE_KINDS.items():
+        for subject, move in config.get_moves(move_class).items() if move_class.edits_constants else ():
+            for port, change in move.find_constant_edits(network, subject, config).items():
+                edits.setdefault(port, []).append(((kind, subject, move.effect_key), change))
+    return edits
+
+
+def _list_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
+    """Returns the groups whose rounding was measured with other edits of the weight than those before it now."""
+    stale = []
+    for edits_of_port in edits.values():
+        for index, (_, change) in enumerate(edits_of_port):
+            if isinstance(change, RoundedWeight) and change.move.weight_edits != digest_weight_edits(
+                    tuple(key for key, _ in edits_of_port[:index])):
+                stale.append(change.subject)
+    return stale
+
+
+def without_stale_roundings(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config without roundings of weights that other moves have edited since; the same config if it has none.
+
+    A rounding in a precision that its group does not have now is kept: it has no effect.
+    """
+    if not config.get_moves(RoundingMove):
+        return config
+    stale = _list_stale_roundings(_collect_constant_edits(network, config))
+    return config.without_moves(RoundingMove, stale) if stale else config
+
+
+def find_weight_edits_digest(network: NetworkOutline, config: PrecisionConfig, port: Port) -> str:
+    """Returns the digest of the edits of a weight without its rounding; "" if there are none."""
+    edits = _collect_constant_edits(network, config).get(port, ())
+    return digest_weight_edits(tuple(key for key, change in edits if not change.is_rounding))
 
 
 def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig) -> None:

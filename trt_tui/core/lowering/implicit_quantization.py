@@ -33,12 +33,13 @@ from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS, refuse_unsupp
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import LayerConstraints
-from trt_tui.formatting import counted_noun_text
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 _WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
 """Operators whose constants become weights of the layer, and not tensors, in TensorRT's parser."""
@@ -94,10 +95,14 @@ def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
     """
     config = replace_file_precision(network, config)
     refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "a weakly typed TensorRT")
+    rounded_groups = RoundingMove.subject_kind.sort_subjects(network, config.get_moves(RoundingMove))
+    config = config.without_moves(RoundingMove)
     rewritten_network = rewrite_network_for_config(network, config)
     constraints = _ImplicitLowering(rewritten_network.network, config,
                                     scales.scale_inner_ranges(network, ranges, config)).lower_network()
-    return replace(constraints, notes=(*constraints.notes, *rewritten_network.notes))
+    notes = (f"The roundings of {name_list_text(rounded_groups)} are left out: without Q/DQ, TensorRT quantizes the "
+             "weights itself.", ) if rounded_groups else ()
+    return replace(constraints, notes=(*constraints.notes, *rewritten_network.notes, *notes))
 
 
 class _ImplicitLowering:

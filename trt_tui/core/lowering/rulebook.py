@@ -29,7 +29,12 @@ from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.structure_check import get_onnx_schema
 from trt_tui.core.precision import FP16_MIN, MIN_OPSETS, Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES, QuantizedType
+from trt_tui.core.quantized_types import (
+    QUANTIZED_TYPES,
+    TYPES_WITH_RANGES,
+    QuantizedType,
+    broadcast_weight_scales,
+)
 
 ONNX_TYPES = {
     Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16
@@ -216,11 +221,7 @@ class QdqScale:
 
     def broadcast_to_shape(self, shape: Sequence[int]) -> np.ndarray:
         """Returns the scale values in a form that broadcasts to the shape of the tensor."""
-        if self.axis is None:
-            return self.values
-        if self.block_size is not None:
-            return np.repeat(self.values, self.block_size, self.axis)
-        return self.values.reshape([-1 if axis == self.axis else 1 for axis in range(len(shape))])
+        return broadcast_weight_scales(self.values, shape, self.axis, self.block_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,6 +292,11 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
             network, type_ranges, config)
         for quantized_type in TYPES_WITH_RANGES
     }
+    fixed_scales = {
+        (subject, precision): weight_scales
+        for (_, subject), move in config.moves.items() for precision in QUANTIZED_TYPES
+        if (weight_scales := move.find_weight_scales(precision)) is not None
+    }
     group_lowerings = {}
     for group in network.groups:
         precision = config.precision_of(group)
@@ -300,16 +306,20 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
         quantized_type = QUANTIZED_TYPES.get(precision)
         group_scales = _NO_SCALES if quantized_type is None else _compute_qdq_scales(
             network, group, quantized_type, amax.get(precision, {}), boundary_type if with_casts else Precision.FP32,
-            folded_constants, scale_cache)
+            folded_constants, scale_cache, fixed_scales.get((group.name, precision)))
         group_lowerings[group.name] = GroupLowering(precision, boundary_type, group_scales)
     return group_lowerings
 
 
 def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: QuantizedType,
                         amax_by_tensor: Mapping[str, float], boundary_type: Precision,
-                        folded_constants: FoldedConstants | None,
-                        scale_cache: ScaleCache | None = None) -> Mapping[QdqSite, QdqScale]:
-    """Returns the scale of each Q/DQ site of a fusion group; the scales of one layer's operands have one type."""
+                        folded_constants: FoldedConstants | None, scale_cache: ScaleCache | None = None,
+                        fixed_scales: np.ndarray | None = None) -> Mapping[QdqSite, QdqScale]:
+    """Returns the scale of each Q/DQ site of a fusion group; the scales of one layer's operands have one type.
+
+    Args:
+        fixed_scales: The scales that a move fixes for the only weight of the group, flat; None if there is none.
+    """
     sites = group.qdq_sites_at_precision(quantized_type.precision)
     biases = {site: bias_scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"} \
         if quantized_type.precision is Precision.INT8 else {}
@@ -321,10 +331,10 @@ def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: Qu
                                                                 if folded_constants and port is not None))
         if cache_key not in scale_cache:
             scale_cache[cache_key] = _compute_qdq_scales(network, group, quantized_type, amax_by_tensor, boundary_type,
-                                                         folded_constants)
+                                                         folded_constants, fixed_scales=fixed_scales)
         return scale_cache[cache_key]
     exact_scales = {
-        site: scales.compute_weight_scale(network, site, quantized_type, folded_constants)
+        site: scales.compute_weight_scale(network, site, quantized_type, folded_constants, fixed_scales)
         if site.role == "weight" else scales.compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
         for site in sites
     }

@@ -1,5 +1,6 @@
 """The conversion of ranges to scales of quantized types, and the choice of the type in which scales are stored."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -49,24 +50,35 @@ def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
 
     The axis is None for a single scale, and the number is None for one scale per index.
     """
-    if quantized_type.per_channel or qdq_site.axis is None:
-        return qdq_site.axis, None
     shape = network.shape(qdq_site.tensor) or ()
-    if quantized_type.block_sizes and len(shape) == 2 and isinstance(reduced_size := shape[1 - qdq_site.axis], int):
-        return 1 - qdq_site.axis, quantized_type.find_block_size(reduced_size)
-    return None, None
+    return quantized_type.find_weight_scale_layout([size if isinstance(size, int) else None for size in shape],
+                                                   qdq_site.axis)
 
 
 def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: QuantizedType = INT8,
-                         folded_constants: FoldedConstants | None = None) -> np.ndarray:
+                         folded_constants: FoldedConstants | None = None,
+                         fixed_scales: np.ndarray | None = None) -> np.ndarray:
     """Returns the scale of a weight in its layout, float32, before it is rounded to its stored type.
 
     `rulebook.QdqScale` describes the layout.
 
     Args:
         folded_constants: The constants with the edits of a config; None if the network already has them.
+        fixed_scales: The scales that a move fixes, flat; None if they follow from the weight.
+
+    Raises:
+        InputError: The fixed scales do not fit the weight.
     """
     axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
+    if fixed_scales is not None:
+        sizes = [size for size in network.shape(qdq_site.tensor) or () if isinstance(size, int)]
+        layout = () if axis is None else (sizes[axis], ) if block is None else tuple(
+            size // block if index == axis else size for index, size in enumerate(sizes))
+        if math.prod(layout) != fixed_scales.size:
+            raise InputError(f"the fixed scales of {qdq_site.layer} do not fit its weight",
+                             f"there are {fixed_scales.size} of them for {math.prod(layout)} channels or blocks",
+                             "Take its rounding out of the config, and measure it again.")
+        return fixed_scales.reshape(layout)
     amax = _find_weight_amax(network, qdq_site, folded_constants, axis, block)
     if not quantized_type.block_scale_type:
         return scale_from_amax(amax, quantized_type)

@@ -26,7 +26,7 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
-from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext
+from trt_tui.core.measure.zero_cost_kind import ProposalContext
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.equalization_move import (
@@ -344,8 +344,9 @@ class JudgedErrors:
         progress: A callback after each feed of a config.
     """
 
-    def __init__(self, judgement: Judgement, progress: RunProgress) -> None:
-        self._judgement, self._progress = judgement, progress
+    def __init__(self, context: ProposalContext, progress: RunProgress) -> None:
+        judgement = context.judgement
+        self._judgement, self._find_or_measure, self._progress = judgement, context.find_or_measure, progress
         self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
         self._splits_feeds = len(judgement.feeds) >= HELD_OUT_STEP
         self._feeds = {
@@ -358,7 +359,7 @@ class JudgedErrors:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
         if (config, held_out) not in self._errors:
             feeds = self._feeds[held_out]
-            stored = self._judgement.find_or_measure(
+            stored = self._find_or_measure(
                 f"sample errors {feeds}", config, list[list[list[float]]],
                 lambda: [sums.tolist()
                          for sums in self._judgement.measure_sample_errors(config, feeds, self._progress)])
@@ -450,11 +451,11 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
         for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
     }
     chosen = choose_moves(moves_by_formula, lambda moves: add_moves(config, moves),
-                          JudgedErrors(judgement, context.make_progress("error of equalized channels")))
+                          JudgedErrors(context, context.make_progress("error of equalized channels")))
     if not chosen:
         return {}
     feeds = judgement.feeds[:MAX_FP32_FEEDS]
-    difference_reason = judgement.find_or_measure(
+    difference_reason = context.find_or_measure(
         f"equality in FP32 {feeds}", PrecisionConfig.from_precision(Precision.FP32).with_moves(chosen), str,
         lambda: fp32_difference_reason(network, chosen, judgement.tensors, judgement.samples, context.backend, feeds))
     return {} if difference_reason else chosen

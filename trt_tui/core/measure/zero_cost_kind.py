@@ -18,6 +18,8 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import Backend
 
+T = TypeVar("T")
+
 LEAVES_FILE_SUFFIX = ", no longer in file precision"
 """The suffix in the label of a proposal that replaces the file precision of groups by another precision."""
 
@@ -31,6 +33,8 @@ class ZeroCostStage(IntEnum):
 
     FORM = auto()
     """Changes after which the network computes the same values in FP32."""
+    ROUNDING = auto()
+    """Other quantized values of the weights, which belong to the weights after the changes of form."""
     BIAS = auto()
     """Corrections of the mean error that all other changes leave."""
 
@@ -49,9 +53,14 @@ T = TypeVar("T")
 class StoredMeasurement(Protocol):
     """A function that measures a value of a config once and then reads the stored value."""
 
-    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T],
-                 /) -> T:
-        """Returns the value of a config that is stored under a title; if there is none, measures and stores it."""
+    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T], *,
+                 subjects: Sequence[str] = ()) -> T:
+        """Returns the value of a config that is stored under a title; if there is none, measures and stores it.
+
+        Args:
+            subjects: The groups whose moves are measured together on the calibration samples; () for a value that does
+                not depend on the calibration samples.
+        """
 
 
 @dataclass(frozen=True)
@@ -64,14 +73,12 @@ class Judgement:
         tensors: The judged tensors of float type.
         measure_sample_errors: A function that measures a config on some feeds. It returns the noise and the signal
             energy of each sample at each judged output, float64 ``(samples, outputs)``.
-        find_or_measure: A function that measures a value of a config once for all searches.
     """
 
     samples: Samples
     feeds: tuple[int, ...]
     tensors: tuple[str, ...]
     measure_sample_errors: Callable[[PrecisionConfig, Sequence[int], RunProgress], tuple[np.ndarray, np.ndarray]]
-    find_or_measure: StoredMeasurement
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class ProposalContext:
         one_pass: True to measure values for these groups in one separate pass, even if they are known.
         measured_values: The values measured so far, by the keys of `get_measured_values`.
         judgement: The judged samples, for kinds that choose between variants by the judged error.
+        find_or_measure: A function that measures a value of a config once for all searches.
         make_executor: A function that returns the executor of the calibration samples.
         make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
             pass.
@@ -106,6 +114,7 @@ class ProposalContext:
     one_pass: bool
     measured_values: dict[object, Any]
     judgement: Judgement
+    find_or_measure: StoredMeasurement
     make_executor: Callable[[], Executor[CalibrationContext]]
     make_progress: Callable[[str], RunProgress]
 

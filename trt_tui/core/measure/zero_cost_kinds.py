@@ -6,9 +6,12 @@ A new kind has its own module with a subclass of `ZeroCostKind`, and one entry i
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from trt_tui.core.measure import equalization, zero_cost_moves
 from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
+from trt_tui.core.measure.awq import awq_refusal_reason, measure_awq_moves
+from trt_tui.core.measure.weight_rounding import Roundings, measure_roundings
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -30,6 +33,7 @@ from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
@@ -37,11 +41,15 @@ from trt_tui.core.moves.zero_cost_checks import (
     qdq_repair_refusal_reason,
     replace_file_precision,
     rewrite_refusal_reason,
+    rounding_refusal_reason,
     smoothquant_refusal_reason,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+ROUNDING_TITLES = {"scales": "weight scales by error", "GPTQ": "GPTQ"}
+"""The titles of proposals by the method of the rounding moves."""
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant to try, the usual exponent first."""
@@ -140,7 +148,7 @@ class SmoothQuantKind(ZeroCostKind):
     """Scaled channels between their producers and the INT8 layers that multiply them."""
 
     title = "SmoothQuant"
-    move_class = SmoothQuantMove
+    move_class: ClassVar[type[Move] | None] = SmoothQuantMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         subject = self.find_subject(network, group)
@@ -191,6 +199,70 @@ class SmoothQuantKind(ZeroCostKind):
             if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
                 smoothable.append(name)
         return smoothable
+
+
+class AwqKind(SmoothQuantKind):
+    """Scaled channels between their producers and the INT4 layers that multiply them."""
+
+    title = "AWQ"
+    move_class = None  # the move is that of SmoothQuant
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        if reason := smoothquant_refusal_reason(network, group):
+            return reason
+        subject = self.find_subject(network, group)
+        assert subject is not None  # the check above
+        return awq_refusal_reason(network, subject, replace_file_precision(config, [group]))
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, config = context.network, context.config
+        subjects = [name for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups)
+                    if name is not None and name not in config.get_moves(SmoothQuantMove)
+                    and not awq_refusal_reason(network, name, config)]
+        if not subjects:
+            return
+        moves = context.find_or_measure(
+            self.title, config, dict[str, SmoothQuantMove], lambda: measure_awq_moves(
+                network, config, context.ranges, subjects, context.samples, context.backend,
+                progress=context.make_progress("errors of INT4 weights")), subjects=subjects)
+        if moves:
+            reasoned = {name: replace(move, reason=context.reason) for name, move in moves.items()}
+            yield ConfigProposal(self.title, add_zero_cost_moves(config, network, reasoned))
+
+
+class RoundingKind(ZeroCostKind):
+    """Scales and quantized values of weights that are chosen by the error of the layer's output."""
+
+    title = "rounding"
+    move_class = RoundingMove
+    stage = ZeroCostStage.ROUNDING
+    is_exact = False
+    ends_when_raised = True
+    omission_text = "{count} roundings of weights are left out: the typed network contains them."
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        return rounding_refusal_reason(network, group, replace_file_precision(config, [group]))
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        return (), [subject]
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, (ready, _) = context.network, context.prepare_config(context.groups)
+        groups = [group for group in context.groups if not rounding_refusal_reason(network, group, ready)
+                  and group.name not in context.config.get_moves(RoundingMove)]
+        if not groups:
+            return
+        changed, suffix = context.prepare_config(groups)
+        names = [group.name for group in groups]
+        roundings = context.find_or_measure(
+            self.title, changed, Roundings, lambda: measure_roundings(
+                network, changed, context.ranges, groups, context.samples, context.backend,
+                progress=context.make_progress("errors of rounded weights")), subjects=names)
+        for proposal in roundings.proposals:
+            moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
+            count = f" ({len(moves)} of {len(names)} layers)" if len(names) > 1 else ""
+            yield ConfigProposal(f"{ROUNDING_TITLES[proposal.method]}{count}{suffix}",
+                                 add_zero_cost_moves(changed, network, moves))
 
 
 class AttentionScaleKind(ZeroCostKind):
@@ -327,7 +399,8 @@ class BiasCorrectionKind(ZeroCostKind):
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
-                                             SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
+                                             SmoothQuantKind(), EqualizationKind(), AwqKind(), RoundingKind(),
+                                             BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

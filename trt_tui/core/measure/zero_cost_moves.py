@@ -125,10 +125,20 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
                 np.maximum(maxima, reader.channel_maxima(_weight_magnitudes(network, reader), scaling.channels,
                                                          exponent), out=maxima)
         factors = smoothquant_move.smoothquant_factors(activation, weight, strength)
-        ranges = {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
-                  for tensor in measured_tensors[name] if tensor.tensor in network.calibrated_tensors}
+        ranges = compute_scaled_ranges(network, scaling, factors, channel_maxima)
         moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)
     return moves
+
+
+def compute_scaled_ranges(network: Network, scaling: ChannelScaling, factors: np.ndarray,
+                          channel_maxima: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns the amax of each calibrated tensor whose channels are divided by factors, after the division.
+
+    Args:
+        channel_maxima: The largest magnitudes that `measure_smoothquant_moves` has measured.
+    """
+    return {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
+            for tensor in _list_measured_tensors(network, scaling) if tensor.tensor in network.calibrated_tensors}
 
 
 def _maxima_key(tensor: ScaledTensor) -> str:
@@ -243,10 +253,11 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         collect_tensors(network.model, by_tensor, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
-        weight = folds.compute_constant((site.layer, site.index))
-        if weight is None or not means.count:
+        weight = folds.compute_constant((site.layer, site.index), with_rounding=False)
+        used_weight = folds.compute_constant((site.layer, site.index))
+        if weight is None or used_weight is None or not means.count:
             continue
-        rounded = rulebook.quantize_dequantize_weight(weight, group_lowerings[name].scales[site])
+        rounded = rulebook.quantize_dequantize_weight(used_weight, group_lowerings[name].scales[site])
         layer = network.get_layer(site.layer)
         groups_of = network.node(layer.name).attributes.get_int("group", 1)
         shift = _compute_output_means(weight, means.exact_sums / means.count, site, groups_of) \

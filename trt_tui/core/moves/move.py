@@ -47,7 +47,13 @@ class DefaultPrecisions:
 
 
 class ConstantEdit(ABC):
-    """The change that a move makes to a constant input of a layer, such as a weight or bias."""
+    """The change that a move makes to a constant input of a layer, such as a weight or bias.
+
+    Attributes:
+        is_rounding: True if the change only rounds a weight, so that the constant before it is the exact one.
+    """
+
+    is_rounding: ClassVar[bool] = False
 
     @abstractmethod
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
@@ -178,8 +184,8 @@ class Move(ABC):
     A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
 
     All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
-    `group_precision`, `fixed_ranges`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite` of each
-    move, and errors are measured with `find_divisors`. Therefore
+    `group_precision`, `fixed_ranges`, `adjust_ranges`, `find_constant_edits`, `find_weight_scales` and
+    `is_normalisation_rewrite` of each move, and errors are measured with `find_divisors`. Therefore
     typed networks, gated graphs, and explicit and implicit quantization all interpret a move in the same way.
 
     The fields of the dataclass are the entry of the move in a file and in a saved session. They keep their names there
@@ -263,6 +269,13 @@ class Move(ABC):
             default_precisions: The config that contains the move.
         """
         return {}
+
+    def find_weight_scales(self, precision: Precision) -> np.ndarray | None:
+        """Returns the scales that the move fixes for the only weight of its group in a precision, float32 ``(n,)``.
+
+        None if the move fixes no scales in that precision.
+        """
+        return None
 
     @property
     def is_normalisation_rewrite(self) -> bool:

@@ -9,6 +9,7 @@ product into the weights of the readers. Nothing is added at run time, and only 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class SmoothQuantMove(Move):
         factors: One positive number for each factor of the `ChannelScaling` of the subject, encoded by
             `trt_tui.core.moves.vectors`.
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
+        method: The formula of the factors: that of SmoothQuant, or that of AWQ (`trt_tui.core.measure.awq`).
     """
 
     edits_constants = has_measured_values = scales_channels = True
@@ -40,6 +42,7 @@ class SmoothQuantMove(Move):
     factors: str
     ranges: dict[str, float] = field(default_factory=dict)
     reason: str = "user"
+    method: Literal["SmoothQuant", "AWQ"] = "SmoothQuant"
 
     @property
     def effect_key(self) -> tuple[str, tuple[tuple[str, float], ...]]:

@@ -1,4 +1,4 @@
-"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant and bias correction.
+"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant, rounding, bias correction.
 
 The table `trt_tui.core.measure.zero_cost_kinds` reads them.
 """
@@ -6,6 +6,7 @@ The table `trt_tui.core.measure.zero_cost_kinds` reads them.
 from collections.abc import Iterable
 
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.rounding_move import ROUNDED_OPERATORS, ROUNDED_PRECISIONS, find_rounded_site
 from trt_tui.core.moves.smoothquant_move import scaling_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
@@ -36,6 +37,17 @@ def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, 
     if bias.refusal_reason:
         return bias.refusal_reason
     return "" if config.precision_of(group) is Precision.INT8 else "it does not run in INT8"
+
+
+def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+    """Returns the reason why the weight of a fusion group cannot be rounded by the error in a config; "" if it can."""
+    site = find_rounded_site(group)
+    if site is None:
+        return "it does not have exactly one weight"
+    if config.precision_of(group) not in ROUNDED_PRECISIONS:
+        return f"it runs in neither {' nor '.join(precision.label for precision in ROUNDED_PRECISIONS)}"
+    operator = network.get_layer(site.layer).op_type
+    return "" if operator in ROUNDED_OPERATORS else f"the rounding of a {operator} by the error is not supported"
 
 
 def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup],

@@ -4,6 +4,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from trt_tui.core.lowering.folded_constants import without_stale_roundings
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import drop_moves_of_raised_groups
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
@@ -101,6 +102,7 @@ class SearchSpace:
         raised_groups, zero_cost_set_names, config = tuple(raised_groups), tuple(zero_cost_set_names), self.start_config
         for name in zero_cost_set_names:
             config = replace(config, moves={**config.moves, **self.zero_cost_sets.get(name, {})})
+        config = without_stale_roundings(self.network, config) if zero_cost_set_names else config
         config = config.with_group_precision((self.network.get_group(name) for name in raised_groups),
                                              self.higher_precision, reason)
         if Precision.TF32 in (precisions or {}).values():
