@@ -144,7 +144,6 @@ def test_the_schema_knows_what_is_written(network):
     for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
                  RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
                  BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
-                 BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
     config = config.with_moves({FC1: KeepMove("layernorm")

@@ -206,7 +206,7 @@ def find_suspect_kernels(faulty: Iterable[Iterable[EngineCell]],
                                for engines in (faulty, sound))
     if not faulty_sets or not sound_sets:
         return []
-    suspects = set.intersection(*faulty_sets) - set.union(*sound_sets)
+    suspects = faulty_sets[0].intersection(*faulty_sets[1:]).difference(*sound_sets)
     return sorted(suspects, key=repr)
 
 

@@ -47,13 +47,10 @@ class ConfigProposal:
     config: PrecisionConfig
 
 
-T = TypeVar("T")
-
-
 class StoredMeasurement(Protocol):
     """A function that measures a value of a config once and then reads the stored value."""
 
-    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T], *,
+    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T], /, *,
                  subjects: Sequence[str] = ()) -> T:
         """Returns the value of a config that is stored under a title; if there is none, measures and stores it.
 
