@@ -345,7 +345,7 @@ def test_the_channels_of_attention_and_of_smoothquant_are_left_to_their_moves(op
 
 @pytest.mark.parametrize(("config", "reason"), [
     (PrecisionConfig(INT8, FP16), ""), (PrecisionConfig(Precision.FP8, FP16), ""),
-    (PrecisionConfig.from_precision(FP16), "no layer in INT8, FP8, INT4 reads its channels")])
+    (PrecisionConfig.from_precision(FP16), "no layer in INT8, FP8, INT4, MXFP8, NVFP4 reads its channels")])
 def test_only_quantized_readers_gain(config, reason, opened):
     network = opened(inverted_residuals())
     group = network.get_group("/b0/depthwise/Conv")
