@@ -206,8 +206,8 @@ def find_suspect_kernels(faulty: Iterable[Iterable[EngineCell]],
                                for engines in (faulty, sound))
     if not faulty_sets or not sound_sets:
         return []
-    suspects = set.intersection(*faulty_sets) - set.union(*sound_sets)
-    return sorted(suspects, key=repr)
+    sound_signatures = {signature for signatures in sound_sets for signature in signatures}
+    return sorted(faulty_sets[0].intersection(*faulty_sets) - sound_signatures, key=repr)
 
 
 def kernel_text(signature: KernelSignature) -> str:
