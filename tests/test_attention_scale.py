@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from tests import lowered, networks, rtx
@@ -14,6 +16,7 @@ from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quanti
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.attention_scale import make_attention_scale_move, measure_underflow
@@ -29,7 +32,10 @@ from trt_tui.core.moves.attention_scale_move import (
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 WIDTH, HEADS, DIM, ROWS = 32, 4, 8, 6
@@ -288,6 +294,25 @@ def test_a_file_with_another_scale_is_refused(group, move, reason, opened, tmp_p
     (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({group: move})))
     with refused(cause=reason):
         read_config(tmp_path / "precision.json", network)
+
+
+def test_a_quantized_file_is_scaled_once(opened, backend, tmp_path):
+    plain_network = opened(attention(mask=True))
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
+    plain = lowered.inner_values(backend, plain_network, feeds)
+    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in plain_network.calibrated_tensors}
+    onnx.save(ir.to_proto(lower_to_typed_network(plain_network, PrecisionConfig(INT8, FP32), ranges).model),
+              tmp_path / "quantized.onnx")
+    network = open_network(tmp_path / "quantized.onnx")
+    groups = [network.find_group(layer) for layer in ("/q/MatMul", "/qk/MatMul")]
+    config = replace_file_precision(PrecisionConfig.from_precision(Precision.FILE), groups).with_moves(
+        {"/qk/MatMul": make_attention_scale_move(network, "/qk/MatMul", QUERY)})
+    with backend.load(lower_from_source_model(network, config, ranges).model, optimize=False) as runner:
+        typed = runner.run(feeds)["y"]
+    gated = lowered.gated_values(backend, network, config, ranges, feeds)["y"]
+    assert lowered.sqnr(plain["y"], typed) > 30 and lowered.sqnr(typed, gated) > 45
+    with pytest.raises(InputError):
+        lower_from_source_model(network, config.with_group_precision(groups[:1], Precision.FILE), ranges)
 
 
 def test_an_export_that_cannot_express_the_scale_names_it(opened):

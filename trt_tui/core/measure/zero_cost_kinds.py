@@ -55,6 +55,10 @@ SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant to try, the usual exponent first."""
 
 
+SEARCH_REASON = "search:"
+"""The prefix of the origin of moves that a search makes."""
+
+
 class QdqRepairKind(ZeroCostKind):
     """New Q/DQ nodes for a group of a quantized file, if the check of the file has a finding that they repair."""
 
@@ -187,11 +191,17 @@ class SmoothQuantKind(ZeroCostKind):
 
     def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
-        SmoothQuant factors yet."""
+        SmoothQuant factors yet.
+
+        A search gets the channels behind normalisations only. The ranges of scaled channels are fixed, and other ranges
+        often gain more between the layers of a CNN.
+        """
         network = context.network
+        is_search = context.reason.startswith(SEARCH_REASON)
         smoothable = []
         for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
-            if name is None or scaling_refusal_reason(network, name) or context.config.has_scaled_channels(name):
+            if (name is None or scaling_refusal_reason(network, name) or context.config.has_scaled_channels(name)
+                    or is_search and name not in network.zero_cost_support.norms):
                 continue
             scaling = network.zero_cost_support.channel_scalings[name]
             readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
