@@ -30,8 +30,9 @@ from trt_tui.core.measure.results import (
     ErrorMetrics,
     OutputErrors,
 )
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome
+from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -713,6 +714,28 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=42"' in text
     session.undo()
     assert session.config == before and not session.history.can_undo
+
+
+def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(options, session):
+    session = session(options, target="sqnr>=40", resume=False).settled()
+    session.start_search(replace(GOAL, config=session.config))
+    session.until_type(ev.SearchEnded)
+    status, kind = session.search_status, RunKind.SIMULATED_CONFIG
+    before = session.config_target_outcomes(session.config)[kind]
+    assert before.passes and session.config == status.end_event.result.config
+    for passes in (True, False):
+        value = HeldOutValue("sqnr>=40", "41 dB", "", "39 dB", "38 to 40 dB")
+        held_out = HeldOutResult(TargetResult(passes, -1.0, measured_outcome=TargetOutcome(
+            Outcome.PASS if passes else Outcome.UNCERTAIN_FAIL)), 16, 48, (value,))
+        status.end_event = replace(status.end_event, held_out=held_out)
+        after = session.config_target_outcomes(session.config)[kind]
+        assert after == before if passes else after.outcome is Outcome.UNCERTAIN_PASS
+        assert any("16 held-out samples" in reason for reason in after.reasons) is not passes
+        assert status.is_target_met, "a miss without certainty is a doubt"
+        assert SearchStatus(replace(status.request, sample="1"), end_event=status.end_event).is_target_met is passes
+    session.undo()
+    assert not any("held-out" in reason for outcome in session.config_target_outcomes(session.config).values()
+                   for reason in outcome.reasons)
 
 
 def test_a_metric_is_searched_for_by_its_base(tmp_path):

@@ -84,14 +84,18 @@ class SearchStatus:
         """True if the best config of the search meets the tolerance.
 
         If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too.
-        On held-out samples, if there are any, the config must not miss it with certainty.
+        On held-out samples, if there are any, the config must not miss it with certainty. After a search on a single
+        batch, the other samples are the larger part, and the config must meet it there.
         """
         if self.end_event is not None:
             confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
             is_met = self.end_event.result.is_met if confirmed is None else confirmed
             exported = self.end_event.exported
             is_met = is_met and (exported is None or exported.is_met is not False)
-            return is_met and (held_out is None or held_out.target_result.target_outcome.outcome is not Outcome.FAIL)
+            if held_out is None or held_out.target_result.passes:
+                return is_met
+            is_certain_miss = held_out.target_result.target_outcome.outcome is Outcome.FAIL
+            return is_met and not self.request.sample and not is_certain_miss
         return self.progress is not None and self.progress.is_met
 
     @property

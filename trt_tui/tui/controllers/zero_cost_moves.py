@@ -19,7 +19,7 @@ from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.spans import pad_or_shorten
 
-LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 30, 10, 10
+LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 33, 6, 10
 """The widths of the columns of the list in cells. With the keys and the costs they fit into 80 cells."""
 
 
@@ -130,7 +130,7 @@ class ZeroCostController(Controller):
         if change.attention_kernels is not None and change.attention_kernels[0] != change.attention_kernels[1]:
             cost_text += f", MHA {change.attention_kernels[0]}→{change.attention_kernels[1]}"
         label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
-        return self._line_text(label, "all" if change.is_for_network else "this layer", value_text,
+        return self._line_text(label, "all" if change.is_for_network else "this", value_text,
                                cost_text + (", leaves file" if label != change.label else ""))
 
     @staticmethod
