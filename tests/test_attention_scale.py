@@ -1,21 +1,29 @@
 """The scale of attention scores in front of the product: its forms, the places that take it, and equal arithmetic."""
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.exporters.omissions import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.attention_scale import make_attention_scale_move
+from trt_tui.core.measure.attention_scale import make_attention_scale_move, measure_underflow
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.zero_cost_kind import ProposalContext
+from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind
 from trt_tui.core.moves.attention_scale_move import (
     AttentionScaleMove,
     ScalePlacement,
@@ -24,7 +32,10 @@ from trt_tui.core.moves.attention_scale_move import (
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 WIDTH, HEADS, DIM, ROWS = 32, 4, 8, 6
@@ -42,6 +53,7 @@ def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEA
         qkv: One MatMul and a Split give queries, keys and values.
         norm: RMSNorm of the queries per head.
         static: The number is computed from the shape of the queries.
+        large: Factor of queries and keys; below 1 without biases.
     """
     b = Builder(opset=17)
     if qkv:
@@ -53,7 +65,8 @@ def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEA
     else:
         def project(name, heads, gain=2.0):
             y = b.node("MatMul", ["x", b.kernel(f"{name}.weight", (WIDTH, heads * DIM), WIDTH, gain)], f"/{name}")
-            return b.node("Add", [y, b.vector(f"{name}.bias", heads * DIM)], f"/{name}")
+            bias = b.vector(f"{name}.bias", heads * DIM, spread=0.05 if large >= 1 else 0)
+            return b.node("Add", [y, bias], f"/{name}")
 
         q, k, v = project("q", HEADS, 2 * large**2), project("k", kv_heads, 2 * large**2), project("v", kv_heads)
         k = q if shared else k
@@ -281,6 +294,49 @@ def test_a_file_with_another_scale_is_refused(group, move, reason, opened, tmp_p
     (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({group: move})))
     with refused(cause=reason):
         read_config(tmp_path / "precision.json", network)
+
+
+def test_a_quantized_file_is_scaled_once(opened, backend, tmp_path):
+    plain_network = opened(attention(mask=True))
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
+    plain = lowered.inner_values(backend, plain_network, feeds)
+    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in plain_network.calibrated_tensors}
+    onnx.save(ir.to_proto(lower_to_typed_network(plain_network, PrecisionConfig(INT8, FP32), ranges).model),
+              tmp_path / "quantized.onnx")
+    network = open_network(tmp_path / "quantized.onnx")
+    groups = [network.find_group(layer) for layer in ("/q/MatMul", "/qk/MatMul")]
+    config = replace_file_precision(PrecisionConfig.from_precision(Precision.FILE), groups).with_moves(
+        {"/qk/MatMul": make_attention_scale_move(network, "/qk/MatMul", QUERY)})
+    with backend.load(lower_from_source_model(network, config, ranges).model, optimize=False) as runner:
+        typed = runner.run(feeds)["y"]
+    gated = lowered.gated_values(backend, network, config, ranges, feeds)["y"]
+    assert lowered.sqnr(plain["y"], typed) > 30 and lowered.sqnr(typed, gated) > 45
+    with pytest.raises(InputError):
+        lower_from_source_model(network, config.with_group_precision(groups[:1], Precision.FILE), ranges)
+
+
+def test_an_export_that_cannot_express_the_scale_names_it(opened):
+    network = opened(attention())
+    config = moved(network, QUERY, INT8)
+    record = omission_record(network, config, "model.onnx", network.calibrated_tensors)
+    assert record["moves"] == [
+        "scale 0.3536 in the weights of Q, which model.onnx contains and this file cannot express: /qk/MatMul"]
+
+
+def test_proposals_name_the_fp32_difference_and_what_vanishes_in_fp16(opened, backend, tmp_path):
+    network = opened(attention(large=3e-4))
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(3).standard_normal((4, ROWS, WIDTH)).astype(np.float32) * 1e-3)
+    data = load_samples(tmp_path / "x.npz", network.inputs)
+    context = ProposalContext(network, PrecisionConfig.from_precision(FP16), network.groups, data, backend, {}, "",
+                              "user", False, False, {}, lambda: None, lambda title: None)
+    proposals = list(AttentionScaleKind().make_proposals(context))
+    assert [proposal.label.split(",")[0] for proposal in proposals] == ["QK scale in Q", "QK scale in Q and K"]
+    assert all(", FP32 " in proposal.label for proposal in proposals)
+    assert "% underflow" in proposals[0].label
+    exact = replace(context, config=PrecisionConfig.from_precision(FP32))
+    assert not list(AttentionScaleKind().make_proposals(exact))  # in FP32 the place makes no difference
+    (move,) = proposals[0].config.get_moves(AttentionScaleMove).values()
+    assert measure_underflow(context, {"/qk/MatMul": move})[network.get_layer("/qk/MatMul").inputs[0]].underflow_count
 
 
 @pytest.mark.parametrize("name", ["bert", "vit", "decoder"])

@@ -37,8 +37,12 @@ class RewrittenNetwork:
     notes: tuple[str, ...] = ()
 
 
-def rewrite_network_for_config(network: Network, config: PrecisionConfig) -> RewrittenNetwork:
+def rewrite_network_for_config(network: Network, config: PrecisionConfig, *,
+                               keeps_neutral_layers: bool = False) -> RewrittenNetwork:
     """Returns the network with all changes of a config except precisions; the same network if there are none.
+
+    Args:
+        keeps_neutral_layers: True to leave the layers that multiply by 1 in the network, with their tensors.
 
     Raises:
         InputError: the opset cannot be raised to one that defines a required operator.
@@ -46,7 +50,7 @@ def rewrite_network_for_config(network: Network, config: PrecisionConfig) -> Rew
     norms = {name: network.zero_cost_support.norms[name] for name in list_normalisation_rewrites(config)}
     if not norms and not has_constant_edits(config) and not config.get_moves(BarrierMove):
         return RewrittenNetwork(network)
-    return _NetworkRewriter(network, config, norms).rewrite_network()
+    return _NetworkRewriter(network, config, norms).rewrite_network(keeps_neutral_layers)
 
 
 def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +83,7 @@ class _NetworkRewriter:
         self.layer_changes: dict[str, str] = {}
         self.renamed_tensors: dict[str, str] = {}
 
-    def rewrite_network(self) -> RewrittenNetwork:
+    def rewrite_network(self, keeps_neutral_layers: bool) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
         for port in self.folded_constants.changed_layer_inputs:
             node = self.nodes[port[0]]
@@ -95,7 +99,7 @@ class _NetworkRewriter:
                 node.resize_inputs(index + 1)
             node.replace_input_with(index, shared[key])
             self.tensors_by_port[port] = shared[key].name or ""
-        for (_, subject), move in self.config.moves.items():
+        for (_, subject), move in self.config.moves.items() if not keeps_neutral_layers else ():
             for layer in move.find_neutral_layers(self.network, subject):
                 self._remove_neutral_layer(layer)
         for name, norm in self.norms.items():

@@ -48,7 +48,8 @@ def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: M
     if source_model is None or not any(config.precision_of(group) is Precision.FILE for group in network.groups):
         return lower_to_typed_network(network, config, ranges)
     refuse_edits_under_file_precision(network, config)
-    rewritten_network = rewrite_network_for_config(network, config)
+    # the layers of the file read tensors by their names in the file
+    rewritten_network = rewrite_network_for_config(network, config, keeps_neutral_layers=True)
     typed_network = _SourceModelLowering(rewritten_network.network, source_model, config, ranges).lower_network()
     return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes})
 
