@@ -22,6 +22,8 @@ from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rounding_move import RoundingMove, find_rounded_site
+from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -121,6 +123,16 @@ def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
     driven.redo()
     assert driven.get_run_results("config").accuracy == changed.accuracy and driven.get_run_results(
         "config").group_errors == changed.group_errors
+    driven.until_idle()
+
+
+def test_a_rounding_of_a_weight_that_is_now_another_goes_with_a_word(session):
+    driven = session().settled()
+    group = next(group for group in driven.outline.groups if find_rounded_site(group) is not None)
+    config = PrecisionConfig.from_precision(Precision.INT8)
+    stale = RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3)), weight_edits="of another change")
+    driven.set_config(config.with_moves({group.name: stale}))
+    assert not driven.config.get_moves(RoundingMove) and "1 rounding removed" in driven.notice
     driven.until_idle()
 
 

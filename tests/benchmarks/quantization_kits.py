@@ -157,9 +157,9 @@ def modelopt(folder: Path, row: str) -> None:
         import onnx
         from modelopt.onnx.quantization.int4 import quantize as quantize_int4
 
+        method = {"AWQ": "awq_clip", "RTN": "rtn_dq"}[row.split()[1]]
         with timed(values):
-            quantized = quantize_int4(str(folder / "model.onnx"), calibration_method={"AWQ": "awq_clip", "RTN": "rtn_dq"
-                                                                                      }[row.split()[1]],
+            quantized = quantize_int4(str(folder / "opset21.onnx"), calibration_method=method,
                                       calibration_data_reader=_Reader(feeds), calibration_eps=["cpu"])
         onnx.save(quantized, out)
     else:
@@ -183,6 +183,9 @@ class _Reader:
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._next, None)
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return iter(self._feeds)
 
     def rewind(self) -> None:
         self._next = iter(self._feeds)
@@ -255,6 +258,7 @@ def ours(folder: Path, row: str) -> None:
     if row == "INT8 nearest":
         plain = PrecisionConfig(precision, Precision.FP32)
         onnx.save(ir.to_proto(lower_to_typed_network(network, plain, ranges).model), folder / "qdq.onnx")
+        onnx.save(ir.to_proto(network.convert_model_to_opset(21)), folder / "opset21.onnx")  # ModelOpt's INT4 needs it
     save_simulated(folder, network, config, ranges, "simulated.onnx")
     say(**values, db=file_db(folder, folder / "simulated.onnx"), file="built.onnx")
 
