@@ -23,7 +23,7 @@ from trt_tui.core.lowering.bias_scales import weight_sqnr_db
 from trt_tui.core.lowering.scales import scale_from_amax
 from trt_tui.core.measure.causes import (
     MIN_LOSSLESS_SQNR_DB,
-    AttentionScale,
+    ScaleBehindProduct,
     ConstantFacts,
     GroupFacts,
     OffsetRounding,
@@ -255,7 +255,7 @@ def _median_channel_sqnr_db(weight: np.ndarray, quantized: np.ndarray, channel_a
 
 
 def _find_attention_scale(network: Network, group: FusionGroup,
-                          value_ranges: Sequence[ValueRange]) -> AttentionScale | None:
+                          value_ranges: Sequence[ValueRange]) -> ScaleBehindProduct | None:
     """Returns the constant scale behind the product of Q and K; None if there is none."""
     if group.attention_role != "QK":
         return None
@@ -269,7 +269,7 @@ def _find_attention_scale(network: Network, group: FusionGroup,
         if (name in group.layers and layer.op_type in _SCALE_OPERATORS and layer.outputs[0] in amax_by_tensor
                 and product.outputs[0] in amax_by_tensor
                 and any(tensor in network.constant_tensors for tensor in layer.inputs)):
-            return AttentionScale(_layer_text(product), _layer_text(layer), amax_by_tensor[product.outputs[0]],
+            return ScaleBehindProduct(_layer_text(product), _layer_text(layer), amax_by_tensor[product.outputs[0]],
                                   amax_by_tensor[layer.outputs[0]])
     return None
 

@@ -173,7 +173,7 @@ class RecurrentRounding:
 
 
 @dataclass(frozen=True)
-class AttentionScale:
+class ScaleBehindProduct:
     """A constant scale behind the product of Q and K.
 
     Attributes:
@@ -236,7 +236,7 @@ class GroupFacts:
     constants: tuple[ConstantFacts, ...] = ()
     weight_scales: tuple[WeightScaleFacts, ...] = ()
     recurrent: tuple[RecurrentRounding, ...] = ()
-    attention_scale: AttentionScale | None = None
+    attention_scale: ScaleBehindProduct | None = None
     offsets: tuple[OffsetRounding, ...] = ()
 
 
