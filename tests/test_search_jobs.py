@@ -722,7 +722,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
 
 
 def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(options, session):
-    session = session(options, target="sqnr>=40", resume=False).settled()
+    session = session(options, target="sqnr>=42", resume=False).settled()
     session.start_search(replace(GOAL, config=session.config))
     session.until_type(ev.SearchEnded)
     status, kind = session.search_status, RunKind.SIMULATED_CONFIG
