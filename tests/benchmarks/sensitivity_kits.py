@@ -78,8 +78,9 @@ def ours(folder: Path, row: str) -> None:
     errors = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
     if exact == "exact":
         known.write_text(json.dumps(errors))
-    kits.say(**values, map=errors, reached=reached, of=sweep.planner.sample_count,
-             mean=sweep.planner.measured_count / len(errors),
+    samples_per_unit = sweep.sample_count / sweep.planner.sample_count  # a unit is a sample or a feed
+    kits.say(**values, map=errors, reached=reached and reached * samples_per_unit, of=sweep.sample_count,
+             mean=sweep.planner.measured_count * samples_per_unit / len(errors),
              groups={name: list(network.get_group(name).layers) for name in errors})
 
 
