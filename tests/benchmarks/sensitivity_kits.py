@@ -8,7 +8,9 @@ others are measured. AIMET 2.42 gets our Q/DQ file, and `analyze_per_layer_sensi
 on all samples; a fused layer has the largest error of its nodes there. Our rows measure the same ("alone"), and the
 error that disappears if one layer is raised ("shares"), on all samples ("exact") and as the commands do by default.
 "rank" is Spearman's correlation with AIMET's map, "rank, exact" with our exact map of the same kind. "18 of 20" is the
-mean number of samples of a layer until 18 of the first twenty rows are among the first twenty of the exact map.
+mean number of samples of a layer until 18 of the first twenty rows are among the first twenty of the exact map. AIMET
+evaluates every operator with a quantizer, and counts the quantization of a tensor at its producer; ours counts it at
+the layer that reads it. So the two rankings need not agree.
 """
 
 from __future__ import annotations
