@@ -99,7 +99,10 @@ def correlation(first: Mapping[str, float], second: Mapping[str, float]) -> floa
 
 
 def run_row(kit: str, row: str, folder: Path, directory: Path, limit_s: float) -> dict[str, Any]:
-    python = sys.executable if kit == "ours" else kits.environment(directory, "aimet", kits.AIMET)
+    try:
+        python = sys.executable if kit == "ours" else kits.environment(directory, "aimet", kits.AIMET)
+    except subprocess.CalledProcessError as error:
+        return {"failed": f"AIMET cannot be installed: {error}"[:90]}
     command = [python, "-m", "tests.benchmarks.sensitivity_kits", "--row", kit, row, str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=Path(__file__).parents[2])
