@@ -43,7 +43,7 @@ def impact(name: str, folder: str, label: str):
 
     def run() -> str:
         group, one = next(groups)
-        return f"{group}: {one.figure.value:.3g}"
+        return f"{group}: {one.estimate.value:.3g}"
 
     return run
 

@@ -247,7 +247,7 @@ class GroupSweep:
                                            // len(self.measured_groups))) if swept.by_sample else 1
         planner = self.planner = SweepPlanner(
             self.measured_groups, weights, first_size=first, step=step, measures_all_samples=self._measures_all_samples
-            or not (finite or self._reduces_groups))
+            or not (finite or self._reduces_groups), ends_with_known_sets=not self._reduces_groups)
         positions = [[(index, row)
                       for row in range(rows)]
                      for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)]

@@ -3,6 +3,14 @@
 All groups are measured on a few samples first. Groups whose error share may exceed `MIN_RELEVANT_SHARE` are measured on
 more. A `SweepPlanner` executes nothing. It plans measurements of the contributions of groups to a sum over samples, and
 takes the results. At any time it estimates the contribution of a group and the number of samples that remain.
+
+A sweep ends early once the sets that a reader acts on are known. These are the groups with a share above
+`MIN_RELEVANT_SHARE`, and the first `FIRST_ROW_COUNT` of them. Both sets of all samples equal those of the estimates if
+each group is on the estimated side of `MIN_RELEVANT_SHARE`, and each of the first groups is above each later one. Each
+of these statements has a one-sided t test on the samples that its groups have in common. The sum of the p-values bounds
+the probability that any statement is wrong (Bonferroni). It may be `MAX_SET_RISK` in all looks together. A stage with
+enough samples for a decision is one look, and all looks have equal parts. The samples are drawn from a fixed seed, so
+the decision depends on nothing but the data.
 """
 
 import math
@@ -16,6 +24,7 @@ from trt_tui.core.measure.sample_draws import (
     draw_stratified_samples,
     estimate_standard_deviation,
     estimate_sum_over_all_samples,
+    p_value_of_sum_at_most,
     student_t_quantile,
 )
 
@@ -36,6 +45,10 @@ DECISION_STRETCH = 1.3
 ORDER_SHRINK = 0.65
 """The factor by which decisions about the order of two groups narrow the interval of their difference, to 80 %. The
 share of each group is known to `MAX_HALF_WIDTH` in any case."""
+
+FIRST_ROW_COUNT, MAX_SET_RISK = 20, 0.05
+"""The number of first groups in a list of shares, and the maximum probability that a sweep ends with other sets of
+groups than all samples give."""
 
 MIN_DECISION_SAMPLES = 8
 """The minimum number of samples for a decision."""
@@ -94,6 +107,7 @@ class SweepPlanner:
         first_size: The number of samples on which all groups are measured first.
         step: The number of samples in one execution.
         measures_all_samples: Measure all groups on all samples.
+        ends_with_known_sets: End once the set of relevant groups and the set of the first ones are known.
 
     Attributes:
         settled_groups: Groups that are not measured any further.
@@ -102,7 +116,7 @@ class SweepPlanner:
     """
 
     def __init__(self, group_names: Sequence[str], sample_errors: np.ndarray, *, first_size: int, step: int = 1,
-                 measures_all_samples: bool = False) -> None:
+                 measures_all_samples: bool = False, ends_with_known_sets: bool = False) -> None:
         self.sample_count = len(sample_errors)
         enough = not measures_all_samples and self.sample_count > MIN_DECISION_SAMPLES
         self.sample_draws = draw_stratified_samples(
@@ -111,7 +125,7 @@ class SweepPlanner:
         self.group_names = tuple(group_names)
         self.contributions: dict[str, np.ndarray] = {}
         self.measured_count = 0.0
-        self._draw_index = 0
+        self._draw_index, self._ends_with_known_sets = 0, ends_with_known_sets
         self._queued_groups = list(group_names)
         self.settled_groups: set[str] = set()
         self._needed_samples: dict[tuple[str, int], int] = {}
@@ -217,5 +231,30 @@ class SweepPlanner:
             gap, half = estimate_sum_over_all_samples(self.contributions[more] - self.contributions[less], stage)
             if ORDER_SHRINK * half > gap + ORDER_TOLERANCE:
                 going_on |= {more, less}
+        if going_on and self._ends_with_known_sets and self.estimate_set_risk() <= MAX_SET_RISK / sum(
+                MIN_DECISION_SAMPLES <= len(draw.samples) < self.sample_count for draw in self.sample_draws):
+            going_on = set()
         self.settled_groups.update(name for name in measured if name not in going_on)
         return [name for name in measured if name in going_on]
+
+    def estimate_set_risk(self) -> float:
+        """Returns a bound of the probability that all samples give other sets of groups than the estimates.
+
+        The sets are the groups with a share above `MIN_RELEVANT_SHARE`, and the first `FIRST_ROW_COUNT` of them.
+        """
+        values = {name: self.estimate_group_contribution(name).value for name in self.group_names}
+        relevant = sorted((name for name in values if values[name] >= MIN_RELEVANT_SHARE),
+                          key=lambda name: -values[name])
+        risk = 0.0
+        for name in self.group_names:
+            if math.isfinite(values[name]):  # a group that is not finite stays so on all samples
+                side = 1 if values[name] >= MIN_RELEVANT_SHARE else -1
+                risk += p_value_of_sum_at_most(side * self.contributions[name], self.last_sample_draw(name),
+                                               side * MIN_RELEVANT_SHARE)
+        for first in relevant[:FIRST_ROW_COUNT]:
+            for later in relevant[FIRST_ROW_COUNT:]:
+                fewer = min(first, later, key=lambda name: len(self.contributions[name]))
+                common = len(self.contributions[fewer])
+                risk += p_value_of_sum_at_most(self.contributions[first][:common] - self.contributions[later][:common],
+                                               self.last_sample_draw(fewer), 0.0)
+        return risk
