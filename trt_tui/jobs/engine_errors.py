@@ -76,7 +76,7 @@ def _measure_debug_tensor_errors(workspace: Workspace, store: ResultStore, repor
         ends = find_kernel_results(read_engine_report(text, network), network, lowered.model, text)
         ends = {group: end for group, end in ends.items() if end.tensor not in network.blocking_plugins}
         tensors = {group: end.tensor for group, end in ends.items()}
-        return (yield from _measure_group_errors_in_engine(workspace, reporter, UNFUSED,
+        return (yield from _measure_group_errors_in_engine(workspace, reporter, config, UNFUSED,
                                                            make_kernel_output_reader(runner, ends), tensors))
 
 
@@ -88,7 +88,7 @@ def _measure_marked_engine_errors(workspace: Workspace, store: ResultStore, repo
     result_tensors = find_results_usable_as_outputs(network)
     data = yield from _build_engine_bytes(workspace, store, reporter, add_group_results_as_outputs(network, config))
     with builder.load_engine(data) as runner:
-        errors = yield from _measure_group_errors_in_engine(workspace, reporter, MARKED,
+        errors = yield from _measure_group_errors_in_engine(workspace, reporter, config, MARKED,
                                                             make_engine_output_reader(runner, result_tensors),
                                                             result_tensors)
         accuracy = yield from _measure_engine_accuracy(workspace, reporter, runner)
@@ -115,13 +115,13 @@ def add_group_results_as_outputs(network: Network, config: PrecisionConfig) -> P
          if tail not in output_names})
 
 
-def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter, error_source: str,
-                                    read_group_results: ReadGroupResults,
+def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
+                                    error_source: str, read_group_results: ReadGroupResults,
                                     result_by_group: Mapping[str, str]) -> Steps[EngineErrors]:
     start_time, feed_indices, errors = time.monotonic(), workspace.group_error_feeds, EngineErrors(error_source)
     group_names = [group.name for group in workspace.network.groups]
     for done, groups in enumerate(
-            measure_engine_errors(workspace.analysis, read_group_results, result_by_group, feed_indices), 1):
+            measure_engine_errors(workspace.analysis, config, read_group_results, result_by_group, feed_indices), 1):
         errors = EngineErrors(
             error_source, dict(groups), tuple(name for name in group_names if name not in groups),
             sum(workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices[:done]))

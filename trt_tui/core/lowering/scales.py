@@ -136,10 +136,9 @@ def scale_inner_ranges(network: Network, ranges: Mapping[str, float], config: Pr
         network: The network before the changes of the config.
     """
     scaled_ranges, calibrated_tensors = dict(ranges), set(network.calibrated_tensors)
-    for (_, subject), move in config.moves.items():
-        for tensor, divisor in move.find_divisors(network, subject).items():
-            if tensor in scaled_ranges and tensor not in calibrated_tensors:
-                scaled_ranges[tensor] /= float(divisor.min())
+    for tensor, divisor in config.find_divisors(network).items():
+        if tensor in scaled_ranges and tensor not in calibrated_tensors:
+            scaled_ranges[tensor] /= float(divisor.min())
     return scaled_ranges
 
 

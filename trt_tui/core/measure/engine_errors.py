@@ -9,6 +9,7 @@ from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_resu
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_error_metrics_of_all
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import TrtTuiError
@@ -44,7 +45,8 @@ def make_engine_output_reader(runner: Runner, tensors_by_group: Mapping[str, str
     return read_group_results
 
 
-def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResults, tensors_by_group: Mapping[str, str],
+def measure_engine_errors(analysis: Analysis, config: PrecisionConfig, read_group_results: ReadGroupResults,
+                          tensors_by_group: Mapping[str, str],
                           feed_indices: Sequence[int]) -> Iterator[dict[str, ErrorMetrics]]:
     """Yields the accumulated errors inside an engine by group name after each feed, over all feeds so far.
 
@@ -53,9 +55,11 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
     count at the tensors that have the axes of the mask.
 
     Args:
+        config: The config of the engine. Where its moves divide channels, results are multiplied by the divisors first.
         tensors_by_group: The tensor of the network at which each group is compared.
     """
     network, samples = analysis.network, analysis.samples
+    divisors = config.find_divisors(network)
     mask = find_common_mask_name(analysis.judged_outputs)
     sums: dict[str, ErrorSums] = {}
     chosen: dict[str, int] = {}
@@ -70,7 +74,8 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
             for group, arrays in read_group_results(feed, reference).items():
                 tensor = tensors_by_group[group]
                 counts = _find_unmasked_elements(analysis, mask, tensor, index, reference[tensor].shape)
-                reading_sums = [_sum_errors(reference[tensor], array, counts) for array in arrays]
+                reading_sums = [_sum_errors(reference[tensor], array * divisors.get(tensor, np.float32(1)), counts)
+                                for array in arrays]
                 if not reading_sums:
                     continue
                 if group not in chosen:

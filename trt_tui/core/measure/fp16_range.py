@@ -144,10 +144,7 @@ def scale_magnitudes(network: Network, config: PrecisionConfig, magnitudes: Magn
     If the channels of a tensor have different divisors, the result is an upper bound: the largest channel with the
     smallest divisor.
     """
-    divisors: dict[str, float] = {}
-    for (_, subject), move in config.moves.items():
-        for tensor, divisor in move.find_divisors(network, subject).items():
-            divisors[tensor] = divisors.get(tensor, 1.0) * float(divisor.min())
+    divisors = {tensor: float(divisor.min()) for tensor, divisor in config.find_divisors(network).items()}
     if not divisors:
         return magnitudes
     by_layer = {network.producer.get(tensor, ""): divisor for tensor, divisor in divisors.items()}

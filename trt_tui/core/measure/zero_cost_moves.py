@@ -232,7 +232,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
     """
     folds = FoldedConstants(network, config)
     group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folds)
-    divisors = _find_channel_divisors(network, config)
+    divisors = config.find_divisors(network)
     moves: dict[str, BiasCorrectionMove] = {}
     sites_by_group: dict[str, tuple[QdqSite, QdqSite]] = {}
     collectors: dict[str, ChannelMeanCollector] = {}
@@ -264,15 +264,6 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
             - _compute_output_means(rounded, means.rounded_sums / means.count, site, groups_of)
         moves[name] = BiasCorrectionMove(vectors.encode_vector(shift.astype(np.float32)), reason)
     return moves
-
-
-def _find_channel_divisors(network: Network, config: PrecisionConfig) -> dict[str, np.ndarray]:
-    """Returns the divisors of the tensors that the moves of a config scale, by tensor."""
-    divisors: dict[str, np.ndarray] = {}
-    for (_, subject), move in config.moves.items():
-        for tensor, divisor in move.find_divisors(network, subject).items():
-            divisors[tensor] = divisors.get(tensor, np.float32(1)) * divisor
-    return divisors
 
 
 def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: QdqSite,

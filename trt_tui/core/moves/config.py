@@ -9,6 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+
 from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
@@ -186,6 +188,17 @@ class PrecisionConfig(DefaultPrecisions):
             if subjects:
                 yield move_class, [(subject, self.moves[move_class.kind, subject])
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
+
+    def find_divisors(self, network: NetworkOutline) -> dict[str, np.ndarray]:
+        """Returns the divisors of the tensors whose values differ from those of the network, over all moves.
+
+        The arrays are those of `Move.find_divisors`.
+        """
+        divisors: dict[str, np.ndarray] = {}
+        for (_, subject), move in self.moves.items():
+            for tensor, divisor in move.find_divisors(network, subject).items():
+                divisors[tensor] = divisor * divisors[tensor] if tensor in divisors else divisor
+        return divisors
 
     def list_equality_limits(self, network: NetworkOutline) -> list[str]:
         """Returns the reasons why moves change the network in FP32 for values far from those of the samples, each with

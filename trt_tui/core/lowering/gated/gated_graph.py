@@ -160,10 +160,7 @@ class GatedGraph:
         while len(self._recent_weights) > self.kept_feeds - 1:
             self._recent_weights.popleft()
         self._recent_weights.append(list(weights.values()))
-        divisors: dict[str, np.ndarray] = {}
-        for (_, subject), move in config.moves.items() if self.factor_inputs else ():
-            for tensor, divisor in move.find_divisors(network, subject).items():
-                divisors[tensor] = divisor * divisors[tensor] if tensor in divisors else divisor
+        divisors = config.find_divisors(network) if self.factor_inputs else {}
         for tensor, name in self.factor_inputs.items():
             shape = network.zero_cost_support.scaled_tensor_shapes[tensor]
             feed[name] = np.ascontiguousarray(np.broadcast_to(divisors.get(tensor, _UNIT_SCALE), shape), np.float32)
