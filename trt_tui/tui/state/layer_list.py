@@ -249,8 +249,17 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
     all_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
-    return f"shares on {min(sample_counts)} to {max(sample_counts)} of {all_samples}" if min(sample_counts) < max(
-        sample_counts) else (f"shares on {min(sample_counts)} of {all_samples}")
+    counts_text = f"{min(sample_counts)} to {max(sample_counts)}" if min(sample_counts) < max(
+        sample_counts) else str(min(sample_counts))
+    return f"shares on {counts_text} of {all_samples}{_uncertain_order_text(layer_list)}"
+
+
+def _uncertain_order_text(layer_list: LayerList) -> str:
+    """Returns a note if the confidence intervals of the two largest shares overlap; "" if not."""
+    shares = layer_list.session.get_run_results("config").shares
+    first, second = (*layer_list.row_values.group_names_worst_first[:2], "", "")[:2]
+    is_uncertain = first in shares and second in shares and shares[first].overlaps(shares[second])
+    return ", order not certain" if is_uncertain else ""
 
 
 def view_title(layer_list: LayerList) -> str:

@@ -472,7 +472,7 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
     required_samples = min(accuracy.total,
                            session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
     if accuracy.samples < required_samples:
-        samples_text = f" on {accuracy.samples}/{required_samples}"
+        samples_text = f" on {accuracy.samples} of {required_samples}"
         return [(next(
             (candidate for candidate in (samples_text, f" on {accuracy.samples}") if len(candidate) <= max_cells),
             " …"), "dim")]
