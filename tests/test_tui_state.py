@@ -196,6 +196,7 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     assert "share (c1)" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
     assert (raised.glyph, raised.cells["precision"][0], raised.cells["share"].replacement) == ("↑", "FP32", "raised")
+    assert raised.glyph_style == raised.cells["precision"][1] == "raised"
     scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
     assert scope.cells["share"].config_name == "c0"
     assert not found(session.rest(), last=before).stale_groups
@@ -222,7 +223,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     assert one.value_text == decibels_text(
         session.results.get_results_or_empty(alone).accuracy.worst_output[1].errors.sqnr_db)
     assert (one.outcome_text.rstrip("?"), other.outcome_text.rstrip("?"), other.outcome_style) == ("PASS", "FAIL",
-                                                                                                   "dim")
+                                                                                                   "bad")
     session.toggle_fp32([VIT.group_by_name[worst]])
     session.rest()
     back = cell(worst)
@@ -488,7 +489,7 @@ def remedy_of(session, key, label, sqnr_db, interval=None):
 @pytest.mark.parametrize(("fp16", "fp32", "are_equal"), [
     ((13.4, None), (13.0, None), True), ((13.4, None), (12.4, None), False),
     ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True), ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
-    ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (12.9, 13.1)), False)])
+    ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False)])
 def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, fp32, are_equal):
     session.target = parse_target("sqnr>=20")
     group = session.outline.groups[0]
@@ -498,7 +499,8 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     equal, others = detail.split_by_noise(session, remedies)
     assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
     lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
-    assert ("FP16 ≈ FP32: equal within noise" in lines) is are_equal
+    assert ("≈ equal within noise" in lines) is are_equal
+    assert ["≈" in line for line in lines[:3]] == [False, are_equal, are_equal]
     shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
 
@@ -534,6 +536,23 @@ def test_raising_to_nan_meets_no_target(session):
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
         assert count_rows_to_raise_for_target(session, ConfigResults(raised_order=("a", "b"),
                                                                      cumulative=raised)) == rows
+
+
+@pytest.mark.parametrize("width", [34, 60])
+def test_a_tall_detail_pane_ends_with_a_legend_in_whole_entries(session, width):
+    row_values, group = found(session), VIT.groups[0]
+    row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
+    shown = [text(line) for line in detail.detail_pane_lines(session, row_values, row, group, width, 60)]
+    assert len(shown) == 60 and " marks" in shown and max(map(len, shown[shown.index(" marks"):])) < width
+    legend = " ".join(shown[shown.index(" marks"):])
+    assert all(entry in legend for entry in ("█ ≥20%", "? not measured", "k kept by rule", "+ other change"))
+    assert " marks" not in [text(line) for line in
+                            detail.detail_pane_lines(session, row_values, row, group, width, 19)]
+
+
+def test_the_summary_has_built_columns_only_for_built_values(session):
+    titles = [column.kind for column in summary.list_summary_columns(session, 80)]
+    assert "built" not in titles and not summary.has_built_values(session)
 
 
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):

@@ -32,6 +32,7 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,
+    cell_width,
     counted_noun_text,
     decibels_text,
     milliseconds_text,
@@ -49,7 +50,13 @@ from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, short
 from trt_tui.tui.state import engine_texts, preview_texts
 from trt_tui.tui.state.depth_chart import share_by_depth_lines
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
+from trt_tui.tui.state.row_values import (
+    PRECISION_LEGEND,
+    ColourMeasure,
+    RowValues,
+    find_engine_errors,
+    legend_text,
+)
 from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
 
@@ -157,23 +164,23 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
 
 
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
-    """Returns the remedies for a fusion group with their simulated accuracy, one line each, and the best remedies whose
-    values are equal within noise."""
-    lines = []
+    """Returns the remedies for a fusion group with their simulated accuracy, one line each.
+
+    A mark names the remedies whose values equal the best value within noise.
+    """
+    lines: list[Line] = []
     remedies = session.results.remedies.get((group.name, session.config), ())
+    equal_remedies, _ = split_by_noise(session, remedies)
     for remedy in remedies:
         text, style = target_value_span(session, remedy.accuracy)
         name = pad_or_shorten(_short_remedy_label(remedy), max(8, min(18, width - 15)))
         target_spans: Line = [("  meets the target", "good")] if meets_target(session, remedy.accuracy) else []
-        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (f"{name} ", ""),
-                      (f"{text:>8}", "good" if target_spans else style)]
+        is_equal = len(equal_remedies) > 1 and any(remedy is equal_remedy for equal_remedy in equal_remedies)
+        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (name, ""),
+                      (SAME_VALUE_MARK if is_equal else " ", "dim"), (f"{text:>8}", "good" if target_spans else style)]
         line += target_spans if line_width(line + target_spans) <= width else []
         lines.append(clip_line(line, width))
-    equal_remedies, _ = split_by_noise(session, remedies)
-    if len(equal_remedies) > 1:
-        names = f" {SAME_VALUE_MARK} ".join(_short_remedy_label(remedy) for remedy in equal_remedies)
-        lines += [[(part, "dim")] for part in wrap_text(f"{names}: equal within noise", width)]
-    return lines
+    return [*lines, [(f"{SAME_VALUE_MARK} equal within noise", "dim")]] if len(equal_remedies) > 1 else lines
 
 
 def _short_remedy_label(remedy: Remedy) -> str:
@@ -259,11 +266,38 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
                       group: FusionGroup | None, width: int, height: int) -> list[Line]:
-    """Returns the text of the detail pane, followed by charts if there is room.
+    """Returns the text of the detail pane, followed by charts and a legend if there is room.
 
     The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
     network.
     """
+    lines = _detail_and_chart_lines(session, row_values, visible_row, group, width, height)
+    legend = _legend_lines(row_values, width)
+    room = height - len(lines) - len(legend)
+    return [*lines, *([[]] * room), *legend] if height >= MIN_LEGEND_ROWS and room > 0 else lines
+
+
+MIN_LEGEND_ROWS = 20
+"""The minimum height of a detail pane with a legend."""
+
+
+def _legend_lines(row_values: RowValues, width: int) -> list[Line]:
+    """Returns the legend of the glyphs before names and the marks behind precisions, in whole entries."""
+    lines: list[Line] = [[(" marks", "dim")]]
+    for text in (legend_text(row_values.measure), PRECISION_LEGEND):
+        line = ""
+        for entry in text.split("  "):
+            if line and cell_width(f" {line}  {entry} ") > width:
+                lines.append([(f" {line}", "dim")])
+                line = ""
+            line = f"{line}  {entry}" if line else entry
+        lines.append([(f" {line}", "dim")])
+    return lines
+
+
+def _detail_and_chart_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
+                            group: FusionGroup | None, width: int, height: int) -> list[Line]:
+    """Returns the text of the detail pane, followed by charts if there is room."""
     lines = detail_lines(session, row_values, visible_row, width, height)
     if height < 8 or group is None:
         row = visible_row.row if visible_row is not None and height >= 8 else None

@@ -304,4 +304,8 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):
         right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
-    return title + (extra_text if cell_width(title + extra_text) + line_width(right) + 8 <= width else ""), right
+    if cell_width(title + extra_text) + line_width(right) + 8 <= width:
+        return title + extra_text, right
+    short_title = title.replace(stale_text, f", old: {shown_key('sort')} sorts") if stale_text else title
+    return next((text for text in (title, short_title, short_title.partition(" ─ ")[0])
+                 if cell_width(text) + 3 <= width), short_title), right
