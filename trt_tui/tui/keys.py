@@ -55,7 +55,8 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
 
 _SHOWN_KEY_NAMES = {
     "full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
-    "semicolon": ";", "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
+    "semicolon": ";", "colon": ":",
+    "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
     "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"
 }
 _KEY_NAMES_BY_TEXT = {shown: name for name, shown in _SHOWN_KEY_NAMES.items()}
