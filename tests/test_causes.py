@@ -178,8 +178,8 @@ def test_coordinates(facts_of, width):
         return
     (text,) = found["/sample/GridSample"]
     assert text.startswith("the step of FP16 is too large for the sampling points of GridSample /sample/GridSample: "
-                           "half a step at .99")
-    assert text.endswith(" moves them by up to .250 pixels (more than 1/32)")
+                           "half a step at 0.99")
+    assert text.endswith(" moves them by up to 0.250 pixels (more than 1/32)")
 
 
 def quantized_weight(operator: str, weight: np.ndarray, axis: int | None, **attributes: int) -> onnx.ModelProto:
@@ -471,7 +471,7 @@ def test_values_behind_a_large_offset(facts_of, operator, offset):
         return
     (text,) = found[next(name for name in found if name in ("/norm/" + operator, "/mean/ReduceMean"))]
     assert text.startswith(f"values of {operator} /norm/{operator} are small beside the offset that it subtracts: "
-                           "FP16's step at 30") and " is .25, the values behind the offset have an rms of " in text
+                           "FP16's step at 30") and " is 0.25, the values behind the offset have an rms of " in text
 
 
 def test_a_small_difference_of_ordinary_values_is_no_cause(facts_of):

@@ -73,7 +73,7 @@ def test_positions_in_pixels_are_followed_back_through_what_scales_them(opened):
                              [networks.floats("y", "N", 3, 8, 8)]))
     found = warned(network, {moved: 639.0, scaled: 0.01, grid: 0.01})
     group = network.find_group("/flow/Add").name
-    assert found.keys() == {group} and "at 639" in found[group] and "by up to .250 pixels" in found[group]
+    assert found.keys() == {group} and "at 639" in found[group] and "by up to 0.250 pixels" in found[group]
 
 
 def test_angles_factors_of_a_resize_and_boxes_are_coordinates(opened):

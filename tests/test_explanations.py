@@ -186,7 +186,7 @@ async def test_a_key_still_finds_its_action_first(tmp_path):
 
 async def test_keys_reach_every_column_and_row(tmp_path):
     async with opened(tmp_path, builder=H200) as (app, main, pilot):
-        await answered(pilot, "home", "down")
+        await answered(pilot, "b", "home", "down")
         group = main.presenter.layer_tree.current_row
         await press(pilot, "f3")
         headings = []

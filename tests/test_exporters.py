@@ -247,7 +247,7 @@ def test_the_report_has_the_stages_at_their_worst_output():
     section = report[report.index("## Stages"):]
     stage = next(line for line in section.splitlines() if "q\\|dq" in line)
     assert [cell.strip() for cell in stage.replace("\\|", "").split("|")[2:9]] == [
-        "30.0", "0.99900", ".500", "2.00", "80.10", "31.0", "0.99910"]
+        "30.0", "0.99900", "0.500", "2.00", "80.10", "31.0", "0.99910"]
     assert cells(section, "| against")[:2] == ["against its engine", "NaN"]
     assert "first diverges: q\\|dq: quantization" in section
 

@@ -108,7 +108,7 @@ def test_what_fp32_misses_is_said_with_the_figure(run, files, out, tmp_path):
     (tmp_path / "m.py").write_text("def half(outputs, labels):\n    return 0.5\n")
     code, shown, told = run("search", *files, "--metric", f"{tmp_path / 'm.py'}:half", "--tolerance", "metric>=0.9",
                             "-o", out)
-    assert code == 1 and "cannot be met" in told and "half ~.5000" in told and "2 evaluations" in shown
+    assert code == 1 and "cannot be met" in told and "half ~0.5000" in told and "2 evaluations" in shown
     assert out.exists()
 
 

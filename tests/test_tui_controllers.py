@@ -65,24 +65,24 @@ FILES = {
     "two swap": ('{"build": "g",\n "target": "b"}', {"build": ("g",), "target": ("b",)}, []),
     "tabs, comments and names as they are shown": ('{\t"redo": "`", # mine\n\t"first": "ctrl+home", "mark": "@"}', {
         "redo": ("grave_accent",), "first": ("ctrl+home",), "mark": ("at",)}, []),
-    "a clash with a default": ('{"undo": "f4",\n\n"build": ["f7", "g"]}', {"undo": ("f4",)},
+    "a clash with a default": ('{"undo": "f4",\n\n"build": ["f10", "g"]}', {"undo": ("f4",)},
                                ["line 3: g is the key of target; build keeps b"]),
     "a clash of two": ('{"undo": "f4",\n"redo": "f4"}', {"undo": ("f4",)},
-                       ["line 2: f4 is the key of undo; redo keeps ."]),
+                       ["line 2: f4 is the key of undo; redo keeps . ctrl+r"]),
     "a clash that another brings back": ('{"build": "g",\n"undo": "b",\n"target": "zz"}', {}, [
         "line 1: g is the key of target; build keeps b", "line 2: b is the key of build; undo keeps z",
         "line 3: zz is not a key; target keeps g"]),
     "an unknown action": ('{\n"biuld": "f4"}', {}, ["line 2: there is no action biuld; is it build?"]),
-    "a clash in a dialog": ('{"mark": "f7",\n"name": "d", "copy": "n"}', {"mark": ("f7",)}, [
+    "a clash in a dialog": ('{"mark": "f10",\n"name": "d", "copy": "n"}', {"mark": ("f10",)}, [
         "line 2: d is the key of diff in the configs; name keeps n", "line 2: n is the key of next_bad; copy keeps y"]),
-    "twice": ('{"build": "f4",\n"build": "f7"}', {"build": ("f4",)}, ["line 2: build is already in line 1"]),
+    "twice": ('{"build": "f4",\n"build": "f10"}', {"build": ("f4",)}, ["line 2: build is already in line 1"]),
     "nothing that is a key": ('{"build": [],\n"undo": {},\n"stop": "hyper+x", "quit": "A"}', {}, [
         "line 1: build needs a key; it keeps b", "line 2: that is not a key; undo keeps z",
         "line 3: A is a part of an arrow key on a slow connection; quit keeps q",
         "line 3: hyper+x is not a key; stop keeps x"]),
     "a key without a name": ('{"quit": "",\n"undo": "ctrl+", "stop": "+"}', {"stop": ("plus",)}, [
         'line 1: "" is not a key; quit keeps q', "line 2: ctrl+ is not a key; undo keeps z"]),
-    "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: not valid JSON; its keys are ignored"]),
+    "no JSON": ('{"build": "f4",\n"undo" "f10"}', {}, ["line 2: not valid JSON; its keys are ignored"]),
     "no object": ("[1]", {}, ['line 1: a JSON object is needed: {"build": "f4"}']),
 }
 
@@ -149,13 +149,13 @@ def test_dialogs_bind_what_the_table_has():
 async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
     keys.user_keys_path().parent.mkdir(parents=True)
     keys.user_keys_path().write_text(
-        '{"toggle": "f4",\n"build": "f7", "undo": "g", "mark": "f11", "down": ["down", "2"],'
+        '{"toggle": "f4",\n"build": "f10", "undo": "g", "mark": "f11", "down": ["down", "2"],'
         '"pane_detail": "f12"}')
     async with opened(tmp_path) as (app, main, pilot):
         said = "keys.json, line 2: g is the key of target; undo keeps z"
         assert said in app.session.log and "keys.json, line 2: g is the key of target" in status(main)
         await press(pilot, "down", "up")
-        assert "f4 raises" in status(main) and "f7 build" in main.query_one("#footer", Lines).text
+        assert "f4 raises" in status(main) and "f10 build" in main.query_one("#footer", Lines).text
         await answered(pilot, "f4")
         assert app.session.config.precision_moves
         await answered(pilot, "space", "b")
@@ -163,7 +163,7 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
         await press(pilot, "f1", *"undo the")
         assert "z" in app.screen.text.splitlines()[1] and 'keys.json: "undo"' in str(
             app.screen.query_one(".hint").render())
-        await answered(pilot, "enter", "f7")
+        await answered(pilot, "enter", "f10")
         assert not app.session.config.precision_moves and app.session.get_run_results("config").exported_run is not None
         await answered(pilot, "c", "2", "f11", "m")
         assert list(

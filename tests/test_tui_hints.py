@@ -10,6 +10,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import is_measuring_current_config
 from trt_tui.tui.keys import get_action_keys, shown_key
+from trt_tui.tui.screens.dialogs import Picker
+from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.hint import Hint, find_worst_row, next_step_hint
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.tree import TreeModel
@@ -81,6 +84,36 @@ async def test_a_filter_that_hides_the_worst_row_gives_way_to_it(tmp_path):
         assert worst not in main.presenter.layer_list.matches
         await follow(app, main, pilot)
         assert main.presenter.layer_list.matches is None and main.query_one("#filter", Input).value == ""
+
+
+async def test_the_worst_row_and_its_way_back_have_keys(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+        worst = find_worst_row(app.session, main.presenter.layer_list.row_values)
+        await answered(pilot, "end", "w")
+        assert current(main) == worst
+        await answered(pilot, "n")
+        assert current(main) != worst
+        await answered(pilot, "N")
+        assert current(main) == worst
+        await answered(pilot, "space", "z", "ctrl+r")
+        assert app.session.config.precision_of(app.session.outline.get_group(worst)) is Precision.FP32
+
+
+async def test_columns_sort_from_the_keyboard_and_a_colon_lists_the_commands(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+        await press(pilot, "apostrophe")
+        assert isinstance(app.screen, Picker)
+        await answered(pilot, "2")
+        assert app.screen is main and main.presenter.layer_list.sort_column is LAYER_COLUMNS_BY_ID["operator"]
+        await press(pilot, "colon")
+        assert isinstance(app.screen, HelpPage)
+
+
+async def test_a_low_screen_gives_its_lines_to_the_list(tmp_path):
+    async with opened(tmp_path, size=(60, 15), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+        assert main.presenter.layer_tree.size.height >= 5 and not main.query_one("#right").display
+        await answered(pilot, "2")
+        assert main.query_one("#right").display and main.query_one("#detail").size.height >= 2
 
 
 async def test_nothing_is_advised_while_values_are_partial(tmp_path):

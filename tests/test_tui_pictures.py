@@ -172,7 +172,7 @@ def test_points_are_engines_by_their_time_or_configs_by_what_they_keep(tmp_path)
     assert [(point.config, point.cost, point.is_built) for point in estimated] == [(one, 0.7, False)]
     drawn = DRAW["trade"](frame(session))
     chosen = DRAW["trade"](frame(session, place=drawn.point_values.index(one)))
-    assert "time estimated between engines" in text(drawn.lines) and "~.700 ms estimated" in text(chosen.lines)
+    assert "time estimated between engines" in text(drawn.lines) and "~0.700 ms estimated" in text(chosen.lines)
 
 
 @pytest.mark.parametrize("size", [(74, 18), (94, 32)])

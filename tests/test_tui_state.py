@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.color import Color, ColorSystem
@@ -12,7 +13,8 @@ from rich.color import Color, ColorSystem
 from tests import local
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
-from trt_tui.core.measure.results import Accuracy, ConfigResults, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.results import Accuracy, ConfigResults, ErrorMetrics, ErrorShare, OutputErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
@@ -194,6 +196,7 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     assert "share (c1)" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
     assert (raised.glyph, raised.cells["precision"][0], raised.cells["share"].replacement) == ("↑", "FP32", "raised")
+    assert raised.glyph_style == raised.cells["precision"][1] == "raised"
     scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
     assert scope.cells["share"].config_name == "c0"
     assert not found(session.rest(), last=before).stale_groups
@@ -220,7 +223,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     assert one.value_text == decibels_text(
         session.results.get_results_or_empty(alone).accuracy.worst_output[1].errors.sqnr_db)
     assert (one.outcome_text.rstrip("?"), other.outcome_text.rstrip("?"), other.outcome_style) == ("PASS", "FAIL",
-                                                                                                   "dim")
+                                                                                                   "bad")
     session.toggle_fp32([VIT.group_by_name[worst]])
     session.rest()
     back = cell(worst)
@@ -452,9 +455,9 @@ def judged_by() -> Accuracy:
 
 
 @pytest.mark.parametrize(("target", "shown"), [
-    ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~.500"), ("scores:max_abs<=1", "~.020"),
-    ("mean_abs<=0.1", "~.010"), ("mse<=0.1", "~.001"), ("cosine>=0.9", "~0.90000"), ("metric>=0.5", "–"),
-    ("agreement>=0.5", "–")])
+    ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~0.500"),
+    ("scores:max_abs<=1", "~0.020"), ("mean_abs<=0.1", "~0.010"), ("mse<=0.1", "~0.001"), ("cosine>=0.9", "~0.90000"),
+    ("metric>=0.5", "–"), ("agreement>=0.5", "–")])
 def test_the_figure_shown_is_the_one_that_the_target_bounds(session, target, shown):
     session.target = parse_target(target)
     assert config_status.target_value_span(session, judged_by())[0] == shown
@@ -477,6 +480,55 @@ def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target
         assert [one.label for one in detail._choose_best_remedy_per_kind(session, order)] == [kept]
 
 
+def remedy_of(session, key, label, sqnr_db, interval=None):
+    spread = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(*interval)}) if interval else None
+    return ev.Remedy(key, label, session.config,
+                     Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
+
+
+@pytest.mark.parametrize(("fp16", "fp32", "are_equal"), [
+    ((13.4, None), (13.0, None), True), ((13.4, None), (12.4, None), False),
+    ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True), ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
+    ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False)])
+def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, fp32, are_equal):
+    session.target = parse_target("sqnr>=20")
+    group = session.outline.groups[0]
+    remedies = (remedy_of(session, "r", "entropy range", 9.0), remedy_of(session, "=", "FP16", *fp16),
+                remedy_of(session, "space", "FP32", *fp32))
+    session.results.remedies[group.name, session.config] = remedies
+    equal, others = detail.split_by_noise(session, remedies)
+    assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
+    lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
+    assert ("≈ equal within noise" in lines) is are_equal
+    assert ["≈" in line for line in lines[:3]] == [False, are_equal, are_equal]
+    shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
+    assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
+
+
+@pytest.mark.parametrize("width", [44, 60, 80])
+def test_the_line_of_remedies_keeps_its_end(session, width):
+    session.target = parse_target("sqnr>=20")
+    remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in range(5)]
+    line = detail._remedy_line(session, remedies, width)
+    shown = "".join(text for text, _ in line)
+    assert spans.line_width(line) <= width and "…" not in shown and "method4 ~14.0" in shown
+    assert shown.count("r: ") + int(shown.partition("+")[2] or 0) == 5
+
+
+def test_a_doubtful_share_says_so(session):
+    names = [group.name for group in session.outline.groups[:3]]
+    shares = {names[0]: ErrorShare(0.30, samples=8, half_width=0.05), names[1]: ErrorShare(0.22, samples=8,
+                                                                                          half_width=0.04),
+              names[2]: ErrorShare(-0.10, samples=8, half_width=0.01)}
+    results = ConfigResults(shares=shares)
+    row_values = SimpleNamespace(run="config")
+    held = SimpleNamespace(get_run_results=lambda run: results)
+    said = [detail.share_doubt_text(held, row_values, group) for group in session.outline.groups[:3]]
+    assert said == ["its order to 1 other row is not certain"] * 2 + ["raising it makes it worse"]
+    assert not ErrorShare(0.3, samples=8, half_width=0.01).overlaps(shares[names[1]])
+    assert not ErrorShare(0.3).overlaps(ErrorShare(0.3))
+
+
 def test_raising_to_nan_meets_no_target(session):
     session.target = parse_target("sqnr>=20")
     broken, fine = Accuracy({"y": OutputErrors(ErrorMetrics(nan=1))}), Accuracy({"y": OutputErrors(ErrorMetrics(25.0))})
@@ -484,6 +536,23 @@ def test_raising_to_nan_meets_no_target(session):
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
         assert count_rows_to_raise_for_target(session, ConfigResults(raised_order=("a", "b"),
                                                                      cumulative=raised)) == rows
+
+
+@pytest.mark.parametrize("width", [34, 60])
+def test_a_tall_detail_pane_ends_with_a_legend_in_whole_entries(session, width):
+    row_values, group = found(session), VIT.groups[0]
+    row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
+    shown = [text(line) for line in detail.detail_pane_lines(session, row_values, row, group, width, 60)]
+    assert len(shown) == 60 and " marks" in shown and max(map(len, shown[shown.index(" marks"):])) < width
+    legend = " ".join(shown[shown.index(" marks"):])
+    assert all(entry in legend for entry in ("█ ≥20%", "? not measured", "k kept by rule", "+ other change"))
+    assert " marks" not in [text(line) for line in
+                            detail.detail_pane_lines(session, row_values, row, group, width, 19)]
+
+
+def test_the_summary_has_built_columns_only_for_built_values(session):
+    titles = [column.kind for column in summary.list_summary_columns(session, 80)]
+    assert "built" not in titles and not summary.has_built_values(session)
 
 
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):

@@ -121,7 +121,8 @@ def test_no_number_of_a_hint_or_message_is_cut(session):
 
 @pytest.mark.parametrize(("shown", "width", "expected"), [
     ("~12.3", 5, "~12.3"), ("~-123.4", 6, "~-123"), ("~-123456.7", 6, "~-1e5"), ("~-8.1 #12345", 10, "~-8 #12345"),
-    ("abc", 2, "…"), ("~1.234e-12", 8, "~1.2e-12"), (".12345", 4, ".123"), ("12345.6", 5, "12346")])
+    ("abc", 2, "…"), ("~1.234e-12", 8, "~1.2e-12"), (".12345", 4, "0.12"), ("0.12345", 5, "0.123"),
+    ("12345.6", 5, "12346")])
 def test_a_number_that_has_no_room_is_rounded(shown, width, expected):
     assert shorten_number_in_text(shown, width) == expected
 

@@ -181,7 +181,7 @@ NOT_MEASURED = "–"
 
 
 def number_text(value: float | None, digits: int = 3) -> str:
-    """Returns a number as text with ``digits`` significant digits, without the leading zero of numbers below 1.
+    """Returns a number as text with ``digits`` significant digits; a number below 1 has ``digits`` decimals.
 
     None gives `NOT_MEASURED`.
     """
@@ -190,11 +190,9 @@ def number_text(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):
         return str(value)
     if value and not 1e-3 <= abs(value) < 1e5:
-        text = f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-    else:
-        integer_digits = len(str(int(abs(value))))
-        text = f"{value:.{max(0, digits - (integer_digits if abs(value) >= 1 else 0))}f}"
-    return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
+        return f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    integer_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{max(0, digits - integer_digits)}f}"
 
 
 def shorten_number_in_text(text: str, width: int) -> str:
@@ -259,17 +257,21 @@ def engine_gap_text(gap_db: float | None) -> str:
     return f"{gap_db:.1f} dB worse than simulated"
 
 
-def percent_text(share: float, mark: str = "") -> str:
-    """Returns a fraction as a percentage, such as ``52%``, ``5%`` or ``.4%``.
+MIN_SHOWN_SHARE = 0.002
+"""The fraction from which a percentage is shown as a number; smaller ones are shown as a dot."""
 
-    A fraction below 0.002 gives ``·``; NaN and infinity give `NOT_MEASURED`.
+
+def percent_text(share: float, mark: str = "") -> str:
+    """Returns a fraction as a percentage, such as ``52%``, ``5%`` or ``0.4%``.
+
+    A fraction below `MIN_SHOWN_SHARE` gives ``·``; NaN and infinity give `NOT_MEASURED`.
     """
     if not math.isfinite(share):
         return NOT_MEASURED
-    if abs(share) < 0.002:
+    if abs(share) < MIN_SHOWN_SHARE:
         return "·"
     if abs(share) < 0.0095:
-        return f"{mark}{'-' if share < 0 else ''}.{round(abs(share) * 1000)}%"
+        return f"{mark}{100 * share:.1f}%"
     return f"{mark}{100 * share:.0f}%"
 
 
@@ -280,7 +282,7 @@ def percent_with_margin_text(share: float, margin: float | None, mark: str = "")
     if margin is None or not math.isfinite(share):
         return figure
     points = 100 * margin
-    return f"{figure} ±{points:.0f}" if points >= 0.95 else f"{figure} ±.{max(1, round(10 * points))}"
+    return f"{figure} ±{points:.0f}" if points >= 0.95 else f"{figure} ±{max(0.1, points):.1f}"
 
 
 def agreement_text(share: float, mark: str = "") -> str:

@@ -156,7 +156,7 @@ TROUBLES = {
     "complement of probabilities": lost_in_fp16(
         threads.complement_of_probabilities,
         "logits: values of Sub /survival/Sub are small beside the offset that it subtracts: FP16's step at 1.0 is "
-        ".00049, ",
+        "0.00049, ",
         "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in FP32",
         "logits  MatMul    FP32"),
     "ArgMax of large logits": Trouble(threads.argmax_of_large_logits, [

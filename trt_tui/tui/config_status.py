@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
@@ -139,6 +140,40 @@ def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_fai
         return []
     return [(texts[0], "good" if result.passes else "dim" if dim_failures else "bad"),
             *((f" {word}", "dim") for word in texts[1:])]
+
+
+MIN_DISTINCT_SQNR_DB = 0.5
+"""The difference of two SQNRs from which they are distinct, for values without a confidence interval.
+
+A smaller difference decides nothing, because an engine may differ more from its simulation."""
+
+MAX_NOISE_SQNR_DB = 1.0
+"""The difference of two SQNRs from which they are distinct despite their confidence intervals.
+
+Both are measured on the same samples, so most of the spread between samples is common to them."""
+
+
+def is_within_noise(session: Session, first: Accuracy, second: Accuracy) -> bool:
+    """Returns True if the values of two accuracies that the target bounds do not differ by more than their noise.
+
+    Each value is then in the confidence interval of the other, and the SQNRs of the worst judged outputs differ by less
+    than `MAX_NOISE_SQNR_DB`. Without intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`.
+    """
+    target = session.target or Target("sqnr", 0.0)
+    if first.nonfinite_count or second.nonfinite_count:
+        return False
+    first_errors, second_errors = first.worst_errors, second.worst_errors
+    if first_errors is None or second_errors is None or first_errors.exact or second_errors.exact:
+        return first_errors is not None and second_errors is not None and first_errors.exact == second_errors.exact
+    if first_errors.sqnr_db is None or second_errors.sqnr_db is None:
+        return False
+    difference_db = abs(first_errors.sqnr_db - second_errors.sqnr_db)
+    first_interval, second_interval = target.confidence_interval(first), target.confidence_interval(second)
+    first_value, second_value = target.measured_value(first), target.measured_value(second)
+    if first_interval and second_interval and first_value is not None and second_value is not None:
+        return (difference_db < MAX_NOISE_SQNR_DB and first_interval.low <= second_value <= first_interval.high
+                and second_interval.low <= first_value <= second_interval.high)
+    return difference_db < MIN_DISTINCT_SQNR_DB
 
 
 def accuracy_order(session: Session, accuracy: Accuracy | None) -> float:

@@ -22,15 +22,15 @@ KeyTable = Mapping[str, tuple[str, ...]]
 KEYS: KeyTable = {
     "up": ("up", "k"), "down": ("down", "j"), "left": ("left", "h"), "right": ("right", "l"), "open": ("enter",),
     "page_up": ("pageup",), "page_down": ("pagedown",), "first": ("home",), "last": ("end",),
-    "next_bad": ("n",), "previous_bad": ("comma",), "first_nan": ("w",), "filter": ("slash",), "all_found": ("0",),
+    "next_bad": ("n",), "previous_bad": ("comma", "N"), "first_nan": ("w",), "filter": ("slash",), "all_found": ("0",),
     "toggle": ("space",), "toggle_kernel": ("u",), "higher": ("equals_sign",), "lower": ("minus",),
     "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
-    "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop",), "view": ("t",),
-    "colour": ("v",), "sort": ("s",),
+    "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"), "view": ("t",),
+    "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
     "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "locate": ("f7",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
-    "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "ctrl+p"),
+    "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
     "explain": ("f3",),
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The default keys of the actions on the main screen. The first key of each action needs neither ctrl nor shift."""
@@ -55,7 +55,8 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
 
 _SHOWN_KEY_NAMES = {
     "full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
-    "semicolon": ";", "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
+    "semicolon": ";", "colon": ":",
+    "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
     "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"
 }
 _KEY_NAMES_BY_TEXT = {shown: name for name, shown in _SHOWN_KEY_NAMES.items()}

@@ -58,7 +58,7 @@ class MainScreen(ReliableTimers, Screen[None]):
 
     AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
 
     @classmethod
     def make_class_with_current_keys(cls) -> type[MainScreen]:

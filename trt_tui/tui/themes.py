@@ -12,7 +12,7 @@ DARK = Theme(
     foreground="#c9ced6", background="#15171b", surface="#1b1e23", panel="#23272e", boost="#23272e",
     variables={
         "band0": "#ffc24a", "band1": "#e0ac3f", "band2": "#b8963a", "band3": "#8e7d4e", "band4": "#6f737a",
-        "quiet": "#80868f", "rule": "#3d434c", "plot": "#7795b3", "row": "#2a3038",
+        "quiet": "#80868f", "rule": "#3d434c", "plot": "#7795b3", "raised": "#5fc4c4", "row": "#2a3038",
         "block-cursor-foreground": "#e8ecf2", "block-cursor-background": "#2f3a47",
         "block-cursor-blurred-foreground": "#c9ced6", "block-cursor-blurred-background": "#15171b",
         "block-cursor-text-style": "none", "block-cursor-blurred-text-style": "none",
@@ -28,7 +28,7 @@ LIGHT = Theme(
     foreground="#2a2d33", background="#fbfaf7", surface="#f3f1ec", panel="#e9e6df", boost="#e9e6df",
     variables={
         "band0": "#9a5b00", "band1": "#a86f00", "band2": "#ab7d1a", "band3": "#8e8258", "band4": "#8b8e94",
-        "quiet": "#6c7078", "rule": "#c9c6bf", "plot": "#4f7ba6", "row": "#e6e9ee",
+        "quiet": "#6c7078", "rule": "#c9c6bf", "plot": "#4f7ba6", "raised": "#00707a", "row": "#e6e9ee",
         "block-cursor-foreground": "#15171b", "block-cursor-background": "#d9e2ec",
         "block-cursor-blurred-foreground": "#2a2d33", "block-cursor-blurred-background": "#fbfaf7",
         "block-cursor-text-style": "none", "block-cursor-blurred-text-style": "none",

@@ -246,6 +246,14 @@ class ErrorShare:
     half_width: float | None = None
     unknown_reason: str = ""
 
+    def overlaps(self, other: "ErrorShare") -> bool:
+        """Returns True if the order of two shares is not certain, because their confidence intervals overlap.
+
+        False if neither share has an interval.
+        """
+        margin = (self.half_width or 0.0) + (other.half_width or 0.0)
+        return margin > 0 and abs(self.fraction - other.fraction) <= margin
+
 
 UNFUSED, MARKED = "unfused", "marked"
 """The two ways to read tensors inside an engine. Unfused: debug tensors between the kernels of the engine as built.

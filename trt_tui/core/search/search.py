@@ -484,7 +484,7 @@ class Search:
         return summary
 
     def _predicted_latency_text(self, evaluation: Evaluation) -> str:
-        """Returns ", predicted 1.23 ms (start: .83 ms)" if the search predicts latencies, else ""."""
+        """Returns ", predicted 1.23 ms (start: 0.83 ms)" if the search predicts latencies, else ""."""
         start = self.context.start_evaluation
         if not self.minimizes_cost or evaluation.estimated_latency is None:
             return ""

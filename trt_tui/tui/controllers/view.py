@@ -13,7 +13,7 @@ from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
-from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn
+from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, LayerColumn, fit_columns
 from trt_tui.tui.state.row_values import ColourMeasure, find_engine_errors
 from trt_tui.tui.state.tree import View
 
@@ -114,8 +114,27 @@ class ViewController(Controller):
         """Sorts the rows by error share, or in network order if they are sorted by error share already."""
         self.sort_rows_by(SHARE_COLUMN)
 
-    def sort_rows_by(self, column: LayerColumn) -> None:
-        """Sorts the rows by the newest values of a column, or in network order if they have that order already."""
+    @register_action(label="sort by", help="Choose the column that sorts the rows", group="Look",
+                     disabled_reason=Controller.network_not_open_reason)
+    def sort_by(self) -> None:
+        """Asks which column sorts the rows. The dialog lists the displayed columns, from left to right."""
+        layer_list = self.layer_list
+        if not layer_list.has_row_values:
+            return
+        columns = [LAYER_COLUMNS_BY_ID[name] for name in fit_columns(
+            self.presenter.layer_tree.row_width or self.presenter.screen_width, layer_list.row_values.has_engines)]
+        items = [PickerItem(str(index), column.order_title, column,
+                            "" if column is NAME_COLUMN or column.weigh_groups(layer_list.row_values) else
+                            "not measured") for index, column in enumerate(columns, 1)]
+        self.open_dialog(Picker("Sort by", items, layer_list.sort_column),
+                         lambda column: self.sort_rows_by(column, reverts_to_network_order=False))
+
+    def sort_rows_by(self, column: LayerColumn, reverts_to_network_order: bool = True) -> None:
+        """Sorts the rows by the newest values of a column.
+
+        Args:
+            reverts_to_network_order: If True, rows that have that order already get network order in the tree view.
+        """
         presenter, layer_list = self.presenter, self.layer_list
         if not layer_list.has_row_values:
             return
@@ -127,7 +146,7 @@ class ViewController(Controller):
             return
         is_sorted = layer_list.sort_column is column and layer_list.sort_weights is not None and dict(
             layer_list.sort_weights) == weights
-        if column is NAME_COLUMN or is_sorted and layer_list.view is View.TREE:
+        if column is NAME_COLUMN or (reverts_to_network_order and is_sorted and layer_list.view is View.TREE):
             layer_list.sort_rows(NAME_COLUMN)
             presenter.show_message("network order", "")
         else:

@@ -266,11 +266,17 @@ def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
         label = row.group.precision_label(row_values.requested_precision(row.group))
         marks = row_values.config_change_marks(row.group)
         gap = " " if marks and " " not in label else ""
-        return f"{label}{gap}{marks}", "strong" if marks or row_values.share_replacement_text(row.group) else "dim"
+        return f"{label}{gap}{marks}", _precision_style(row_values, row.group, marks)
     if isinstance(row, Scope):
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
         return f"{raised_count} {RAISED_MARK}" if raised_count else "", "strong"
     return ("FP32", "dim") if isinstance(row, UngroupedRow) else ("", "")
+
+
+def _precision_style(row_values: RowValues, group: FusionGroup, marks: str) -> str:
+    if row_values.share_replacement_text(group) == "raised":
+        return "raised"
+    return "strong" if marks or row_values.share_replacement_text(group) else "dim"
 
 
 def _draw_precision(cell: Span, width: int) -> Line:
@@ -351,7 +357,8 @@ def _draw_share(cell: ShareCell, width: int) -> Line:
     """
     bar_width = width - _VALUE_CELLS - 1
     if cell.replacement:
-        return [((cell.replacement if len(cell.replacement) <= width else "up").ljust(width) + " ", "dim")]
+        return [((cell.replacement if len(cell.replacement) <= width else "up").ljust(width) + " ",
+                 "raised" if cell.replacement == "raised" else "dim")]
     if cell.config_name:
         if bar_width <= 0:
             return [(" " * (width + 1), "")]

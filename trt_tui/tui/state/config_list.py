@@ -105,10 +105,12 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
         if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
 
+    gap = "  " if sum(widths[shown] + 2 for shown in shown_columns) - 2 <= width else " "
+
     def build_line(row: Mapping[str, Span]) -> Line:
         spans = [((pad_right if column in ("name", "outcome", "comment") else pad_left)(row[column][0], widths[column]),
                   row[column][1]) for column in shown_columns]
-        return clip_line([span for cell in spans for span in (("  ", ""), cell)][1:], width)
+        return clip_line([span for cell in spans for span in ((gap, ""), cell)][1:], width)
 
     lines = [ConfigLine(config, name, build_line(row)) for config, name, row in rows]
     return build_line({column: (text, "dim") for column, text in titles.items()}), lines

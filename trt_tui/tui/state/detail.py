@@ -28,28 +28,40 @@ from trt_tui.core.network.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import (
+    MIN_SHOWN_SHARE,
     NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,
+    cell_width,
     counted_noun_text,
     decibels_text,
     milliseconds_text,
     number_text,
+    percent_text,
     percent_with_margin_text,
     run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import accuracy_order, meets_target, target_value_span
+from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, target_value_span
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle, sqnr_span, wrap_text
 from trt_tui.tui.state import engine_texts, preview_texts
 from trt_tui.tui.state.depth_chart import share_by_depth_lines
-from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
+from trt_tui.tui.state.row_values import (
+    PRECISION_LEGEND,
+    ColourMeasure,
+    RowValues,
+    find_engine_errors,
+    legend_text,
+)
 from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
+
+RAISING_HARMS_TEXT = "raising it makes it worse"
+"""The meaning of a negative error share."""
 
 
 def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
@@ -138,18 +150,65 @@ def _builder_warning_texts(session: Session, row_values: RowValues, group: Fusio
     return [f"{text} ({source})" for text, source in warnings]
 
 
+def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:
+    """Returns the remedies whose value is that of the best remedy within noise, and the other remedies.
+
+    Both keep the order of ``remedies``. The first list contains the best remedy.
+    """
+    if not remedies:
+        return [], []
+    best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.accuracy))
+    is_equal = [remedy is best or is_within_noise(session, remedy.accuracy, best.accuracy) for remedy in remedies]
+    return ([remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if equals_best],
+            [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
+
+
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
-    """Returns the remedies for a fusion group with their simulated accuracy, one line each."""
-    lines = []
-    for remedy in session.results.remedies.get((group.name, session.config), ()):
+    """Returns the remedies for a fusion group with their simulated accuracy, one line each.
+
+    A mark names the remedies whose values equal the best value within noise.
+    """
+    lines: list[Line] = []
+    remedies = session.results.remedies.get((group.name, session.config), ())
+    equal_remedies, _ = split_by_noise(session, remedies)
+    for remedy in remedies:
         text, style = target_value_span(session, remedy.accuracy)
-        name = pad_or_shorten(remedy.label.removesuffix(" range"), max(8, min(18, width - 15)))
+        name = pad_or_shorten(_short_remedy_label(remedy), max(8, min(18, width - 15)))
         target_spans: Line = [("  meets the target", "good")] if meets_target(session, remedy.accuracy) else []
-        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (f"{name} ", ""),
-                      (f"{text:>8}", "good" if target_spans else style)]
+        is_equal = len(equal_remedies) > 1 and any(remedy is equal_remedy for equal_remedy in equal_remedies)
+        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (name, ""),
+                      (SAME_VALUE_MARK if is_equal else " ", "dim"), (f"{text:>8}", "good" if target_spans else style)]
         line += target_spans if line_width(line + target_spans) <= width else []
         lines.append(clip_line(line, width))
-    return lines
+    return [*lines, [(f"{SAME_VALUE_MARK} equal within noise", "dim")]] if len(equal_remedies) > 1 else lines
+
+
+def _short_remedy_label(remedy: Remedy) -> str:
+    return remedy.label.removesuffix(" range")
+
+
+def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Line:
+    """Returns all remedies in one line, in the longest form that fits; values that are equal within noise come first.
+
+    If no form fits, the last remedies are omitted and counted.
+    """
+    equal_remedies, other_remedies = split_by_noise(session, remedies)
+    ordered_remedies = [*equal_remedies, *other_remedies]
+
+    def build_line(count: int, is_short: bool) -> Line:
+        line: Line = [(" try   ", "dim")]
+        for index, remedy in enumerate(ordered_remedies[:count]):
+            text, style = target_value_span(session, remedy.accuracy)
+            separator = f" {SAME_VALUE_MARK} " if index < len(equal_remedies) else " · "
+            line += [(separator if index else "", "dim"), (f"{find_current_key(remedy.key)}: ", "key"),
+                     (f"{_short_remedy_label(remedy) if is_short else remedy.label} ", ""),
+                     (text.removesuffix(" dB") if is_short else text,
+                      "good" if meets_target(session, remedy.accuracy) else style)]
+        return [*line, (f" +{len(remedies) - count}", "dim")] if count < len(remedies) else line
+
+    forms = [(len(remedies), False), *((count, True) for count in range(len(remedies), 0, -1))]
+    return clip_line(next((line for form in forms if line_width(line := build_line(*form)) <= width),
+                          build_line(1, True)), width)
 
 
 def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None) -> str:
@@ -184,7 +243,7 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
     if isinstance(row, UngroupedRow):
         return [_labelled_line("why", row.refusal_reason or "this row has no selectable precision", width)]
     if isinstance(row, SmallSharesRow):
-        return [_labelled_line("why", "each has less than .2 % of the judged error; enter lists them", width)]
+        return [_labelled_line("why", "each has less than 0.2% of the judged error; enter lists them", width)]
     if isinstance(row, OtherNodesRow):
         return [
             _labelled_line("why", "constants, shapes, integers, casts and Q/DQ have no selectable precision", width)
@@ -207,11 +266,38 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
                       group: FusionGroup | None, width: int, height: int) -> list[Line]:
-    """Returns the text of the detail pane, followed by charts if there is room.
+    """Returns the text of the detail pane, followed by charts and a legend if there is room.
 
     The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
     network.
     """
+    lines = _detail_and_chart_lines(session, row_values, visible_row, group, width, height)
+    legend = _legend_lines(row_values, width)
+    room = height - len(lines) - len(legend)
+    return [*lines, *([[]] * room), *legend] if height >= MIN_LEGEND_ROWS and room > 0 else lines
+
+
+MIN_LEGEND_ROWS = 20
+"""The minimum height of a detail pane with a legend."""
+
+
+def _legend_lines(row_values: RowValues, width: int) -> list[Line]:
+    """Returns the legend of the glyphs before names and the marks behind precisions, in whole entries."""
+    lines: list[Line] = [[(" marks", "dim")]]
+    for text in (legend_text(row_values.measure), PRECISION_LEGEND):
+        line = ""
+        for entry in text.split("  "):
+            if line and cell_width(f" {line}  {entry} ") > width:
+                lines.append([(f" {line}", "dim")])
+                line = ""
+            line = f"{line}  {entry}" if line else entry
+        lines.append([(f" {line}", "dim")])
+    return lines
+
+
+def _detail_and_chart_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
+                            group: FusionGroup | None, width: int, height: int) -> list[Line]:
+    """Returns the text of the detail pane, followed by charts if there is room."""
     lines = detail_lines(session, row_values, visible_row, width, height)
     if height < 8 or group is None:
         row = visible_row.row if visible_row is not None and height >= 8 else None
@@ -293,8 +379,23 @@ def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -
     ]
 
 
+def share_doubt_text(session: Session, row_values: RowValues, group: FusionGroup) -> str:
+    """Returns what an error share does not tell: its sign and its order among other shares; "" without a doubt."""
+    shares = session.get_run_results(row_values.run).shares
+    share = shares[group.name]
+    texts = [RAISING_HARMS_TEXT] if share.fraction <= -MIN_SHOWN_SHARE else []
+    others = sum(share.overlaps(other) for name, other in shares.items()
+                 if name != group.name and max(share.fraction, other.fraction) >= MIN_SHOWN_SHARE)
+    if others:
+        texts.append(f"its order to {counted_noun_text(others, 'other row')} is not certain")
+    return "; ".join(texts)
+
+
 def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
     reason_texts = loss_reason_texts(session, row_values, group)
+    share = session.get_run_results(row_values.run).shares.get(group.name)
+    if share is not None and share.fraction <= -MIN_SHOWN_SHARE and not row_values.share_replacement_text(group):
+        reason_texts = [f"share {percent_text(share.fraction, SIMULATED_MARK)}: {RAISING_HARMS_TEXT}", *reason_texts]
     lines: list[Line] = []
     if reason_texts:
         lines.append(_labelled_line("why", reason_texts[0], width))
@@ -305,12 +406,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
         lines.append(_labelled_line("why", NO_CAUSE_TEXT, width, "dim"))
     remedies = _choose_best_remedy_per_kind(session, session.results.remedies.get((group.name, session.config), ()))
     if remedies:
-        line: Line = [(" try   ", "dim")]
-        for index, remedy in enumerate(remedies):
-            text, style = target_value_span(session, remedy.accuracy)
-            line += [(" · " if index else "", "dim"), (f"{find_current_key(remedy.key)}: ", "key"),
-                     (f"{remedy.label} ", ""), (text, "good" if meets_target(session, remedy.accuracy) else style)]
-        lines.append(clip_line(line, width))
+        lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
         lines.append(_labelled_line("also", reason_texts[1], width))
     if row_values.preview is not None and (preview_sentences := preview_texts.implementation_sentences(
@@ -360,6 +456,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
             line += [(" · if reduced alone ", "dim"),
                      (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
         lines.append(clip_line(line, width))
+        lines += _labelled_lines("", share_doubt_text(session, row_values, group), width, "dim")
     lines += _cumulative_fp32_sweep_lines(session, row_values, group, width)
     reason_texts = loss_reason_texts(session, row_values, group)
     for text in reason_texts[:1]:

@@ -173,7 +173,7 @@ def _name_texts(row_values: RowValues, visible_row: VisibleRow) -> list[str]:
     if isinstance(row, Scope):
         return [f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."]
     if isinstance(row, SmallSharesRow):
-        return [f"Each of these rows has less than .2% of the judged error. {shown_key('open')} lists them."]
+        return [f"Each of these rows has less than 0.2% of the judged error. {shown_key('open')} lists them."]
     if isinstance(row, OtherNodesRow):
         return ["Constants, shapes, integers, casts and Q/DQ, which have no selectable precision."]
     if isinstance(row, UngroupedRow):
@@ -257,7 +257,7 @@ def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list
     if share.unknown_reason:
         return [f"Unknown: {share.unknown_reason}.", f"Measured on {samples_text}, in {config}."]
     percent = percent_text(abs(share.fraction))
-    texts = [f"{'less than .2%' if percent == '·' else percent} of the error of {config}."]
+    texts = [f"{'less than 0.2%' if percent == '·' else percent} of the error of {config}."]
     if share.fraction < 0 and percent != "·":
         texts = [f"Raising this row alone makes the error of {config} larger, by {percent}."]
     source = f"Simulated, and measured on {samples_text}"

@@ -249,8 +249,17 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
     all_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
-    return f"shares on {min(sample_counts)} to {max(sample_counts)} of {all_samples}" if min(sample_counts) < max(
-        sample_counts) else (f"shares on {min(sample_counts)} of {all_samples}")
+    counts_text = f"{min(sample_counts)} to {max(sample_counts)}" if min(sample_counts) < max(
+        sample_counts) else str(min(sample_counts))
+    return f"shares on {counts_text} of {all_samples}{_uncertain_order_text(layer_list)}"
+
+
+def _uncertain_order_text(layer_list: LayerList) -> str:
+    """Returns a note if the confidence intervals of the two largest shares overlap; "" if not."""
+    shares = layer_list.session.get_run_results("config").shares
+    first, second = (*layer_list.row_values.group_names_worst_first[:2], "", "")[:2]
+    is_uncertain = first in shares and second in shares and shares[first].overlaps(shares[second])
+    return ", order not certain" if is_uncertain else ""
 
 
 def view_title(layer_list: LayerList) -> str:
@@ -295,4 +304,8 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):
         right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
-    return title + (extra_text if cell_width(title + extra_text) + line_width(right) + 8 <= width else ""), right
+    if cell_width(title + extra_text) + line_width(right) + 8 <= width:
+        return title + extra_text, right
+    short_title = title.replace(stale_text, f", old: {shown_key('sort')} sorts") if stale_text else title
+    return next((text for text in (title, short_title, short_title.partition(" ─ ")[0])
+                 if cell_width(text) + 3 <= width), short_title), right

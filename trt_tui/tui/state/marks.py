@@ -24,6 +24,7 @@ USER_RANGE_MARK, KEPT_MARK, OTHER_CHANGE_MARK = "u", "k", "+"
 """The letters after a row's precision for a range set by hand, for a keep rule, and for any other change."""
 BARRIER_MARK = "┤"
 """The mark of a row with a fusion barrier behind its result."""
+SAME_VALUE_MARK = "≈"
 OTHER_PRECISION_MARK = "≠"
 OPENED_MARK, CLOSED_MARK, CURSOR_MARK = "▾", "▸", ">"
 PINNED_MARK = "•"
@@ -74,7 +75,8 @@ def _list_band_marks() -> list[Mark]:
 MARKS = (
     Mark(SIMULATED_MARK, "Simulated. A value of a built engine has no mark."),
     Mark(NOT_MEASURED, "Not measured."),
-    Mark("·", "Less than .2%."),
+    Mark("·", "Less than 0.2%."),
+    Mark(SAME_VALUE_MARK, "The values on both sides are equal within their noise."),
     Mark("±", "The half width of the 95% confidence interval, in points."),
     Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain."),
     Mark("!", "Behind a gap: the engine is worse than simulation explains. Before a text: a warning."),

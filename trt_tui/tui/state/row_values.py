@@ -72,8 +72,13 @@ def find_colour_band(value: float, measure: ColourMeasure) -> int:
 def legend_text(measure: ColourMeasure) -> str:
     """Returns the legend of the glyphs for a measure."""
     if measure is ColourMeasure.SHARE:
-        return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ .2–1  · less  ! NaN/Inf  ? not measured"
+        return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ 0.2–1  · less  ! NaN/Inf  ? not measured"
     return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
+
+
+PRECISION_LEGEND = (f"{RAISED_MARK} raised  {REDUCED_MARK} reduced  e p m x u another range  {KEPT_MARK} kept by rule  "
+                    f"f as in the file  {OTHER_CHANGE_MARK} other change")
+"""The legend of the marks behind the precision of a row."""
 
 
 @dataclass
@@ -229,7 +234,7 @@ class RowValues:
                                                    group.name in self.stale_groups)
         if is_nonfinite or not self.is_marked_as_raised(group):
             return glyph, style
-        return RAISED_MARK, "strong" if self.share_replacement_text(group) else style
+        return RAISED_MARK, "raised" if self.share_replacement_text(group) else style
 
     def is_marked_as_raised(self, group: FusionGroup) -> bool:
         """Returns True if the row of a raised group shows an arrow in place of its glyph.

@@ -180,6 +180,8 @@ class _SummaryTable:
                  for column in columns] for columns in (simulated_columns, built_columns))
         title = built_column_title(session, width < 72)
         built_columns = [replace(built_column, title=title, width=max(10, cell_width(title))), *built_columns]
+        if not has_built_values(session):
+            built_columns = []
         for title in ("MB", "ms", metric_title):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
@@ -190,6 +192,15 @@ class _SummaryTable:
         target_text = session.target.description if is_wide and session.target is not None else ""
         return cls(name, simulated_columns, built_columns, metric_title, is_wide,
                    target_text if cell_width(target_text) <= room else "")
+
+
+def has_built_values(session: Session) -> bool:
+    """Returns True if the table needs columns for values of engines, executed exports or differences of stages."""
+    if session.results.fp32_engine is not None or session.list_stage_accuracies():
+        return True
+    runs = session.list_run_configs()
+    return any(find_shown_engine(session, run) is not None or session.get_run_results(run).exported_run is not None
+               for run in runs)
 
 
 def _total_columns_width(columns: Sequence[RunColumn]) -> int:
@@ -472,7 +483,7 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
     required_samples = min(accuracy.total,
                            session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
     if accuracy.samples < required_samples:
-        samples_text = f" on {accuracy.samples}/{required_samples}"
+        samples_text = f" on {accuracy.samples} of {required_samples}"
         return [(next(
             (candidate for candidate in (samples_text, f" on {accuracy.samples}") if len(candidate) <= max_cells),
             " …"), "dim")]

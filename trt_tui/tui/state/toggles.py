@@ -59,7 +59,7 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
         meets_toggled = meets_target(session, accuracy)
         if meets_toggled is None or meets_toggled and meets_now is not False:
             return ToggleResult(value_text, "", style, margin=margin)
-        outcome_style = "good" if meets_toggled else "dim" if meets_now is False else "bad"
+        outcome_style = "good" if meets_toggled else "bad"
         return ToggleResult(value_text, target_outcome_text(session, accuracy), style, outcome_style, margin)
     return _estimate_toggle_from_share(session, groups[0]) if len(groups) == 1 else ToggleResult()
 
@@ -82,5 +82,5 @@ def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleR
                         total=share.samples)
     meets_toggled, outcome = meets_target(session, accuracy), target_outcome_text(session, accuracy)
     if meets_toggled is False:
-        return ToggleResult(value_text, outcome, "", "dim" if meets_now is False else "bad", margin)
+        return ToggleResult(value_text, outcome, "", "bad", margin)
     return ToggleResult(value_text, outcome if meets_now is False else "", "", "good", margin)

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.tui.spans import Line, clip_line, justify_line, line_width
 
-SPAN_STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
+SPAN_STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor", "raised",
                "band0", "band1", "band2", "band3", "band4")
 
 SPAN_COMPONENT_CLASSES = {f"span--{name}" for name in SPAN_STYLES}
