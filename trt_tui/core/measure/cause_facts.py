@@ -23,11 +23,11 @@ from trt_tui.core.lowering.bias_scales import weight_sqnr_db
 from trt_tui.core.lowering.scales import scale_from_amax
 from trt_tui.core.measure.causes import (
     MIN_LOSSLESS_SQNR_DB,
-    ScaleBehindProduct,
     ConstantFacts,
     GroupFacts,
     OffsetRounding,
     RecurrentRounding,
+    ScaleBehindProduct,
     ValueRange,
     WeightScaleFacts,
 )
