@@ -138,7 +138,8 @@ def test_the_profiler_and_the_inspector_name_the_same_layers(runner: EngineRunne
         1, abs=0.2)
     made = find_group_implementations(report, network)
     assert {group.name for group in network.groups if group.is_quantizable} <= set(made)
-    assert {one.precision for one in made.values()} == {Precision.FP32}
+    assert {made[group.name].precision for group in network.groups if group.is_quantizable} == {Precision.FP32}
+    assert {one.precision for one in made.values()} <= {Precision.FP32, None}, "8.6 names no type of a pooling kernel"
 
 
 def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, network: Network) -> None:
