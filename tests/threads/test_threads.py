@@ -115,7 +115,8 @@ TROUBLES = {
         (EXPORT_IN_FP16, ("exceeds FP16 and is clamped to ±32752.",)), (LOSS_IN_FP16, ("PASS",))]),
     "multiplied mask, FP16 file": Trouble(lambda: threads.halved(threads.attention(-1e10, multiplied=True)), [
         (LOSS, (" is beyond FP16's range: its value is infinite, beyond FP16's 65504; ",
-                "  next step: write a mask value such as -32752, or run the layer in FP32"))]),
+                "  next step: write a mask value such as -32752 (export --repair-constants), or run the layer in "
+                "FP32"))]),
     "added mask": Trouble(lambda: threads.attention(-1e8), [
         (EXPORT_IN_FP16, ("exceeds FP16 and is clamped to ±32752.",)), (LOSS_IN_FP16, ("PASS",))]),
     "rows of padding": Trouble(lambda: threads.attention(-65504.0, bias=-40.0, fully_masked=True), [
@@ -125,7 +126,7 @@ TROUBLES = {
         "attention core/QK: the attention is scaled behind the product of Q and K, by Mul /scale/Mul: MatMul "
         "/scores/MatMul reaches ",
         "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in FP32",
-        "attention core/QK  MatMul    FP32"),
+        "attention core/QK  MatMul    in the weights of Q"),
     "product of Q and K": lost_in_fp16(
         lambda: threads.product_of_q_and_k(is_scaled_first=True),
         "attention core/QK: values exceed FP16's range: MatMul /scores/MatMul reaches ", RANGE_STEP,
@@ -233,9 +234,9 @@ TROUBLES = {
             "the calibration inputs are 255 times larger, as where one is divided by 255 and the other is not",
             "  Next: Prepare both with the same code."))], calibration_factor=255),
     "outlier channel": Trouble(threads.outlier_channel, [
-        (f"{SEARCH} --tolerance sqnr>=30", (
-            "fc: 1 of 16 input channels sets the range: ", "  next step: try SmoothQuant or another range, or raise "
-            "the layer to FP16 or FP32", "  simulated: PASS\n"))]),
+        (f"{LOSS} --runs int8", ("fc: 1 of 16 input channels sets the range: ", "  next step: try SmoothQuant or "
+                                 "another range, or raise the layer to FP16 or FP32")),
+        (f"{SEARCH} --tolerance sqnr>=30", ("equalization meets the tolerance", "  simulated: PASS\n"))]),
     "zero point": checked(
         lambda: qdq.conv("zero point"), "zero point other than 0 (refusal): ", "/in/q: INT8 with zero point 3",
         "Quantize symmetrically (ONNX Runtime: ActivationSymmetric and WeightSymmetric)."),

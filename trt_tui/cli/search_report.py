@@ -41,7 +41,8 @@ def search_table(session: Session) -> str:
     if effort_text := ended.zero_cost_effort.text:
         seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
         predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
-        lines.append(f"  {effort_text} ({seconds}; predicted for the whole budget: {predicted})")
+        lines.append(f"  {effort_text} ({seconds} with the measurement of the changes; the configs of the whole budget "
+                     f"were predicted to take {predicted})")
     reductions = precision_reduction_rows(session)
     lines += ["", *table_lines(reductions or evaluation_rows(session), left_aligned_columns=3 if reductions else 4)]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))

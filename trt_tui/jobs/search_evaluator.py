@@ -328,7 +328,7 @@ class WorkspaceEvaluator:
         self._report.send(ev.LogMessage(
             self._report.job, "Zero-cost changes: at most "
             f"{counted_noun_text(effort.budget, 'simulated config')}, about "
-            f"{duration_text(effort.predicted_s)} (--free-budget).", "info"))
+            f"{duration_text(effort.predicted_s)} (--free-budget), besides the measurement of the changes.", "info"))
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:

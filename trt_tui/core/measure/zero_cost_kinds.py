@@ -350,10 +350,7 @@ class EqualizationKind(ZeroCostKind):
             context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
         ) if subjects else {}
         if moves:
-            formulas = {move.formula for move in moves.values()}
-            formula_text = f" {formulas.pop()}" if len(formulas) == 1 else ""
-            yield ConfigProposal(f"{self.title}{formula_text}{suffix}",
-                                 add_zero_cost_moves(changed, network, moves))
+            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
 
     def _find_open_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups whose channels quantized layers read and that have no factors yet: those of the channels
