@@ -142,6 +142,7 @@ def restored():
 
 
 def test_interrupts_wait_for_what_is_being_finished_but_not_for_ever(monkeypatch, restored):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started the tests
     with interrupts.raise_signals_as_interrupts():
         with interrupts.defer_interrupts():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -153,6 +154,7 @@ def test_interrupts_wait_for_what_is_being_finished_but_not_for_ever(monkeypatch
 
 
 def test_the_second_of_two_interrupts_does_not_tear_what_the_first_began(restored):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with interrupts.raise_signals_as_interrupts():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -266,6 +266,12 @@ def test_hostile_names_reach_no_terminal(shell, tmp_path):
     assert "owned" not in buffers or "\\x1b" in buffers
 
 
+def own_terminal() -> None:
+    """Makes standard input the controlling terminal, whose loss is not ignored as under nohup."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def on_a_line(folder: Path, size: tuple[int, int], **variables: str) -> Iterator[tuple[subprocess.Popen, int]]:
     """The app on a pseudo-terminal of some rows and columns that is its controlling one, and our end of it."""
@@ -277,7 +283,7 @@ def on_a_line(folder: Path, size: tuple[int, int], **variables: str) -> Iterator
     environment |= variables
     app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview",
                             "--whatif-samples", "4"], stdin=its, stdout=its, stderr=its, env=environment,
-                           start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+                           start_new_session=True, preexec_fn=own_terminal)
     os.close(its)
     try:
         yield app, ours
