@@ -500,7 +500,7 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
     lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
     assert ("≈ equal within noise" in lines) is are_equal
-    assert ["≈" in line for line in lines[:3]] == [False, are_equal, are_equal]
+    assert ["≈" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
     shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
 

@@ -166,12 +166,13 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
-    A mark names the remedies whose values equal the best value within noise.
+    A mark names the remedies whose values equal the best value within noise. These come first, so that a pane with
+    little room omits others.
     """
     lines: list[Line] = []
     remedies = session.results.remedies.get((group.name, session.config), ())
-    equal_remedies, _ = split_by_noise(session, remedies)
-    for remedy in remedies:
+    equal_remedies, other_remedies = split_by_noise(session, remedies)
+    for remedy in (*equal_remedies, *other_remedies):
         text, style = target_value_span(session, remedy.accuracy)
         name = pad_or_shorten(_short_remedy_label(remedy), max(8, min(18, width - 15)))
         target_spans: Line = [("  meets the target", "good")] if meets_target(session, remedy.accuracy) else []
