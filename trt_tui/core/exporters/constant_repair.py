@@ -366,7 +366,7 @@ def _find_element_types(model: ModelProto) -> dict[str, int]:
     """Returns the element type of each tensor whose type is stored or inferred, by name."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
-    except Exception:  # a type that is not inferred leaves an attribute as it is
+    except (onnx.shape_inference.InferenceError, ValueError):  # without its type an attribute stays as it is
         inferred = model
     return {value.name: value.type.tensor_type.elem_type for graph in _iterate_graphs(inferred)
             for value in (*graph.input, *graph.value_info, *graph.output)} | {
