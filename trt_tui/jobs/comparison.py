@@ -124,6 +124,7 @@ def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, repor
                                                  workspace.judged_sample_count, True))
         done += len(feeds)
     _report_raised_weight_scales(workspace, reporter, runs)
+    yield from measure_export_accuracy(workspace, store, reporter, runs)
     yield from send_reference_metric(workspace, store, reporter)
 
 
