@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests import networks
 from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
@@ -193,3 +194,13 @@ def test_the_types_are_config_moves_that_files_keep(session, run, tmp_path):
     assert {move["precision"] for move in record["moves"]} == {"mxfp8", "nvfp4"}
     code, out, err = run("compare", model, "--data", data, "--config", tmp_path / "p.json", *QUICK)
     assert code in (0, 1), err
+
+
+def test_errors_of_a_file_that_tensorrt_refuses_in_part_stand_beside_the_exported_network(run, tmp_path):
+    onnx.save(networks.quantized(symmetric=False), tmp_path / "quantized.onnx")
+    np.savez(tmp_path / "x.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
+    code, _, err = run("compare", tmp_path / "quantized.onnx", "--data", tmp_path / "x.npz", "--batch", 4, "--layers",
+                       "errors", "--runs", "fp16", "--json", tmp_path / "a.json")
+    assert code in (0, 1), err
+    runs = json.loads((tmp_path / "a.json").read_text())["runs"]
+    assert runs["config"]["as_in_file"] and runs["exported"]["outputs"] != runs["config"]["outputs"]
