@@ -26,7 +26,7 @@ from trt_tui.core.measure.equalization import RangeSource
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
-from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext
+from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import EqualizationKind, add_zero_cost_moves, list_zero_cost_moves
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -78,7 +78,7 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
     judgement = Judgement(samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs),
                           judged or measure)
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
-                           "user", False, True, {}, judgement, lambda title, changed, kind, find: find(), lambda: None,
+                           "user", False, True, {}, judgement, TrialBudget(), lambda title, changed, kind, find: find(), lambda: None,
                            lambda title: lambda done, total: None)
 
 

@@ -3,18 +3,21 @@
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from tests.driven import DrivenWorker, of, save_resnet
 from trt_tui.core.engines.preview import Kernel, Preview
 from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.measure.zero_cost_kind import TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, ZeroCostEffort
-from trt_tui.core.search.zero_cost_passes import try_zero_cost_moves
+from trt_tui.core.search.zero_cost_passes import try_changes_without_cost
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import zero_cost_moves
@@ -29,26 +32,41 @@ def key(name):
 
 
 class Space:
-    """A search space of stages, in which each set has the moves on some subjects."""
+    """A search space of stages, in which each set has the moves on some subjects.
 
-    def __init__(self, *stages):
+    Attributes:
+        fixed: The tensors whose range a set fixes, by the name of the set.
+    """
+
+    start_config = SimpleNamespace(precision_of=lambda group: Precision.INT8)
+
+    def __init__(self, *stages, fixed=(), measured=()):
+        self.fixed, self.stage_evaluation_counts = dict(fixed), measured
+        self.network = SimpleNamespace(get_group=lambda name: SimpleNamespace(
+            calibrated_qdq_sites=lambda precision: [SimpleNamespace(tensor=name)]))
         self.zero_cost_stages = tuple({name: {key(subject): MOVE for subject in subjects}
                                        for name, subjects in stage.items()} for stage in stages)
 
+    def find_fixed_range_tensors(self, names):
+        return frozenset(tensor for name in names for tensor in self.fixed.get(name, ()))
 
-def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None):
-    """Runs the pass. The loss is 10 minus the gains of the sets, and passes from a bound on."""
-    context = StrategyContext((), None, lambda groups: True, zero_cost_effort=ZeroCostEffort(budget=budget))
-    trials, asked = try_zero_cost_moves(context, space), []
+
+def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=None, range_gains=None):
+    """Runs the pass. The loss is 10 minus the gains of the sets and ranges, and passes from a bound on."""
+    ranking = GroupRanking(tuple(ranges or ()), dict.fromkeys(ranges or (), 0.5))
+    context = StrategyContext((), ranking, lambda groups: True, zero_cost_effort=ZeroCostEffort(budget=budget))
+    trials, asked = try_changes_without_cost(context, space, ranges or {}), []
     evaluation = None
     try:
         while True:
             trial = trials.send(evaluation)
-            asked.append(trial.zero_cost_sets)
-            loss = 10.0 - sum(gains[name] for name in trial.zero_cost_sets)
+            chosen = {tensor: choice.method for tensor, choice in (trial.range_moves or {}).items()}
+            asked.append((*trial.zero_cost_sets, *chosen.items()))
+            loss = 10.0 - sum(gains[name] for name in trial.zero_cost_sets) - sum(
+                (range_gains or {})[choice] for choice in chosen.items())
             score = (scores or {}).get(trial.zero_cost_sets, -loss)
             evaluation = Evaluation((), TargetResult(loss <= bound, score, loss=loss),
-                                    zero_cost_sets=trial.zero_cost_sets)
+                                    trial.range_moves or {}, zero_cost_sets=trial.zero_cost_sets)
     except StopIteration:
         return context, asked[1:]
 
@@ -100,6 +118,49 @@ def test_the_budget_bounds_the_trials_and_is_named(budget, kept, tried):
     assert f"(--free-budget), and {rest} not tried" in effort.text
 
 
+RANGES = {"t": {"entropy": 1.0, "mse": 2.0}, "u": {"entropy": 1.0}}
+RANGE_GAINS = {("t", "entropy"): 4, ("t", "mse"): 1, ("u", "entropy"): 1}
+
+
+def test_ranges_that_give_more_come_before_a_change_that_would_fix_them():
+    """In either order the later pass loses what both would have gained, so the one that gives more decides."""
+    space = Space({"equal": "a"}, fixed={"equal": "t"})
+    context, asked = run_pass(space, {"equal": 3}, ranges=RANGES, range_gains=RANGE_GAINS)
+    assert asked == [("equal",), (("t", "entropy"),), (("t", "mse"),), (("t", "entropy"), ("u", "entropy")),
+                     ("equal", ("u", "entropy"))]
+    assert context.zero_cost_sets == () and {*context.chosen_ranges} == {"t", "u"}
+    context, asked = run_pass(space, {"equal": 7}, ranges=RANGES, range_gains=RANGE_GAINS)
+    assert context.zero_cost_sets == ("equal",) and {*context.chosen_ranges} == {"u"}
+    assert asked[-1] == ("equal", ("u", "entropy"))
+    effort = context.zero_cost_effort
+    assert (effort.tried, effort.total, effort.evaluations) == (2, 2, 5)
+
+
+def test_ranges_and_changes_of_other_tensors_add_up():
+    context, asked = run_pass(Space({"form": "a"}, {"bias": "b"}), {"form": 2, "bias": 1}, ranges=RANGES,
+                              range_gains=RANGE_GAINS)
+    assert asked[-2:] == [("form", ("t", "entropy"), ("u", "entropy")),
+                          ("form", "bias", ("t", "entropy"), ("u", "entropy"))]
+    assert context.zero_cost_sets == ("form", "bias") and {*context.chosen_ranges} == {"t", "u"}
+
+
+def test_what_chooses_among_variants_counts_in_the_budget():
+    space = Space({"form": "a"}, {"bias": "b"}, measured=(3, 1))
+    context, asked = run_pass(space, {"form": 1, "bias": 1}, budget=6)
+    assert context.zero_cost_effort.evaluations == 6 and not context.zero_cost_effort.is_exhausted
+    context, asked = run_pass(space, {"form": 1, "bias": 1}, budget=5)
+    assert asked == [("form",)] and context.zero_cost_effort.is_exhausted
+    context, asked = run_pass(Space({"form": "a"}), {"form": 1}, budget=2, ranges=RANGES, range_gains=RANGE_GAINS)
+    assert asked == [("form",), (("t", "entropy"),)] and context.zero_cost_effort.is_exhausted
+    assert context.chosen_ranges["t"].method == "entropy" and context.zero_cost_sets == ()
+
+
+def test_a_kind_that_the_budget_does_not_allow_is_not_measured():
+    budget = TrialBudget(3)
+    assert [budget.reserve_configs(count) for count in (2, 2, 1)] == [True, False, True]
+    assert budget.used == 3 and budget.is_exceeded
+
+
 def test_times_belong_to_no_result():
     assert ZeroCostEffort(1, 2, seconds=3.0) == ZeroCostEffort(1, 2, seconds=4.0, predicted_s=5.0)
     assert "3" not in ZeroCostEffort(1, 2, seconds=3.0).text
@@ -120,7 +181,7 @@ def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(r
     assert effort["said"] in (tmp_path / "p.md").read_text() and " s;" not in effort["said"]
 
 
-@pytest.mark.parametrize("words", [["--no-free", "--free-budget", "3"], ["--lower", "--free-budget", "3"],
+@pytest.mark.parametrize("words", [["--no-free", "--no-ranges", "--free-budget", "3"], ["--lower", "--free-budget", "3"],
                                    ["--no-hold-out", "--held-out"], ["--sample", "1", "--held-out"]])
 def test_options_without_effect_are_refused(words, run, tmp_path):
     options = save_resnet(tmp_path, samples=12)

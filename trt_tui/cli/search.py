@@ -143,9 +143,9 @@ def _validate_pattern(text: str) -> None:
     "operators for decomposed norms, SmoothQuant, equalization, bias correction. Without: all methods do, except "
     "scoped and lower.")
 @option_under_heading(
-    "Search", "--free-budget", "zero_cost_budget", default=24, show_default=True, type=click.IntRange(1, 10_000),
-    metavar="N", help="Simulate at most N configs for zero-cost changes. A limit in configs gives the same result on "
-    "every machine; the predicted and the measured time are printed.")
+    "Search", "--free-budget", "zero_cost_budget", default=96, show_default=True, type=click.IntRange(1, 10_000),
+    metavar="N", help="Simulate at most N configs for zero-cost changes and other ranges. A limit in configs gives the "
+    "same result on every machine; the predicted and the measured time are printed.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
                       "Without: all methods do, except scoped and lower.")

@@ -57,6 +57,12 @@ def _uses_no_quantized_type(option_values: ParameterValues) -> bool:
     return option_values.get("precision") not in (None, *QUANTIZED_TYPES)
 
 
+def _tries_changes(option_values: ParameterValues, option: str) -> bool:
+    """Returns True if a search tries the changes of ``free`` or ``ranges`` before it raises layers."""
+    is_top_down = option_values["lower"] or option_values["method"] in ("scoped", "lower")
+    return bool(not is_top_down if option_values[option] is None else option_values[option])
+
+
 INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare", "search"), ("workers", "scheduler"),
                        lambda values: values["gpus"] is not None, "--gpus already selects where measurements run",
@@ -79,9 +85,10 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("search", ), ("fail_codes", "ignored_fail_codes", "fail_patterns", "artifact_folder"),
                        lambda values: values["check"] is None, "it applies to --check, and --check is missing",
                        "Name a command with --check, or leave it out."),
-    IneffectiveOptions(("search", ), ("zero_cost_budget", ), lambda values: values["free"] is False or (
-        values["free"] is None and (values["lower"] or values["method"] in ("scoped", "lower"))),
-                       "it limits the zero-cost changes, and none are tried", "Leave it out, or add --free."),
+    IneffectiveOptions(("search", ), ("zero_cost_budget", ),
+                       lambda values: not any(_tries_changes(values, option) for option in ("free", "ranges")),
+                       "it limits zero-cost changes and other ranges, and none are tried",
+                       "Leave it out, or add --free or --ranges."),
     IneffectiveOptions(("search", ), ("hold_out_few", ), lambda values: values["no_hold_out"],
                        "--no-hold-out searches on all samples", "Leave out one of them."),
     IneffectiveOptions(("search", ), ("hold_out_few", ), lambda values: values["sample"] is not None,

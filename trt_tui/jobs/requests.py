@@ -588,8 +588,8 @@ class FindMixedPrecisionConfig(Request):
         method: A name of `trt_tui.core.search.SEARCH_METHODS`.
         higher_precision: The precision that groups are raised to.
         try_ranges: True to try other ranges before groups are raised.
-        try_zero_cost: True to try zero-cost moves before other ranges.
-        zero_cost_budget: The maximum number of configs that are evaluated for zero-cost moves.
+        try_zero_cost: True to try zero-cost moves before groups are raised.
+        zero_cost_budget: The maximum number of configs that are simulated for zero-cost moves and other ranges.
         max_raised: The maximum number of groups above their default precision; None for no limit.
         max_latency: The maximum latency in ms, estimated from engines; None for no limit.
         max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.

@@ -19,7 +19,7 @@ from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, E
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import Target, parse_target
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, TargetResult, check_targets
-from trt_tui.core.measure.zero_cost_kind import ZeroCostKind
+from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
@@ -242,6 +242,7 @@ class WorkspaceEvaluator:
         self.feed_index: int | None = None
         self._max_duration_s = 0.0
         self._shown_check_errors = ""
+        self._has_named_file_layers = False
 
     def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
         """Sends the progress of the search, at most ten times a second unless ``must_send`` is True."""
@@ -306,8 +307,8 @@ class WorkspaceEvaluator:
         assert latest is not None, "a workspace has feeds"
         return latest
 
-    def propose_zero_cost_moves(self, config: PrecisionConfig,
-                                kinds: Sequence[ZeroCostKind]) -> dict[str, PrecisionConfig]:
+    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: Sequence[ZeroCostKind],
+                                budget: TrialBudget) -> dict[str, PrecisionConfig]:
         workspace, leaves_file = self._workspace, False
         if workspace.network.source_model is not None:
             try:
@@ -315,18 +316,19 @@ class WorkspaceEvaluator:
                               [replace_file_precision(config, workspace.network.groups)])
                 leaves_file = True
             except InputError as error:
-                self._report.send(
-                    ev.LogMessage(
+                if not self._has_named_file_layers:
+                    self._report.send(ev.LogMessage(
                         self._report.job, "Zero-cost changes are not tried on layers in file precision: "
                                           f"{error.title}.", "warning"))
+                self._has_named_file_layers = True
         zero_cost_configs = propose_zero_cost_moves(
             workspace, self._store, self._report, workspace.network.groups, config, kinds,
-            reason=f"search:{self._request.method}", may_leave_file=leaves_file, one_pass=True)
+            reason=f"search:{self._request.method}", may_leave_file=leaves_file, one_pass=True, budget=budget)
         return {proposal.label: proposal.config for proposal in zero_cost_configs}
 
     def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
         self._report.send(ev.LogMessage(
-            self._report.job, "Zero-cost changes: at most "
+            self._report.job, "Zero-cost changes and other ranges: at most "
             f"{counted_noun_text(effort.budget, 'simulated config')}, about "
             f"{duration_text(effort.predicted_s)} (--free-budget), besides the measurement of the changes.", "info"))
 

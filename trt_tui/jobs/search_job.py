@@ -22,9 +22,10 @@ from trt_tui.core.measure.target_outcome import (
     judge_accuracy,
 )
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval
-from trt_tui.core.measure.zero_cost_kind import ZeroCostKind
+from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.move import Move
 from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups, match_known_defects
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
@@ -32,9 +33,10 @@ from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
 from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
+from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.space import find_added_moves, raise_forbidden_groups
 from trt_tui.core.search.strategy_protocol import ZeroCostEffort
-from trt_tui.core.search.zero_cost_passes import MIN_ERROR_SHARE
+from trt_tui.core.search.zero_cost_passes import ALONE_STEP, COMBINED_STEP, MIN_ERROR_SHARE, RANGES_STEP
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev
@@ -90,9 +92,13 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
                               group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
         """Returns the sensitivities of some groups of a config, by name."""
 
-    def propose_zero_cost_moves(self, config: PrecisionConfig,
-                                kinds: Sequence[ZeroCostKind]) -> Mapping[str, PrecisionConfig]:
-        """Returns the configs with further zero-cost moves of some kinds, by the label of the moves."""
+    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: Sequence[ZeroCostKind],
+                                budget: TrialBudget) -> Mapping[str, PrecisionConfig]:
+        """Returns the configs with further zero-cost moves of some kinds, by the label of the moves.
+
+        Args:
+            budget: The budget of the configs that are simulated to measure the moves.
+        """
 
     def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
         """Reports the budget of the zero-cost changes and its predicted time, before they are measured."""
@@ -166,6 +172,7 @@ class SearchJob:
         self._can_triage = True
         self._max_judging_s = 0.0
         self._zero_cost_effort = ZeroCostEffort()
+        self._ranges_ranking: GroupRanking | None = None
         self._before_withdrawal: tuple[SearchSpace, Search] | None = None
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
@@ -208,7 +215,8 @@ class SearchJob:
         return Search(self.search_space, method_name=request.method, costs=self.costs, sensitivities=self.sensitivities,
                       ranges=ranges, max_raised=request.max_raised, max_latency=request.max_latency,
                       estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins,
-                      minimizes_cost=self.prediction is not None, zero_cost_budget=request.zero_cost_budget)
+                      minimizes_cost=self.prediction is not None, zero_cost_budget=request.zero_cost_budget,
+                      ranges_ranking=self._ranges_ranking)
 
     def run_search_steps(self) -> Steps[None]:
         """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
@@ -221,8 +229,8 @@ class SearchJob:
         while is_going_on:
             yield from self._evaluate_proposed_configs(STEPS_WITHOUT_RANKING)
             if self.search.current_trial is not None and not self.sensitivities and self._needs_group_ranking:
-                if self.request.try_zero_cost:
-                    yield from self._try_zero_cost_moves()
+                if self.request.try_zero_cost or self.request.try_ranges:
+                    yield from self._try_changes_without_cost()
                 if self.search.current_trial is not None:
                     yield from self._rank_groups_by_sensitivity()
             yield from self._evaluate_proposed_configs()
@@ -269,45 +277,89 @@ class SearchJob:
         score = math.inf if energy == 0 else -10 * math.log10(energy) if math.isfinite(energy) else -math.inf
         return TargetResult(not is_broken, score, accuracy, energy)
 
-    def _try_zero_cost_moves(self) -> Steps[None]:
-        """Tries the zero-cost moves stage by stage, each for the config with the accepted moves of earlier stages."""
+    def _try_changes_without_cost(self) -> Steps[None]:
+        """Tries zero-cost moves and other ranges stage by stage, each stage for the config with the accepted changes of
+        earlier stages.
+
+        The other ranges belong to the first stage. Their order needs the sensitivities of the groups, which are
+        measured only if no set of the first stage meets the tolerance alone.
+        """
         start_time = time.monotonic()
+        stages = list_searched_stages() if self.request.try_zero_cost else [()]
         effort = replace(self.search.context.zero_cost_effort,
                          predicted_s=self._max_judging_s * self.request.zero_cost_budget)
-        self.evaluator.report_zero_cost_budget(effort)
-        unmeasured_kinds: list[str] = []
-        for kinds in list_searched_stages():
-            if self.search.current_trial is not None and not self.search.context.zero_cost_effort.has_budget:
-                unmeasured_kinds += [kind.title for kind in kinds]
-                continue
-            start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
-            proposals = self.evaluator.propose_zero_cost_moves(start, kinds)
-            if not proposals or self.search.current_trial is None:
-                continue
-            new_moves = {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
-            self.search_space = replace(self.search_space,
-                                        zero_cost_stages=(*self.search_space.zero_cost_stages, new_moves))
-            self.search = self._make_search(self.search.evaluations, self.estimate_latency, None, self.search.margins)
-            yield from self._evaluate_proposed_configs(("free",))
-        self._zero_cost_effort = replace(effort, unmeasured_kinds=tuple(unmeasured_kinds),
-                                         seconds=time.monotonic() - start_time)
+        if self.request.try_zero_cost or self.request.try_ranges:
+            self.evaluator.report_zero_cost_budget(effort)
+        for index, kinds in enumerate(stages):
+            if self.search.current_trial is None:
+                break
+            effort = self._propose_stage(kinds, effort)
+            yield from self._evaluate_proposed_configs((ALONE_STEP,))
+            if index == 0 and self.request.try_ranges and self.search.current_trial is not None:
+                yield from self._measure_alternative_ranges()
+            yield from self._evaluate_proposed_configs((ALONE_STEP, RANGES_STEP, COMBINED_STEP))
+        self._zero_cost_effort = replace(effort, seconds=time.monotonic() - start_time)
+
+    def _propose_stage(self, kinds: Sequence[ZeroCostKind], effort: ZeroCostEffort) -> ZeroCostEffort:
+        """Adds the sets of zero-cost moves of a stage to the search.
+
+        At most half of the configs that the budget still allows are simulated to measure the sets, so that the others
+        can try them.
+
+        Returns:
+            The effort with the kinds that the budget left unmeasured, or measured in part.
+        """
+        spent = self.search.context.zero_cost_effort
+        budget = TrialBudget((spent.budget - spent.evaluations) // 2)
+        start = self.search_space.build_config((), self.search.context.chosen_ranges,
+                                               zero_cost_set_names=self.search.context.zero_cost_sets)
+        new_moves: dict[str, Mapping[MoveKey, Move]] = {}
+        for kind in kinds:
+            budget.is_exceeded = False
+            proposals = self.evaluator.propose_zero_cost_moves(start, [kind], budget) if spent.has_budget else {}
+            new_moves |= {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
+            if not spent.has_budget or budget.is_exceeded and not proposals:
+                effort = replace(effort, unmeasured_kinds=(*effort.unmeasured_kinds, kind.title))
+            elif budget.is_exceeded:
+                effort = replace(effort, is_exhausted=True)
+        self.search_space = replace(
+            self.search_space, zero_cost_stages=(*self.search_space.zero_cost_stages, new_moves),
+            stage_evaluation_counts=(*self.search_space.stage_evaluation_counts, budget.used))
+        self._remake_search()
+        return effort
+
+    def _remake_search(self, ranges: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Makes the search anew from what is known now. Earlier evaluations stay.
+
+        Args:
+            ranges: Other ranges by tensor and method; None for those of the search before.
+        """
+        self.search = self._make_search(self.search.evaluations, self.estimate_latency,
+                                        self.search.ranges_by_method if ranges is None else ranges, self.search.margins)
+
+    def _measure_alternative_ranges(self) -> Steps[None]:
+        """Measures the sensitivity of each group of the start config, and other ranges for the groups with the largest
+        shares."""
+        start = self.search_space.start_config
+        yield from self._measure_sensitivities(start)
+        self._ranges_ranking = ranking = self.search.ranking
+        groups = [self.network.get_group(name) for name in ranking.candidate_order
+                  if not ranking.expected_shares or ranking.expected_shares.get(name, 0.0) >= MIN_ERROR_SHARE]
+        groups = [group for group in groups if any(
+            site.tensor not in start.fixed_range_tensors
+            for site in group.calibrated_qdq_sites(start.precision_of(group)))]
+        if groups:
+            self._remake_search(self.evaluator.measure_alternative_ranges(groups, start))
 
     def _rank_groups_by_sensitivity(self) -> Steps[None]:
-        """Measures the sensitivity of each group, and then other ranges for the groups with the largest shares."""
-        start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
-        self.sensitivities = yield from self.evaluator.measure_sensitivities(start, self.search_space.candidates)
-        evaluations, margins = self.search.evaluations, self.search.margins
-        self.search = self._make_search(evaluations, self.estimate_latency, None, margins)
-        if not self.request.try_ranges:
-            return
-        shares = self.search.ranking.expected_shares
-        groups = [self.network.get_group(name) for name in self.search.ranking.candidate_order
-                  if not shares or shares.get(name, 0.0) >= MIN_ERROR_SHARE]
-        groups = [group for group in groups if (sites := group.calibrated_qdq_sites(start.precision_of(group)))
-                  and start.fixed_range_tensors.isdisjoint(site.tensor for site in sites)]
-        if groups:
-            self.search = self._make_search(evaluations, self.estimate_latency,
-                                            self.evaluator.measure_alternative_ranges(groups, start), margins)
+        """Measures the sensitivity of each group with the zero-cost moves that were kept."""
+        kept_sets = self.search.context.zero_cost_sets
+        if kept_sets or not self.sensitivities:
+            yield from self._measure_sensitivities(self.search_space.build_config((), zero_cost_set_names=kept_sets))
+
+    def _measure_sensitivities(self, config: PrecisionConfig) -> Steps[None]:
+        self.sensitivities = yield from self.evaluator.measure_sensitivities(config, self.search_space.candidates)
+        self._remake_search()
 
     # -- the exported file ----------------------------------------------------------------------------------------
 
@@ -709,7 +761,7 @@ class SearchJob:
         effort = self.search.context.zero_cost_effort
         return replace(effort, unmeasured_kinds=times.unmeasured_kinds, seconds=times.seconds,
                        predicted_s=times.predicted_s,
-                       is_exhausted=effort.is_exhausted or bool(times.unmeasured_kinds))
+                       is_exhausted=effort.is_exhausted or times.is_exhausted or bool(times.unmeasured_kinds))
 
     def _known_defect_texts(self, config: PrecisionConfig) -> list[str]:
         """Returns the known defects of the target release that a config has."""

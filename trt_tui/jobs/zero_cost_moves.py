@@ -8,7 +8,7 @@ import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, ZeroCostKind
+from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, TrialBudget, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
@@ -84,14 +84,15 @@ def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter:
 
 def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             groups: Sequence[FusionGroup], config: PrecisionConfig, kinds: Iterable[ZeroCostKind], *,
-                            reason: str = "user", may_leave_file: bool = False,
-                            one_pass: bool = False) -> list[ConfigProposal]:
+                            reason: str = "user", may_leave_file: bool = False, one_pass: bool = False,
+                            budget: TrialBudget | None = None) -> list[ConfigProposal]:
     """Returns the zero-cost changes of some kinds that groups can have and do not have yet, one config for each.
 
     Args:
         may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
         one_pass: True to measure values for these groups in one separate pass, even if they are known
             (`Workspace.one_pass_values`).
+        budget: The budget of the configs that are simulated to choose among variants; None for no limit.
 
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
@@ -121,6 +122,7 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
     context = ProposalContext(
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
         workspace.calibration.method if workspace.calibration is not None else "", reason, may_leave_file, one_pass,
-        workspace.one_pass_values, judgement, find_or_measure, lambda: get_executor(workspace, reporter),
+        workspace.one_pass_values, judgement, budget or TrialBudget(), find_or_measure,
+        lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True))
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]

@@ -14,7 +14,9 @@ HELD_OUT_SHARE = 0.25
 
 MIN_SEARCH_SAMPLES, MIN_HELD_OUT_SAMPLES = 32, 16
 """The minimum numbers of samples for the choices of a search, and of held-out samples. If either is not reached,
-samples are held out on request only."""
+samples are held out on request only.
+
+Together they are three quarters of 64: of 64 samples without separate calibration samples, a quarter calibrates."""
 
 _DRAW_SEED = 0
 """The seed of the draw. It is fixed, so that the same data are always divided in the same way."""

@@ -43,6 +43,9 @@ from trt_tui.core.runner import Backend
 EXPONENTS = tuple(index / 10 for index in range(1, 11))
 """The exponents that are tried. The exponent 0 leaves the channels as they are."""
 
+SIMULATED_CONFIG_COUNT = 2
+"""The number of configs that `measure_awq_moves` simulates: without and with the factors."""
+
 
 def awq_refusal_reason(network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
     """Returns the reason why the channels that a group produces cannot have AWQ's factors in a config; "" if they

@@ -347,6 +347,7 @@ class JudgedErrors:
     def __init__(self, context: ProposalContext, progress: RunProgress) -> None:
         judgement = context.judgement
         self._judgement, self._find_or_measure, self._progress = judgement, context.find_or_measure, progress
+        self._budget, self._reserved_configs = context.budget, set[PrecisionConfig]()
         self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
         self._splits_feeds = len(judgement.feeds) >= HELD_OUT_STEP
         self._feeds = {
@@ -354,6 +355,14 @@ class JudgedErrors:
                             if not self._splits_feeds or _is_held_out(index) is held_out)
             for held_out in (False, True)
         }
+
+    def reserve_configs(self, configs: Iterable[PrecisionConfig]) -> bool:
+        """Returns True and counts some configs if the budget allows all of them. Each config counts once."""
+        new_configs = set(configs) - self._reserved_configs
+        if not self._budget.reserve_configs(len(new_configs)):
+            return False
+        self._reserved_configs |= new_configs
+        return True
 
     def find_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
@@ -389,7 +398,8 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
     """Returns the moves of least judged error; {} if none reduce it, or if they do not reduce it on other samples.
 
     First the formula that is best for all groups is chosen. Then, group by group, the move is left out or replaced by
-    that of another formula if this reduces the error.
+    that of another formula if this reduces the error. The budget of configs ends the second step early. If it does not
+    suffice for the first step, the result is {}.
 
     Args:
         moves_by_formula: The moves of all groups by formula.
@@ -398,6 +408,8 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
     def find_error(moves: Moves, held_out: bool = False) -> float:
         return errors.find_error(add_moves(moves), held_out)
 
+    if not errors.reserve_configs(add_moves(moves) for moves in ({}, *moves_by_formula.values())):
+        return {}
     uniform = min(({}, *moves_by_formula.values()), key=find_error)
     chosen = dict(uniform)
     groups = list(next(iter(moves_by_formula.values()), {}))
@@ -407,6 +419,8 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
         changed = {name: move for name, move in chosen.items() if name != group}
         if formula is not None:
             changed[group] = moves_by_formula[formula][group]
+        if not errors.reserve_configs([add_moves(changed)]):
+            break
         if find_error(changed) < find_error(chosen):
             chosen = changed
     unchanged_error = find_error({}, held_out=True)

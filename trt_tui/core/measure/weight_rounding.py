@@ -181,6 +181,12 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
     return Roundings(tuple(proposals), refusals)
 
 
+def count_simulated_configs(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> int:
+    """Returns the maximum number of configs that `measure_roundings` simulates: one for each wave and each method."""
+    waves = _split_into_waves(list_rounded_layers(network, config, groups, {}))
+    return len(waves) + len(METHODS) if waves else 0
+
+
 class StepProgress:
     """The progress over several passes; its callback stops the work by an exception."""
 

@@ -1,5 +1,6 @@
 """The base class of the kinds of zero-cost change, and the context in which a kind measures its proposals."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,31 @@ class ConfigProposal:
 
     label: str
     config: PrecisionConfig
+
+
+@dataclass
+class TrialBudget:
+    """The number of configs that may be simulated to choose among variants of changes.
+
+    It counts configs, not time or executions: the same configs count if their values are stored already.
+
+    Attributes:
+        limit: The maximum number of configs.
+        used: Number of configs so far.
+        is_exceeded: True if a config was refused.
+    """
+
+    limit: float = math.inf
+    used: int = 0
+    is_exceeded: bool = False
+
+    def reserve_configs(self, count: int = 1) -> bool:
+        """Returns True and counts some configs if the budget allows all of them."""
+        if self.used + count > self.limit:
+            self.is_exceeded = True
+            return False
+        self.used += count
+        return True
 
 
 class StoredMeasurement(Protocol):
@@ -93,6 +119,7 @@ class ProposalContext:
         one_pass: True to measure values for these groups in one separate pass, even if they are known.
         measured_values: The values measured so far, by the keys of `get_measured_values`.
         judgement: The judged samples, for kinds that choose between variants by the judged error.
+        budget: The budget of the configs that are simulated for this choice.
         find_or_measure: A function that measures a value of a config once for all searches.
         make_executor: A function that returns the executor of the calibration samples.
         make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
@@ -111,6 +138,7 @@ class ProposalContext:
     one_pass: bool
     measured_values: dict[object, Any]
     judgement: Judgement
+    budget: TrialBudget
     find_or_measure: StoredMeasurement
     make_executor: Callable[[], Executor[CalibrationContext]]
     make_progress: Callable[[str], RunProgress]

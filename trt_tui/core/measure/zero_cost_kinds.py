@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from trt_tui.core.measure import equalization, zero_cost_moves
 from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
-from trt_tui.core.measure.awq import awq_refusal_reason, measure_awq_moves
-from trt_tui.core.measure.weight_rounding import Roundings, measure_roundings
+from trt_tui.core.measure.awq import SIMULATED_CONFIG_COUNT, awq_refusal_reason, measure_awq_moves
+from trt_tui.core.measure.weight_rounding import Roundings, count_simulated_configs, measure_roundings
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -229,7 +229,7 @@ class AwqKind(SmoothQuantKind):
         subjects = [name for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups)
                     if name is not None and name not in config.get_moves(SmoothQuantMove)
                     and not awq_refusal_reason(network, name, config)]
-        if not subjects:
+        if not subjects or not context.budget.reserve_configs(SIMULATED_CONFIG_COUNT):
             return
         moves = context.find_or_measure(
             self.title, config, dict[str, SmoothQuantMove], lambda: measure_awq_moves(
@@ -263,6 +263,8 @@ class RoundingKind(ZeroCostKind):
         if not groups:
             return
         changed, suffix = context.prepare_config(groups)
+        if not context.budget.reserve_configs(count_simulated_configs(network, changed, groups)):
+            return
         names = [group.name for group in groups]
         roundings = context.find_or_measure(
             self.title, changed, Roundings, lambda: measure_roundings(

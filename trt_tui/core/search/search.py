@@ -34,7 +34,7 @@ from trt_tui.core.search.strategy_protocol import (
     TrialKey,
     ZeroCostEffort,
 )
-from trt_tui.core.search.zero_cost_passes import try_other_ranges, try_zero_cost_moves
+from trt_tui.core.search.zero_cost_passes import RANGES_STEP, try_changes_without_cost
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text, percent_text
 
@@ -114,7 +114,8 @@ class Search:
         earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
         reverts_unneeded: True runs the `revert_unneeded_groups` pass.
         costs: The ``group_costs`` of `StrategyContext`.
-        zero_cost_budget: The maximum number of evaluations for zero-cost moves.
+        zero_cost_budget: The maximum number of evaluations for zero-cost moves and other ranges.
+        ranges_ranking: The ranking by which other ranges are tried; that of the groups by default.
         minimizes_cost: True searches for the set of groups with the lowest cost, after a search for the smallest set.
             ``estimate_latency`` then predicts latencies, and ``costs`` are predicted milliseconds.
 
@@ -140,6 +141,7 @@ class Search:
         costs: Mapping[str, float] | None = None,
         minimizes_cost: bool = False,
         zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET,
+        ranges_ranking: GroupRanking | None = None,
     ) -> None:
         if method_name not in SEARCH_METHODS:
             raise InputError(f"unknown search method {method_name!r}", "",
@@ -161,6 +163,7 @@ class Search:
         self.costs = dict(costs or {})
         self.minimizes_cost = minimizes_cost
         self.zero_cost_budget = zero_cost_budget
+        self._ranges_ranking = ranges_ranking
         self.sensitivities = dict(sensitivities or {})
         self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
@@ -245,7 +248,8 @@ class Search:
         self.outcome = SearchOutcome.SEARCHING
         self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
                                        group_costs=self.costs, postponed_groups=self.search_space.postponed_groups,
-                                       zero_cost_effort=ZeroCostEffort(budget=self.zero_cost_budget))
+                                       zero_cost_effort=ZeroCostEffort(budget=self.zero_cost_budget),
+                                       ranges_ranking=self._ranges_ranking or self.ranking)
         self._trials = self._run_search_steps()
         self._advance_strategy(None)
 
@@ -279,15 +283,12 @@ class Search:
         if not full_evaluation.passes and not self.has_limited_budget:
             self.outcome = SearchOutcome.UNREACHABLE
             return
-        if self.search_space.zero_cost_stages:
-            yield from _label_trials(try_zero_cost_moves(context, self.search_space), "free")
-        if self.ranges_by_method:
-            yield from _label_trials(try_other_ranges(context, self.search_space, self.ranges_by_method), "ranges")
+        yield from try_changes_without_cost(context, self.search_space, self.ranges_by_method)
         for weights in self._list_weightings():
             context.raise_weights = weights
             if full_evaluation.passes:
                 raised: frozenset[str] = frozenset()
-                if not (yield Trial(raised, step_name="ranges")).passes or is_top_down:
+                if not (yield Trial(raised, step_name=RANGES_STEP)).passes or is_top_down:
                     raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
                 if self.reverts_unneeded and not is_top_down:
                     raised = yield from _label_trials(revert_unneeded_groups(context, raised), "revert")

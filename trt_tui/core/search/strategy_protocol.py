@@ -50,8 +50,8 @@ class Trial:
         return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets or ())
 
 
-DEFAULT_ZERO_COST_BUDGET = 24
-"""The maximum number of configs that a search evaluates for zero-cost changes by default."""
+DEFAULT_ZERO_COST_BUDGET = 96
+"""The maximum number of configs that a search simulates for zero-cost changes and other ranges by default."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class ZeroCostEffort:
     Attributes:
         tried: Number of changes that were evaluated.
         total: Number of changes that were proposed.
-        evaluations: Number of evaluated configs, of which at most ``budget`` are allowed.
+        evaluations: Number of simulated configs, of which at most ``budget`` are allowed: those that were tried, and
+            those that were simulated to choose among variants of a change.
         is_exhausted: True if changes or combinations of changes were not evaluated because of the budget.
         unmeasured_kinds: Titles of the kinds whose changes were not even measured because of the budget.
         seconds: The time that the search took for them. ``predicted_s`` is the prediction for the whole budget, made
@@ -187,11 +188,13 @@ class StrategyContext:
         reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
         fixed_groups: The groups that such a strategy could not reduce; None before it has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
-        zero_cost_effort: The effort for zero-cost moves so far, with the budget.
+        zero_cost_effort: The effort for zero-cost moves and other ranges so far, with the budget.
         raise_weights: The weight of each raised group. Strategies search for the set with the smallest total weight.
             Empty if each group counts as one, so that the smallest set is searched for.
         postponed_groups: Groups that are tried after all others, because a reported defect of the target release
             concerns the change.
+        ranges_ranking: The ranking by which other ranges are tried; None for ``ranking``. It stays the same when the
+            groups are ranked anew for the kept changes.
     """
 
     candidates: tuple[str, ...]
@@ -206,6 +209,7 @@ class StrategyContext:
     zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
     raise_weights: Mapping[str, float] = field(default_factory=dict)
     postponed_groups: frozenset[str] = frozenset()
+    ranges_ranking: GroupRanking | None = None
 
     def raise_weight(self, group_name: str) -> float:
         return self.raise_weights.get(group_name, 1.0)

@@ -1,7 +1,12 @@
-"""The passes before a search strategy, which try changes without run-time cost: zero-cost moves and other ranges."""
+"""The passes before a search strategy, which try changes without run-time cost: zero-cost moves and other ranges.
+
+No fixed order is best for every network: factors of channels fix ranges that would have gained more, and other ranges
+can leave nothing for the factors to gain. The passes of the first stage are therefore tried alone first, and combined
+in the order of their gains.
+"""
 
 from collections.abc import Generator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from trt_tui.core.moves.config import MoveKey
 from trt_tui.core.moves.move import Move
@@ -16,56 +21,102 @@ SCALED_CHANNELS = "scaled channels"
 MIN_ERROR_SHARE = 0.01
 """The error share below which the ranges of a group are not tried."""
 
+ALONE_STEP, RANGES_STEP, COMBINED_STEP = "free", "ranges", "combined"
+"""The search steps that try a set of zero-cost moves alone, another range, and a set on top of kept changes."""
 
-def try_zero_cost_moves(context: StrategyContext, search_space: SearchSpace) -> Generator[Trial, Evaluation, None]:
-    """Chooses the sets of zero-cost moves that reduce the loss, and stores them in the context.
+RangesByMethod = Mapping[str, Mapping[str, float]]
+"""The amax by tensor and range method."""
 
-    Each set of a stage is first tried alone, on top of the sets of earlier stages that were kept. Then the sets that
-    gain are combined, those that gain most first. A set is kept if the loss falls and the value of the target is not
-    worse. At most one of several sets with moves on the same subject is kept. Each set is tried as a whole: its moves
-    act on different layers and hardly influence each other.
 
-    The number of trials is limited by the budget of the context. A limit in seconds would change results.
+@dataclass(frozen=True)
+class _Pass:
+    """A change that gains alone: a set of zero-cost moves, or the other ranges.
+
+    Attributes:
+        set_name: The name of the set; "" for the other ranges.
+        evaluation: The evaluation of the change alone, on top of the kept changes of the earlier stages.
     """
-    best = yield Trial(frozenset(), zero_cost_sets=())
-    for stage in search_space.zero_cost_stages:
-        context.zero_cost_effort = replace(context.zero_cost_effort, total=context.zero_cost_effort.total + len(stage))
+
+    set_name: str
+    evaluation: Evaluation
+
+
+def try_changes_without_cost(context: StrategyContext, search_space: SearchSpace,
+                             ranges_by_method: RangesByMethod) -> Generator[Trial, Evaluation, None]:
+    """Chooses the sets of zero-cost moves and the ranges that reduce the loss, and stores them in the context.
+
+    Each set of a stage is first tried alone, on top of the changes of earlier stages that were kept. The other ranges
+    are a pass of the first stage. Then the passes that gain are combined, those that gain most first. A pass is kept
+    if the loss falls and the value of the target is not worse. At most one of several sets with moves on the same
+    subject is kept. Each set is tried as a whole: its moves act on different layers and hardly influence each other.
+
+    The budget of the context limits the number of evaluations, with those that measured the sets. A limit in seconds
+    would change results.
+    """
+    best = yield Trial(frozenset(), step_name=ALONE_STEP, zero_cost_sets=())
+    for index, stage in enumerate(search_space.zero_cost_stages or ({},)):
+        ranges = ranges_by_method if index == 0 else {}
+        effort = context.zero_cost_effort
+        measured = sum(search_space.stage_evaluation_counts[index:index + 1])
+        context.zero_cost_effort = replace(effort, total=effort.total + len(stage) + bool(ranges),
+                                           evaluations=effort.evaluations + measured)
         if not best.passes:
-            best = yield from _try_stage(context, stage, best)
-    context.zero_cost_sets = best.zero_cost_sets
+            best = yield from _try_stage(context, search_space, stage, ranges, best)
+        context.zero_cost_sets, context.chosen_ranges = best.zero_cost_sets, dict(best.range_moves)
 
 
-def _try_stage(context: StrategyContext, stage: Mapping[str, Mapping[MoveKey, Move]],
-               before: Evaluation) -> Generator[Trial, Evaluation, Evaluation]:
-    """Returns the evaluation with the kept sets of a stage.
+def _try_stage(context: StrategyContext, search_space: SearchSpace, stage: Mapping[str, Mapping[MoveKey, Move]],
+               ranges_by_method: RangesByMethod, before: Evaluation) -> Generator[Trial, Evaluation, Evaluation]:
+    """Returns the evaluation with the kept passes of a stage.
 
     Args:
-        before: The evaluation with the kept sets of the earlier stages.
+        before: The evaluation with the kept passes of the earlier stages.
     """
-    gains: list[tuple[str, Evaluation]] = []
+    gains: list[_Pass] = []
     for name in stage:
         if not _has_budget(context):
             break
-        context.zero_cost_effort = replace(context.zero_cost_effort, tried=context.zero_cost_effort.tried + 1)
-        evaluation = yield Trial(frozenset(), zero_cost_sets=(*before.zero_cost_sets, name))
+        _count_tried_pass(context)
+        evaluation = yield Trial(frozenset(), _keep_free_ranges(search_space, before, name), step_name=ALONE_STEP,
+                                 zero_cost_sets=(*before.zero_cost_sets, name))
         if evaluation.passes:
             return evaluation
         if _is_gain(evaluation, before):
-            gains.append((name, evaluation))
-    gains.sort(key=lambda gain: gain[1].comparable_loss)
+            gains.append(_Pass(name, evaluation))
+    if ranges_by_method:
+        if context.zero_cost_effort.has_budget:
+            _count_tried_pass(context)
+        evaluation = yield from _try_other_ranges(context, search_space, ranges_by_method, before)
+        if _is_gain(evaluation, before) or evaluation.passes:
+            gains.append(_Pass("", evaluation))
+    gains.sort(key=lambda gain: gain.evaluation.comparable_loss)
     best, subjects = before, set[MoveKey]()
-    for name, evaluation in gains:
-        if not subjects.isdisjoint(_find_subjects_of_moves(stage[name])):
+    for gain in gains:
+        subjects_of_pass = _find_subjects_of_moves(stage[gain.set_name]) if gain.set_name else set[MoveKey]()
+        if best.passes or not subjects.isdisjoint(subjects_of_pass):
             continue
-        if best is not before:
+        evaluation = gain.evaluation
+        if best is not before and not gain.set_name:
+            evaluation = yield from _try_other_ranges(context, search_space, ranges_by_method, best)
+        elif best is not before:
             if not _has_budget(context):
                 break
-            evaluation = yield Trial(frozenset(), zero_cost_sets=(*best.zero_cost_sets, name))
+            evaluation = yield Trial(
+                frozenset(), _keep_free_ranges(search_space, best, gain.set_name), step_name=COMBINED_STEP,
+                zero_cost_sets=(*best.zero_cost_sets, gain.set_name))
         if evaluation.passes or _is_gain(evaluation, best):
-            best, subjects = evaluation, subjects | _find_subjects_of_moves(stage[name])
-        if best.passes:
-            break
+            best, subjects = evaluation, subjects | subjects_of_pass
     return best
+
+
+def _keep_free_ranges(search_space: SearchSpace, evaluation: Evaluation, set_name: str) -> dict[str, RangeMove]:
+    """Returns the chosen ranges of an evaluation without those of tensors whose range belongs to a set of moves."""
+    fixed_tensors = search_space.find_fixed_range_tensors((set_name,))
+    return {tensor: choice for tensor, choice in evaluation.range_moves.items() if tensor not in fixed_tensors}
+
+
+def _count_tried_pass(context: StrategyContext) -> None:
+    context.zero_cost_effort = replace(context.zero_cost_effort, tried=context.zero_cost_effort.tried + 1)
 
 
 def _has_budget(context: StrategyContext) -> bool:
@@ -94,34 +145,37 @@ def _find_subjects_of_moves(moves: Mapping[MoveKey, Move]) -> set[MoveKey]:
             if kind != PrecisionMove.kind}
 
 
-def try_other_ranges(context: StrategyContext, search_space: SearchSpace,
-                     ranges_by_method: Mapping[str, Mapping[str, float]]) -> Generator[Trial, Evaluation, None]:
-    """Chooses other ranges that reduce the loss, and stores them in the context.
+def _try_other_ranges(context: StrategyContext, search_space: SearchSpace, ranges_by_method: RangesByMethod,
+                      before: Evaluation) -> Generator[Trial, Evaluation, Evaluation]:
+    """Returns the evaluation with other ranges that reduce the loss, on top of the changes of an evaluation.
 
     The pass takes one evaluation for each range method and quantized group. The source is setting ranges by the error
     that they cause (Nagel et al., "A White Paper on Neural Network Quantization", 2021). Here the error is that at the
     judged outputs. The method is a coordinate descent over groups, the most suspicious first, among the ranges that the
-    range methods propose.
-
-    Args:
-        ranges_by_method: The amax by tensor and range method.
+    range methods propose. Tensors whose range belongs to a zero-cost move keep it.
     """
-    best = yield Trial(frozenset())
-    for name in context.order_candidates_by_suspicion():
-        if best.passes:
-            return
+    best = before
+    fixed_tensors = search_space.find_fixed_range_tensors(before.zero_cost_sets)
+    ranking = context.ranges_ranking or context.ranking
+    for name in context.move_postponed_groups_last(ranking.candidate_order):
         group = search_space.network.get_group(name)
         range_sites = group.calibrated_qdq_sites(search_space.start_config.precision_of(group))
         if not range_sites:
             continue
-        if context.ranking.expected_shares and context.ranking.expected_shares.get(name, 0.0) < MIN_ERROR_SHARE:
+        if ranking.expected_shares and ranking.expected_shares.get(name, 0.0) < MIN_ERROR_SHARE:
             continue
-        tensors = dict.fromkeys(site.tensor for site in range_sites)
+        tensors = [tensor for tensor in dict.fromkeys(site.tensor for site in range_sites)
+                   if tensor not in fixed_tensors]
         methods = dict.fromkeys(method for tensor in tensors for method in ranges_by_method.get(tensor, ()))
+        best_of_group = best
         for method in methods:
+            if best_of_group.passes or not _has_budget(context):
+                return best_of_group
             choices = {tensor: RangeMove(ranges_by_method[tensor][method], method)
                        for tensor in tensors if method in ranges_by_method.get(tensor, ())}
-            evaluation = yield Trial(frozenset(), {**context.chosen_ranges, **choices}, group=name)
-            if evaluation.comparable_loss < best.comparable_loss or evaluation.passes:
-                best = evaluation
-        context.chosen_ranges = dict(best.range_moves)
+            evaluation = yield Trial(frozenset(), {**best.range_moves, **choices}, group=name, step_name=RANGES_STEP,
+                                     zero_cost_sets=before.zero_cost_sets)
+            if evaluation.comparable_loss < best_of_group.comparable_loss or evaluation.passes:
+                best_of_group = evaluation
+        best = best_of_group
+    return best
