@@ -78,7 +78,8 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
     judgement = Judgement(samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs),
                           judged or measure)
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
-                           "user", False, True, {}, judgement, TrialBudget(), lambda title, changed, kind, find: find(), lambda: None,
+                           "user", False, True, {}, judgement, TrialBudget(),
+                           lambda title, changed, kind, find: find(), lambda: None,
                            lambda title: lambda done, total: None)
 
 

@@ -9,11 +9,14 @@ import pytest
 
 from tests.driven import DrivenWorker, of, save_resnet
 from trt_tui.core.engines.preview import Kernel, Preview
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target_outcome import TargetResult
-from trt_tui.core.measure.zero_cost_kind import TrialBudget
+from trt_tui.core.measure.zero_cost_kind import ConfigProposal, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.equalization_move import EqualizationMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, ZeroCostEffort
@@ -181,8 +184,9 @@ def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(r
     assert effort["said"] in (tmp_path / "p.md").read_text() and " s;" not in effort["said"]
 
 
-@pytest.mark.parametrize("words", [["--no-free", "--no-ranges", "--free-budget", "3"], ["--lower", "--free-budget", "3"],
-                                   ["--no-hold-out", "--held-out"], ["--sample", "1", "--held-out"]])
+@pytest.mark.parametrize("words", [["--no-free", "--no-ranges", "--free-budget", "3"],
+                                   ["--lower", "--free-budget", "3"], ["--no-hold-out", "--held-out"],
+                                   ["--sample", "1", "--held-out"]])
 def test_options_without_effect_are_refused(words, run, tmp_path):
     options = save_resnet(tmp_path, samples=12)
     code, _, err = run("search", options.model, "--data", options.data, "--tolerance", "sqnr>=50", *words,
@@ -212,6 +216,34 @@ def test_values_of_changes_stream_in_and_are_those_of_a_whatif(worker):
     for change in events[-1].changes:
         measured = of(worker.answer(rq.MeasureWhatIf(change.config)), ev.AccuracyMeasured)[-1].accuracy
         assert measured == change.accuracy
+
+
+def proposed(label, subjects, error, family="", kind=SmoothQuantMove):
+    moves = {subject: kind("0.5", "AAAAAA==") for subject in subjects}
+    accuracy = None if error is None else Accuracy({}, judged_error=error)
+    return ConfigProposal(label, INT8.with_moves(moves), "", family), accuracy
+
+
+def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
+    weak, strong, equalized = (proposed("0.5", "ab", 0.2, "SmoothQuant"), proposed("0.75", "abc", 0.1, "SmoothQuant"),
+                               proposed("equalization", "bd", 0.101, kind=EqualizationMove))
+    other = proposed("bias", (), 0.1)
+    assert zero_cost_moves.list_distinct_proposals(INT8, [weak, strong, equalized, other]) == [strong, other]
+    better = proposed("equalization", "bd", 0.09, kind=EqualizationMove)
+    assert zero_cost_moves.list_distinct_proposals(INT8, [weak, strong, better]) == [strong, better]
+    apart = proposed("equalization", "d", 0.1, kind=EqualizationMove)
+    assert zero_cost_moves.list_distinct_proposals(INT8, [strong, apart]) == [strong, apart]
+    unmeasured = proposed("0.5", "ab", None, "SmoothQuant")
+    assert zero_cost_moves.list_distinct_proposals(INT8, [unmeasured, equalized]) == [unmeasured, equalized]
+    assert zero_cost_moves.list_distinct_proposals(INT8, [unmeasured, strong]) == [strong]
+
+
+def test_short_labels_fit_into_the_detail_pane(worker):
+    remedies = {remedy.short_label or remedy.label for group in worker.network.groups if group.is_quantizable
+                for remedy in of(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.RemediesMeasured)[-1].options}
+    assert {"bias correction", "equalization"} <= remedies
+    assert all(len(label.removesuffix(" range")) <= 15 for label in remedies)
+    assert sum(label.startswith("smoothed") for label in remedies) <= 3
 
 
 def test_added_kernels_are_those_of_previews(worker, monkeypatch):

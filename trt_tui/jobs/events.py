@@ -283,12 +283,16 @@ ZERO_COST_KEY = "9"
 @dataclass(frozen=True)
 class Remedy:
     """A remedy for a group: the key that selects it, its label, the resulting config, and the accuracy of that config.
+
+    Attributes:
+        short_label: The label in at most 15 characters; "" if the label is that short.
     """
 
     key: str
     label: str
     config: PrecisionConfig
     accuracy: Accuracy
+    short_label: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ ranges."""
 from typing import TypeAlias
 
 from trt_tui.core.calibration.range_methods import list_range_methods
+from trt_tui.core.measure.zero_cost_kind import ConfigProposal
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.range_move import RangeMove
@@ -20,7 +21,7 @@ from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
+from trt_tui.jobs.zero_cost_moves import MeasuredProposal, list_distinct_proposals, propose_zero_cost_moves
 from trt_tui.workspace import Workspace
 
 
@@ -31,20 +32,24 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
     remedies = _order_by_known_defects(workspace, group, config,
                                        _list_remedies(workspace, store, reporter, group, config))
-    ensure_ranges(workspace, store, reporter, [remedy_config for _, _, remedy_config in remedies])
-    options: list[ev.Remedy] = []
-    for key, label, remedy_config in remedies:
-        for accuracy in measure_accuracy(workspace, store, reporter, remedy_config, f"trying {label}"):
+    ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
+    measured: list[tuple[str, MeasuredProposal]] = []
+    for key, proposal in remedies:
+        for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
             if accuracy.samples >= workspace.judged_sample_count:
-                options.append(ev.Remedy(key, label, remedy_config, accuracy))
+                measured.append((key, (proposal, accuracy)))
             yield Urgency.REMEDIES
-        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(options)))
+        distinct = list_distinct_proposals(config, [entry for _, entry in measured])
+        keys = {proposal.config: key for key, (proposal, _) in measured}
+        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(
+            ev.Remedy(keys[proposal.config], proposal.label, proposal.config, accuracy, proposal.short_label)
+            for proposal, accuracy in distinct if accuracy is not None)))
     if not remedies:
         reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
 
 
-_Remedies: TypeAlias = list[tuple[str, str, PrecisionConfig]]
-"""The remedies for a group: the key that selects each, its label, and the resulting config."""
+_Remedies: TypeAlias = list[tuple[str, ConfigProposal]]
+"""The remedies for a group: the key that selects each, and its label with the resulting config."""
 
 
 def _order_by_known_defects(workspace: Workspace, group: FusionGroup, config: PrecisionConfig,
@@ -56,24 +61,25 @@ def _order_by_known_defects(workspace: Workspace, group: FusionGroup, config: Pr
     network, target = workspace.network, workspace.build_target
     forbidden = find_forbidden_precisions(network, target).get(group.name, {})
     remedies = [remedy for remedy in remedies
-                if (precision := remedy[2].precision_of(group)) is config.precision_of(group)
+                if (precision := remedy[1].config.precision_of(group)) is config.precision_of(group)
                 or precision not in forbidden]
     return sorted(remedies, key=lambda remedy: group.name in find_suspect_groups(
-        network, target, config.precision_of, remedy[2].precision_of(group)))
+        network, target, config.precision_of, remedy[1].config.precision_of(group)))
 
 
 def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,
                    config: PrecisionConfig) -> _Remedies:
     remedies: _Remedies = []
     current = config.precision_of(group)
-    remedies += [(ev.ZERO_COST_KEY, proposal.label, proposal.config) for proposal in
+    remedies += [(ev.ZERO_COST_KEY, proposal) for proposal in
                  propose_zero_cost_moves(workspace, store, reporter, [group], config,
                                          [kind for kind in ZERO_COST_KINDS if kind.is_for_rows], may_leave_file=True)]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:
-        remedies.append(("=", higher.label, config.with_group_precision([group], higher)))
+        remedies.append(("=", ConfigProposal(higher.label, config.with_group_precision([group], higher))))
     if current is not Precision.FP32:
-        remedies.append(("space", Precision.FP32.label, config.with_group_precision([group], Precision.FP32)))
+        remedies.append(("space", ConfigProposal(Precision.FP32.label,
+                                                 config.with_group_precision([group], Precision.FP32))))
     if group.calibrated_qdq_sites(current):
         ranges = measure_ranges_by_method(workspace, reporter, [group], config)
         current_method = workspace.calibration.method if workspace.calibration is not None else ""
@@ -85,5 +91,5 @@ def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReport
             remedy_config = config
             for tensor, by_method in ranges.items():
                 remedy_config = remedy_config.with_range(tensor, RangeMove(by_method[method], method))
-            remedies.append(("r", f"{method} range", remedy_config))
+            remedies.append(("r", ConfigProposal(f"{method} range", remedy_config)))
     return remedies

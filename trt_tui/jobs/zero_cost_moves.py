@@ -1,13 +1,15 @@
 """The proposals of zero-cost changes for a config, and the job that measures their values before they are made."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, TrialBudget, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig
@@ -27,6 +29,12 @@ from trt_tui.workspace import Workspace
 
 T = TypeVar("T")
 
+MeasuredProposal: TypeAlias = tuple[ConfigProposal, Accuracy | None]
+"""A proposed change and the accuracy of its config; None if it is not measured yet."""
+
+MAX_EQUAL_DIFFERENCE_DB = 0.1
+"""The difference of two judged errors below which two changes of the same channels are one change in lists."""
+
 
 def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                       request: rq.MeasureZeroCostChanges) -> Steps[None]:
@@ -37,25 +45,34 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     network, config = workspace.network, request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, network.groups)])
     changes: list[ev.ZeroCostChange] = []
+    known_configs: set[PrecisionConfig] = set()
 
-    def send_changes(is_complete: bool = False) -> None:
-        reporter.send(ev.ZeroCostChangesMeasured(reporter.job, request.group, config, tuple(changes), is_complete))
+    def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
+        reporter.send(ev.ZeroCostChangesMeasured(reporter.job, request.group, config, (*changes, *further_changes),
+                                                 is_complete))
 
     for is_for_network in (False, True):
         groups = network.groups if is_for_network else [network.get_group(request.group)] if request.group else []
-        known_configs = {change.config for change in changes}
-        first_index = len(changes)
-        changes += [ev.ZeroCostChange(proposal.label, proposal.config, is_for_network)
-                    for proposal in _propose_allowed_changes(workspace, store, reporter, groups, config, is_for_network)
-                    if proposal.config not in known_configs]
-        send_changes()
-        ensure_ranges(workspace, store, reporter, [change.config for change in changes])
-        for index, change in enumerate(changes[first_index:], first_index):
-            for accuracy in measure_accuracy(workspace, store, reporter, change.config, f"trying {change.label}"):
+        measured: list[MeasuredProposal] = [
+            (proposal, None)
+            for proposal in _propose_allowed_changes(workspace, store, reporter, groups, config, is_for_network)
+            if proposal.config not in known_configs]
+        known_configs |= {proposal.config for proposal, _ in measured}
+
+        def list_changes(measured: Sequence[MeasuredProposal] = measured,
+                         is_for_network: bool = is_for_network) -> list[ev.ZeroCostChange]:
+            return [ev.ZeroCostChange(proposal.label, proposal.config, is_for_network, accuracy)
+                    for proposal, accuracy in list_distinct_proposals(config, measured)]
+
+        send_changes(list_changes())
+        ensure_ranges(workspace, store, reporter, [proposal.config for proposal, _ in measured])
+        for index, (proposal, _) in enumerate(measured):
+            for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
                 if accuracy.samples >= workspace.judged_sample_count:
-                    changes[index] = replace(change, accuracy=accuracy)
+                    measured[index] = proposal, accuracy
                 yield Urgency.REMEDIES
-            send_changes()
+            send_changes(list_changes())
+        changes += list_changes()
     if request.use_preview and changes and is_tensorrt_rtx_installed() and not preview_mismatch_reason(workspace):
         client = PreviewClient(workspace, store, reporter, workspace.ranges)
         before = yield from client.preview_config(config)
@@ -67,6 +84,47 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
                     attention_kernels=(before.attention_kernel_count, after.attention_kernel_count))
                 send_changes()
     send_changes(is_complete=True)
+
+
+def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:
+    """Returns the proposals that lists show, in their order.
+
+    Of the variants of a change only the best one is left. It has the place of the first variant. If two changes scale
+    some of the same channels with equal results, such as SmoothQuant and equalization, the better one is left.
+
+    Args:
+        config: The config without the changes.
+    """
+    def error(entry: MeasuredProposal) -> float:
+        accuracy = entry[1]
+        if accuracy is None or accuracy.nonfinite_count or accuracy.judged_error is None:
+            return math.inf
+        return accuracy.judged_error
+
+    families: dict[object, list[MeasuredProposal]] = {}
+    for entry in measured:
+        families.setdefault(entry[0].family or entry[0].config, []).append(entry)
+    distinct: list[MeasuredProposal] = []
+    for entry in (min(variants, key=error) for variants in families.values()):
+        equal_index = next((index for index, other in enumerate(distinct) if _scale_same_channels(
+            config, entry[0].config, other[0].config) and _are_errors_equal(error(entry), error(other))), None)
+        if equal_index is None:
+            distinct.append(entry)
+        elif error(entry) < error(distinct[equal_index]):
+            distinct[equal_index] = entry
+    return distinct
+
+
+def _are_errors_equal(first: float, second: float) -> bool:
+    return 0 < first < math.inf and 0 < second < math.inf and abs(
+        10 * math.log10(first / second)) < MAX_EQUAL_DIFFERENCE_DB
+
+
+def _scale_same_channels(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:
+    """Returns True if two configs scale channels of a common group that a third config does not scale."""
+    subjects = [{subject for (kind, subject), move in changed.moves.items()
+                 if move.scales_channels and config.moves.get((kind, subject)) != move} for changed in (first, second)]
+    return not subjects[0].isdisjoint(subjects[1])
 
 
 def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -42,10 +42,19 @@ class ZeroCostStage(IntEnum):
 
 @dataclass(frozen=True)
 class ConfigProposal:
-    """A proposed config with zero-cost moves of one kind added, and the label of these moves."""
+    """A proposed config with zero-cost moves of one kind added.
+
+    Attributes:
+        label: The title of these moves in lists.
+        short_label: The title in at most 15 characters; "" if the label is that short.
+        family: The title of the change of which the proposal is a variant, such as one strength of SmoothQuant; "" if
+            there are no variants. Lists show the best variant only.
+    """
 
     label: str
     config: PrecisionConfig
+    short_label: str = ""
+    family: str = ""
 
 
 @dataclass

@@ -49,6 +49,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 ROUNDING_TITLES = {"scales": "weight scales by error", "GPTQ": "GPTQ"}
+ROUNDING_SHORT_TITLES = {"scales": "weight scales", "GPTQ": "GPTQ"}
 """The titles of proposals by the method of the rounding moves."""
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
@@ -76,7 +77,8 @@ class QdqRepairKind(ZeroCostKind):
             precision = find_qdq_repair(context.network, context.config, group)
             if precision is not None:
                 yield ConfigProposal(f"{precision.label} with new Q/DQ{LEAVES_FILE_SUFFIX}",
-                                     context.config.with_group_precision([group], precision, context.reason))
+                                     context.config.with_group_precision([group], precision, context.reason),
+                                     f"{precision.label}, new Q/DQ")
 
 
 class RecalibrationKind(ZeroCostKind):
@@ -126,7 +128,8 @@ class RewriteKind(ZeroCostKind):
         if rewrites:
             operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
             changed, suffix = context.prepare_config(group for group in groups if group.name in rewrites)
-            yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites))
+            yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites),
+                                 f"as {min(operator_names)}")
 
 
 def find_scaled_parts(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
@@ -187,7 +190,8 @@ class SmoothQuantKind(ZeroCostKind):
             for strength, moves in moves_by_strength.items() if names else ():
                 yield ConfigProposal(
                     f"{self.title} {strength:g}{place}{suffix}",
-                    add_zero_cost_moves(changed, network, {name: moves[name] for name in names}))
+                    add_zero_cost_moves(changed, network, {name: moves[name] for name in names}),
+                    f"smoothed {strength:g}", self.title + place)
 
     def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
@@ -274,7 +278,7 @@ class RoundingKind(ZeroCostKind):
             moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
             count = f" ({len(moves)} of {len(names)} layers)" if len(names) > 1 else ""
             yield ConfigProposal(f"{ROUNDING_TITLES[proposal.method]}{count}{suffix}",
-                                 add_zero_cost_moves(changed, network, moves))
+                                 add_zero_cost_moves(changed, network, moves), ROUNDING_SHORT_TITLES[proposal.method])
 
 
 class AttentionScaleKind(ZeroCostKind):
@@ -322,7 +326,7 @@ class AttentionScaleKind(ZeroCostKind):
             places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
             yield ConfigProposal(
                 f"{self.title} {' or '.join(places)}{scale_measurement_text(context, moves)}{suffix}",
-                add_zero_cost_moves(changed, network, moves))
+                add_zero_cost_moves(changed, network, moves), f"QK {next(iter(places))}")
 
 
 class EqualizationKind(ZeroCostKind):
@@ -352,7 +356,7 @@ class EqualizationKind(ZeroCostKind):
             context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
         ) if subjects else {}
         if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
+            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves), self.title)
 
     def _find_open_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups whose channels quantized layers read and that have no factors yet: those of the channels
@@ -404,7 +408,7 @@ class BiasCorrectionKind(ZeroCostKind):
         moves = {group.name: replace(corrections[group.name], reason=context.reason)
                  for group in groups if group.name in corrections}
         if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves))
+            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves), self.title)
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),

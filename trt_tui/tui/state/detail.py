@@ -185,7 +185,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
 
 
 def _short_remedy_label(remedy: Remedy) -> str:
-    return remedy.label.removesuffix(" range")
+    return remedy.short_label or remedy.label.removesuffix(" range")
 
 
 def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Line:
