@@ -163,7 +163,7 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
     assert {e.run for e in of(mine, ev.GroupErrorsMeasured) if e.final} == set(RUNS)
     assert {e.run for e in of(mine, ev.ErrorSharesMeasured) if e.done == e.total} == set(RUNS)
     options = [e for e in events if e.job == tried and isinstance(e, ev.RemediesMeasured)][-1].options
-    assert [option.key for option in options] == ["9", "9", "9", "9", "=", "space", "r", "r", "r"]
+    assert [option.key for option in options] == ["9", "9", "=", "space", "r", "r", "r"]
     assert all(option.accuracy.samples == 12 for option in options)
 
 
@@ -661,11 +661,11 @@ def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((8, 6, 16)).astype("f4"))
     worker = opened(Options(str(tmp_path / "int8.onnx"), str(tmp_path / "x.npz"), whatif_samples=0))
     network, given = worker.network, PrecisionConfig.from_precision(Precision.FILE)
-    for name, free in (("/norm/LayerNormalization", ["SmoothQuant 0.5", "SmoothQuant 0.25", "SmoothQuant 0.75"]),
-                       ("/gemm/Gemm", ["SmoothQuant 0.5", "SmoothQuant 0.25", "SmoothQuant 0.75", "bias correction"])):
+    for name, free in (("/norm/LayerNormalization", ["SmoothQuant"]), ("/gemm/Gemm", ["SmoothQuant", "bias correction"])):
         events = worker.answer(rq.MeasureRemedies(name, given))
         ways = [one for one in of(events, ev.RemediesMeasured)[-1].options if one.key == ev.ZERO_COST_KEY]
-        assert [one.label for one in ways] == [f"{label}, no longer in file precision" for label in free]
+        assert all(one.label.startswith(label) for one, label in zip(ways, free, strict=True))
+        assert all(one.label.endswith(", no longer in file precision") for one in ways)
         for one in ways:
             left = {group.name for group in network.groups if one.config.precision_of(group) is Precision.FILE}
             smooth = "Smooth" in one.label

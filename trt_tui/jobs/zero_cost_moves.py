@@ -102,8 +102,8 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
         return accuracy.judged_error
 
     families: dict[object, list[MeasuredProposal]] = {}
-    for entry in measured:
-        families.setdefault(entry[0].family or entry[0].config, []).append(entry)
+    for index, entry in enumerate(measured):
+        families.setdefault(entry[0].family or index, []).append(entry)
     distinct: list[MeasuredProposal] = []
     for entry in (min(variants, key=error) for variants in families.values()):
         equal_index = next((index for index, other in enumerate(distinct) if _scale_same_channels(
