@@ -661,7 +661,8 @@ def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((8, 6, 16)).astype("f4"))
     worker = opened(Options(str(tmp_path / "int8.onnx"), str(tmp_path / "x.npz"), whatif_samples=0))
     network, given = worker.network, PrecisionConfig.from_precision(Precision.FILE)
-    for name, free in (("/norm/LayerNormalization", ["SmoothQuant"]), ("/gemm/Gemm", ["SmoothQuant", "bias correction"])):
+    for name, free in (("/norm/LayerNormalization", ["SmoothQuant"]),
+                       ("/gemm/Gemm", ["SmoothQuant", "bias correction"])):
         events = worker.answer(rq.MeasureRemedies(name, given))
         ways = [one for one in of(events, ev.RemediesMeasured)[-1].options if one.key == ev.ZERO_COST_KEY]
         assert all(one.label.startswith(label) for one, label in zip(ways, free, strict=True))

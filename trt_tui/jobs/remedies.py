@@ -40,10 +40,10 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                 measured.append((key, (proposal, accuracy)))
             yield Urgency.REMEDIES
         distinct = list_distinct_proposals(config, [entry for _, entry in measured])
-        keys = {proposal.config: key for key, (proposal, _) in measured}
         reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(
-            ev.Remedy(keys[proposal.config], proposal.label, proposal.config, accuracy, proposal.short_label)
-            for proposal, accuracy in distinct if accuracy is not None)))
+            ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label)
+            for key, (proposal, accuracy) in measured if accuracy is not None
+            and any(proposal is distinct_proposal for distinct_proposal, _ in distinct))))
     if not remedies:
         reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
 
