@@ -11,8 +11,10 @@ from tests import lowered, networks
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.precision import Precision
@@ -49,7 +51,19 @@ def test_random_factors_leave_the_outputs_of_random_networks(opened, backend, se
     network, feeds = opened(model), networks.feeds(model, seed)
     plain = lowered.inner_values(backend, network, feeds)
     config = PrecisionConfig.from_precision(FP32).with_moves(random_moves(network, plain, seed))
+    config = config.with_moves(random_insertions(network, plain, seed))
     assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
+
+
+def random_insertions(network, plain, seed=0):
+    """Random factors at every Mul that can be inserted, with the ranges that follow from FP32 values."""
+    rng, moves = np.random.default_rng(seed), {}
+    for name, scaling in network.zero_cost_support.inserted_scalings.items():
+        factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
+        (tensor,) = scaling.tensors
+        moves[name] = InsertedMulMove(0.5, encode_vector(factors), {
+            tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max(initial=0))})
+    return moves
 
 
 @given(st.integers(0, 1 << 30))
@@ -58,6 +72,7 @@ def test_all_lowerings_agree_on_random_factors(opened, backend, seed):
     case = lowered.draw(Random(seed), backend, opened)
     network = case.network
     config = case.config.with_moves(random_moves(network, case.plain, seed))
+    config = config.with_moves(random_insertions(network, case.plain, seed))
     divisors = {tensor: divisor for (_, subject), move in config.moves.items()
                 for tensor, divisor in move.find_divisors(network, subject).items()}
     typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
@@ -216,3 +231,69 @@ def test_weak_builds_get_the_ranges_of_the_divided_tensors_inside_groups(opened)
                                           ranges)
     changed = {tensor: amax for tensor, amax in weak.ranges.items() if amax != 8}
     assert changed["/0/Relu_output_0"] == 2.0 and set(changed) <= {"/0/Relu_output_0", "/first/Conv_output_0"}
+
+
+# -- inserted Muls -----------------------------------------------------------------------------------------------------
+
+
+def behind_activation(kind="Softplus", *, images=False, output=False, transposed=False, readers=1):
+    """A layer, an operator that does not commute, and layers that multiply its result."""
+    b = Builder(opset=20)
+    first = b.kernel("first", (8, 4, 3, 3) if images else (4, 8), 4)
+    x = b.node("Conv" if images else "MatMul", ["x", first], "/first")
+    x = b.node(kind, [x], "/act")
+    names = []
+    for index in range(readers):
+        if images:
+            y = b.node("Conv", [x, b.kernel(f"w{index}", (8, 4, 3, 3), 36)], f"/second{index}", group=2)
+        elif transposed:
+            weights = [b.kernel(f"w{index}", (6, 8), 8), b.vector(f"b{index}", 6)]
+            y = b.node("Gemm", [x, *weights], f"/second{index}", transB=1)
+        else:
+            y = b.node("MatMul", [x, b.kernel(f"w{index}", (8, 6), 8)], f"/second{index}")
+        names.append(b.node("Relu", [y], f"/end{index}", output=f"y{index}"))
+    sizes = (2, 4, 9, 9) if images else (3, 4) if transposed else (2, 5, 4)
+    return b.model([floats("x", *sizes)], [floats(name, *[None] * len(sizes)) for name in names]
+                   + ([floats(x, *[None] * len(sizes))] if output else []))
+
+
+@pytest.mark.parametrize("form", [{}, {"kind": "Sigmoid"}, {"images": True}, {"transposed": True}, {"readers": 2},
+                                  {"kind": "Tanh", "images": True, "readers": 2}], ids=str)
+@pytest.mark.parametrize(("quantized", "other"), [(INT8, FP32), (INT8, FP16), (FP16, FP16)])
+def test_an_inserted_mul_does_the_same_in_every_lowering(form, quantized, other, opened, backend):
+    model = behind_activation(**form)
+    network, feeds = opened(model), networks.feeds(model, 1)
+    plain = lowered.inner_values(backend, network, feeds)
+    moves = random_insertions(network, plain)
+    assert len(moves) == 1 and not any(move.refusal_reason(network, name) for name, move in moves.items())
+    exact = PrecisionConfig.from_precision(FP32).with_moves(moves)
+    for values in (lowered.typed_values, lowered.gated_values):
+        assert_outputs_stay(network, plain, values(backend, network, exact, {}, feeds))
+    config = PrecisionConfig(quantized, other).with_moves(moves)
+    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.calibrated_tensors}
+    typed = lowered.typed_values(backend, network, config, ranges, feeds)
+    ((subject, move),) = moves.items()
+    for tensor, divisors in move.find_divisors(network, subject).items():
+        typed[tensor] = typed[tensor] * divisors
+    gated = lowered.gated_values(backend, network, config, ranges, feeds)
+    assert lowered.difference(network, plain, typed, gated) is None
+    as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
+    assert lowered.difference(network, plain, gated, as_data) is None
+
+
+@pytest.mark.parametrize("model", [behind_activation(output=True), pair(between=("Relu",)), pair()])
+def test_no_mul_is_inserted_where_it_is_not_needed_or_others_read(model, opened):
+    assert not opened(model).zero_cost_support.inserted_scalings
+
+
+def test_a_weak_build_gets_the_mul_as_a_layer_of_the_group(opened):
+    network = opened(behind_activation())
+    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
+    tensor = scaling.tensors[0].tensor
+    move = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {tensor: 2.0})
+    ranges = {name: 8.0 for layer in network.layers for name in layer.outputs} | {"x": 8.0}
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(INT8, FP16).with_moves({subject: move}), ranges)
+    assert weak.ranges[tensor] == 2.0
+    rewritten = rewrite_network_for_config(network, PrecisionConfig().with_moves({subject: move})).network
+    assert "/act/Softplus__scale" in rewritten.get_group(subject).layers
+    assert rewritten.get_layer("/act/Softplus__scale").outputs == (tensor,)

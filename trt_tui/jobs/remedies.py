@@ -72,8 +72,10 @@ def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReport
     remedies: _Remedies = []
     current = config.precision_of(group)
     remedies += [(ev.ZERO_COST_KEY, proposal) for proposal in
-                 propose_zero_cost_moves(workspace, store, reporter, [group], config,
-                                         [kind for kind in ZERO_COST_KINDS if kind.is_for_rows], may_leave_file=True)]
+                 propose_zero_cost_moves(
+                     workspace, store, reporter, [group], config,
+                     [kind for kind in ZERO_COST_KINDS if kind.is_for_rows and not kind.needs_preview],
+                     may_leave_file=True)]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:
         remedies.append(("=", ConfigProposal(higher.label, config.with_group_precision([group], higher))))

@@ -16,7 +16,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import Normalisation, Port
+from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation, Port
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 RMS_OPSET = 23
@@ -82,12 +82,16 @@ class _NetworkRewriter:
         self.tensors_by_port: dict[Port, str] = {}
         self.layer_changes: dict[str, str] = {}
         self.renamed_tensors: dict[str, str] = {}
+        self.inserted_layers: dict[str, str] = {}
 
     def rewrite_network(self, keeps_neutral_layers: bool) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
         for port in self.folded_constants.changed_layer_inputs:
             node = self.nodes[port[0]]
             index = port[1]
+            if index == RESULT_PORT:
+                self._insert_mul(port)
+                continue
             replaced_value = node.inputs[index] if index < len(node.inputs) else None
             replaced_name = replaced_value.name if replaced_value is not None else None
             key = (replaced_name, self.folded_constants.constant_edit_key(port))
@@ -140,6 +144,25 @@ class _NetworkRewriter:
         self.graph.remove(nodes, safe=True)
         for layer in normalisation.layers:
             self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
+
+    def _insert_mul(self, port: Port) -> None:
+        """Inserts a Mul behind a layer; its result takes the name of the layer's result."""
+        array = self.folded_constants.compute_constant(port)
+        node, layer = self.nodes[port[0]], self.network.get_layer(port[0])
+        assert array is not None  # the edit creates the constant
+        scaled_tensors = self.network.zero_cost_support.scaled_tensor_shapes
+        tensor = next(tensor for tensor in layer.outputs if tensor in scaled_tensors)
+        result = next(value for value in node.outputs if value.name == tensor)
+        result.name = self.names.make_unique_name(f"{tensor}__unscaled")
+        mul = ir.node("Mul", [result, self._add_constant(array, f"{tensor}__factors")],
+                      name=self.names.make_unique_name(f"{port[0]}__scale"))
+        output = mul.outputs[0]
+        output.name, output.type, output.shape = tensor, result.type, result.shape
+        ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
+        mul.replace_input_with(0, result)
+        self.graph.insert_after(node, mul)
+        self.nodes[mul.name or ""] = mul
+        self.inserted_layers[port[0]] = mul.name or ""
 
     def _remove_neutral_layer(self, layer_name: str) -> None:
         """Removes a layer that multiplies by 1; its source takes the name of its result.
@@ -195,6 +218,7 @@ class _NetworkRewriter:
         if norm is not None:
             index = sum(name not in removed for name in group.layers[:group.layers.index(norm.layers[-1])])
             layers.insert(index, group.name)
+        layers = [added for name in layers for added in (name, self.inserted_layers.get(name)) if added is not None]
         sites = tuple(replace(site, tensor=self._find_new_name(self.tensors_by_port.get((site.layer, site.index),
                                                                                         site.tensor)))
                       for site in group.sites)

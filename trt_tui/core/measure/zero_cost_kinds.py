@@ -30,6 +30,7 @@ from trt_tui.core.moves.attention_scale_move import (
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
+from trt_tui.core.moves.inserted_mul_move import InsertedMulMove, insertion_refusal_reason
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.rewrite_move import RewriteMove
@@ -45,6 +46,7 @@ from trt_tui.core.moves.zero_cost_checks import (
     smoothquant_refusal_reason,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.zero_cost_support import ChannelScaling
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
@@ -132,20 +134,18 @@ class RewriteKind(ZeroCostKind):
                                  f"as {min(operator_names)}")
 
 
-def find_scaled_parts(network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the tensors and the groups whose values change if the channels of a group are scaled."""
-    scaling = network.zero_cost_support.channel_scalings[subject]
+def find_scaled_parts(network: NetworkOutline, scaling: ChannelScaling) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the tensors and the groups whose values change if channels are scaled."""
     layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
     groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
     return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
 
-def quantized_readers_reason(network: NetworkOutline, subject: str, config: PrecisionConfig,
+def quantized_readers_reason(network: NetworkOutline, scaling: ChannelScaling, config: PrecisionConfig,
                              quantized_types: Collection[Precision]) -> str:
-    """Returns the reason why no quantized layer loses by the channels of a group; "" if a layer of some quantized types
-    reads them."""
-    layers = network.zero_cost_support.channel_scalings[subject].reading_layers
-    readers = [group for layer in layers if (group := network.find_group(layer)) is not None]
+    """Returns the reason why no quantized layer loses by some channels; "" if a layer of some quantized types reads
+    them."""
+    readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
     ready = replace_file_precision(config, readers)
     return "" if any(ready.precision_of(reader) in quantized_types for reader in readers) else (
         f"no layer in {', '.join(precision.label for precision in quantized_types)} reads its channels")
@@ -161,13 +161,14 @@ class SmoothQuantKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
             return reason
-        return quantized_readers_reason(network, subject, config, (Precision.INT8,))
+        return quantized_readers_reason(network, network.zero_cost_support.channel_scalings[subject], config,
+                                        (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        return find_scaled_parts(network, subject)
+        return find_scaled_parts(network, network.zero_cost_support.channel_scalings[subject])
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         """Yields the channels behind normalisations, and then those between other layers, for each strength.
@@ -213,6 +214,53 @@ class SmoothQuantKind(ZeroCostKind):
             if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
                 smoothable.append(name)
         return smoothable
+
+
+class InsertedMulKind(ZeroCostKind):
+    """A Mul with the factors of SmoothQuant behind operators that do not commute with factors, such as a Gelu."""
+
+    title = "inserted Mul"
+    move_class = InsertedMulMove
+    needs_preview = True
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        subject = self.find_subject(network, group)
+        if subject is None:
+            return insertion_refusal_reason(network, group.name)
+        return quantized_readers_reason(network, network.zero_cost_support.inserted_scalings[subject], config,
+                                        (Precision.INT8,))
+
+    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
+        return network.zero_cost_support.find_inserted_subject(group.name, group.layers)
+
+    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
+        return find_scaled_parts(network, network.zero_cost_support.inserted_scalings[subject])
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        network, scalings = context.network, context.network.zero_cost_support.inserted_scalings
+        subjects = []
+        for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
+            if name is None or context.config.has_scaled_channels(name):
+                continue
+            groups = [network.get_group(changed) for changed in self.find_changed_parts(network, name)[1]]
+            ready, _ = context.prepare_config(groups)
+            stays_in_file = any(ready.precision_of(group) is Precision.FILE for group in groups)
+            if not (stays_in_file or quantized_readers_reason(network, scalings[name], ready, (Precision.INT8,))):
+                subjects.append(name)
+        if not subjects:
+            return
+        changed, suffix = context.prepare_config(
+            network.get_group(name) for subject in subjects for name in self.find_changed_parts(network, subject)[1])
+        channel_maxima = context.get_measured_values("largest values behind operators", (), subjects)
+        for strength in SMOOTHQUANT_STRENGTHS:
+            factors = zero_cost_moves.measure_smoothquant_moves(
+                network, subjects, context.samples, context.backend, strength=strength, scalings=scalings,
+                channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
+                executor=context.make_executor())
+            moves = {name: InsertedMulMove(strength, move.factors, move.ranges, context.reason)
+                     for name, move in factors.items()}
+            yield ConfigProposal(f"{self.title} {strength:g}{suffix}", add_zero_cost_moves(changed, network, moves),
+                                 f"Mul {strength:g}", self.title)
 
 
 class AwqKind(SmoothQuantKind):
@@ -339,19 +387,19 @@ class EqualizationKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if subject is None:
             return "it neither writes nor reads channels of two layers with weights"
-        return equalization_refusal_reason(network, subject) or quantized_readers_reason(network, subject, config,
-                                                                                         tuple(QUANTIZED_TYPES))
+        return equalization_refusal_reason(network, subject) or quantized_readers_reason(
+            network, network.zero_cost_support.channel_scalings[subject], config, tuple(QUANTIZED_TYPES))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        return find_scaled_parts(network, subject)
+        return find_scaled_parts(network, network.zero_cost_support.channel_scalings[subject])
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         network, subjects = context.network, self._find_open_subjects(context)
         changed, suffix = context.prepare_config(
-            network.get_group(name) for subject in subjects for name in find_scaled_parts(network, subject)[1])
+            network.get_group(name) for subject in subjects for name in self.find_changed_parts(network, subject)[1])
         moves = equalization.find_best_moves(
             context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
         ) if subjects else {}
@@ -368,11 +416,12 @@ class EqualizationKind(ZeroCostKind):
         for subject in subjects:
             if equalization_refusal_reason(network, subject):
                 continue
-            groups = [network.get_group(name) for name in find_scaled_parts(network, subject)[1]]
+            groups = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
             changed, _ = context.prepare_config(groups)
             stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
             if not (stays_in_file or changed.has_scaled_channels(subject)
-                    or quantized_readers_reason(network, subject, changed, tuple(QUANTIZED_TYPES))):
+                    or quantized_readers_reason(network, network.zero_cost_support.channel_scalings[subject], changed,
+                                                tuple(QUANTIZED_TYPES))):
                 open_subjects.append(subject)
         return open_subjects
 
@@ -412,8 +461,8 @@ class BiasCorrectionKind(ZeroCostKind):
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
-                                             SmoothQuantKind(), EqualizationKind(), AwqKind(), RoundingKind(),
-                                             BiasCorrectionKind())
+                                             SmoothQuantKind(), InsertedMulKind(), EqualizationKind(), AwqKind(),
+                                             RoundingKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

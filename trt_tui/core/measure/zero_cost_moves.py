@@ -86,6 +86,7 @@ class ChannelMaxCollector:
 
 def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples: Samples, backend: Backend, *,
                               strength: float = DEFAULT_STRENGTH, reason: str = "user",
+                              scalings: Mapping[str, ChannelScaling] | None = None,
                               channel_maxima: MutableMapping[str, np.ndarray] | None = None,
                               progress: RunProgress | None = None,
                               executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
@@ -94,6 +95,7 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
     Args:
         subjects: Groups whose channels can be scaled.
         strength: The exponent; see `trt_tui.core.moves.smoothquant_move`.
+        scalings: The channels by group; None for those that constants produce.
         channel_maxima: Known largest magnitudes by tensor and shape of the divisors. Newly measured ones are added.
         executor: The executor of the samples; this process by default.
 
@@ -101,7 +103,8 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
         InputError: a tensor contains NaN or an infinity, or the data cannot be read.
     """
     channel_maxima = {} if channel_maxima is None else channel_maxima
-    scalings = {name: network.zero_cost_support.channel_scalings[name] for name in subjects}
+    known_scalings = network.zero_cost_support.channel_scalings if scalings is None else scalings
+    scalings = {name: known_scalings[name] for name in subjects}
     measured_tensors = {name: _list_measured_tensors(network, scaling) for name, scaling in scalings.items()}
     collectors = {_maxima_key(tensor): ChannelMaxCollector(tensor) for tensors in measured_tensors.values()
                   for tensor in tensors if _maxima_key(tensor) not in channel_maxima}

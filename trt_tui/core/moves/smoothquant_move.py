@@ -52,12 +52,8 @@ class SmoothQuantMove(Move):
         if reason := scaling_refusal_reason(network, subject):
             return reason
         scaling = network.zero_cost_support.channel_scalings[subject]
-        known_tensors = {tensor.tensor for tensor in scaling.tensors}
-        if unknown_tensors := [name for name in self.ranges if name not in known_tensors]:
-            return f"{unknown_tensors[0]} is not one of the scaled tensors"
-        if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
-            return "a range is a number from 0 to the largest FP32 value"
-        return vectors.invalid_vector_reason(self.factors, scaling.channels, positive=True)
+        return scaled_ranges_refusal_reason(scaling, self.ranges) or vectors.invalid_vector_reason(
+            self.factors, scaling.channels, positive=True)
 
     @property
     def fixed_ranges(self) -> Mapping[str, float]:
@@ -86,6 +82,15 @@ def scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
     return scaling.refusal_reason
 
 
+def scaled_ranges_refusal_reason(scaling: ChannelScaling, ranges: Mapping[str, float]) -> str:
+    """Returns the reason why ranges (amax by tensor) cannot be those of scaled channels; "" if they can."""
+    known_tensors = {tensor.tensor for tensor in scaling.tensors}
+    if unknown_tensors := [name for name in ranges if name not in known_tensors]:
+        return f"{unknown_tensors[0]} is not one of the scaled tensors"
+    return "" if all(0 <= amax <= MAX_AMAX for amax in ranges.values()) else (
+        "a range is a number from 0 to the largest FP32 value")
+
+
 def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
     """Returns the changes of the constants of a `ChannelScaling` for some factors, float32 ``(channels,)``.
 
@@ -103,7 +108,8 @@ class _ChannelDivision(ConstantEdit):
     constants: tuple[ScaledConstant, ...]
 
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # the network has the constant
+        if constant is None:  # the constant of an inserted Mul
+            constant = np.ones(self.constants[0].shape, np.float32)
         for scaled_constant in self.constants:
             constant = scaled_constant.divide(constant, self.factors)
         return constant

@@ -12,8 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from trt_tui.core.network.channel_numbers import UNSCALED, ChannelRoots, ChannelTracer, label_components
-from trt_tui.core.network.layers import FusionGroup, Layer
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.network.zero_cost_support import (
+    RESULT_PORT,
     ChannelRun,
     ChannelScaling,
     ClippedTensor,
@@ -31,6 +33,62 @@ def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
         tracer: The pass over all layers, with united products.
     """
     return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
+
+
+_INSERTION_READERS = {"Conv": 1, "MatMul": -1, "Gemm": -1}
+"""The layers whose weights can take the factors of an inserted Mul, with the axis of the channels that they read."""
+
+
+def find_inserted_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup],
+                           channel_scalings: Mapping[str, ChannelScaling]) -> dict[str, ChannelScaling]:
+    """Returns the channels that only an inserted Mul can divide, by the group whose result it multiplies.
+
+    These are results that no constants produce, such as those of a Gelu, and that only weights multiply. A Mul of the
+    result of a product is not among them: its own weights can take the factors.
+
+    Args:
+        tracer: The pass over all layers, with united products.
+        channel_scalings: The channels that constants produce.
+    """
+    scaled_tensors = {tensor.tensor for scaling in channel_scalings.values() for tensor in scaling.tensors}
+    read_layers = {layer for scaling in channel_scalings.values() for layer in scaling.reading_layers}
+    scalings = {}
+    for group in groups:
+        scaling = None if group.final_tensor in scaled_tensors else _find_inserted_scaling(tracer, group)
+        if scaling is not None and read_layers.isdisjoint(scaling.reading_layers):
+            scalings[group.name] = scaling
+    return scalings
+
+
+def _find_inserted_scaling(tracer: ChannelTracer, group: FusionGroup) -> ChannelScaling | None:
+    """Returns the channels of the result of a group as far as a Mul behind it can divide them; None if it cannot."""
+    graph, tensor = tracer.graph, group.final_tensor
+    producer = graph.by_name.get(graph.producer.get(tensor, ""))
+    shape = graph.shape(tensor) if producer is not None else None
+    readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
+    if (producer is None or shape is None or not readers or not graph.is_float(tensor)
+            or producer.kind is not LayerKind.COMPUTE or producer.op_type in PRODUCTS
+            or producer.name not in tracer.grouped_layers or any(info.name == tensor for info in graph.outputs)):
+        return None
+    axes = {_INSERTION_READERS.get(reader.op_type) for reader in readers}
+    axis = axes.pop() if len(axes) == 1 else None
+    channels = shape[axis] if axis is not None and len(shape) > 1 else None
+    if axis is None or not isinstance(channels, int) or channels < 2:
+        return None
+    numbers = np.arange(1, channels + 1)
+    constants = []
+    for reader in readers:
+        arranged = tracer.arrange_reader_numbers(reader, numbers) if reader.inputs[0] == tensor and reader.inputs.count(
+            tensor) == 1 and reader.name in tracer.grouped_layers else None
+        if arranged is None:
+            return None
+        constants.append(ScaledConstant(reader.inputs[1], arranged.shape, encode_runs(-arranged), (reader.name, 1),
+                                        tensor))
+    divisor_shape = tuple(channels if index == axis % len(shape) else 1 for index in range(len(shape)))
+    runs = encode_runs(numbers)
+    return ChannelScaling(
+        channels, (ScaledConstant("", divisor_shape, runs, (producer.name, RESULT_PORT)),), tuple(constants), (),
+        (ScaledTensor(tensor, divisor_shape, runs),))
 
 
 class _ScalingBuilder:

@@ -14,6 +14,10 @@ import numpy as np
 Port = tuple[str, int]
 """An input of a layer: the name of the layer and the index of the input."""
 
+RESULT_PORT = 1 << 16
+"""The index of a `Port` that stands for the result of the layer: the constant of an inserted Mul, which is 1 without a
+move."""
+
 
 @dataclass(frozen=True)
 class Normalisation:
@@ -289,12 +293,14 @@ class ZeroCostSupport:
         biases: Of every group that can run in INT8.
         channel_scalings: By the group of the first producer of the channels.
         attention_scales: By the group of the product of queries and keys.
+        inserted_scalings: Channels that an inserted Mul can divide, by the group whose result it multiplies.
     """
 
     norms: Mapping[str, Normalisation] = field(default_factory=dict)
     biases: Mapping[str, CorrectableBias] = field(default_factory=dict)
     channel_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
     attention_scales: Mapping[str, AttentionScale] = field(default_factory=dict)
+    inserted_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
 
     def find_scaling_subject(self, group_name: str, layers: Collection[str]) -> str | None:
         """Returns the name in `channel_scalings` of the channels that a group reads; None if there are none.
@@ -306,16 +312,33 @@ class ZeroCostSupport:
         own = group_name if group_name in self.channel_scalings else None
         return next((subject for subject in subjects if subject is not None), own)
 
+    def find_inserted_subject(self, group_name: str, layers: Collection[str]) -> str | None:
+        """Returns the name in `inserted_scalings` of the channels that a group reads or whose result it is; None if
+        there are none."""
+        subjects = (name for name, scaling in self.inserted_scalings.items()
+                    if not set(layers).isdisjoint(scaling.reading_layers))
+        return next(subjects, group_name if group_name in self.inserted_scalings else None)
+
     @cached_property
     def _subject_by_reading_layer(self) -> Mapping[str, str]:
         return {layer: name for name, scaling in self.channel_scalings.items() if scaling.channels
                 for layer in scaling.reading_layers}
 
     @cached_property
+    def _all_scalings(self) -> tuple[ChannelScaling, ...]:
+        return *self.channel_scalings.values(), *self.inserted_scalings.values()
+
+    @cached_property
+    def inserted_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the constants of the Muls that can be inserted, by the layer whose result they multiply."""
+        return {producer.port[0]: producer.shape for scaling in self.inserted_scalings.values()
+                for producer in scaling.producers}
+
+    @cached_property
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of the divisors of each tensor that a move can scale, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
-        tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
+        tensors = [tensor for scaling in self._all_scalings for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
             tensors += [ScaledTensor(name, (), ()) for scaling in scale.scalings for name in scaling.tensors]
@@ -326,7 +349,7 @@ class ZeroCostSupport:
     @cached_property
     def edited_ports(self) -> tuple[Port, ...]:
         """The constants that the scaling of channels and of attentions can change, each once."""
-        constants = [constant for scaling in self.channel_scalings.values()
+        constants = [constant for scaling in self._all_scalings
                      for constant in (*scaling.producers, *scaling.readers)]
         scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
         constants += [constant for scale in scales for constant in (*scale.query.producers, *scale.key.producers)]

@@ -223,10 +223,10 @@ class GatedGraph:
         port, scale = (site.layer, site.index), group_lowering.scales.get(site)
         edit_key = folded_constants.constant_edit_key(port)
         if not site.tensor and edit_key is None:
-            return np.zeros(weight_input.channel_count, np.float32)
+            return np.full(weight_input.shape, weight_input.default, np.float32)
         tf32 = group_lowering.precision is Precision.TF32 and site.role == "weight"
         key = (site.tensor
-               or site.layer, group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision,
+               or port, group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision,
                edit_key, port if group_lowering.precision is Precision.FILE else
                (), *(scale.weight_cache_key if scale is not None else ()))
         array = self._weight_cache.get(key)

@@ -12,7 +12,7 @@ from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import Normalisation
+from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
@@ -26,12 +26,14 @@ class WeightInput:
 
     Attributes:
         site: The layer input that receives the value; its tensor is "" if the layer has no such input in the network.
-        channel_count: The size of the value in that case.
+        shape: The shape of the value in that case.
+        default: The value of all elements in that case, unless a move sets others.
     """
 
     group: str
     site: QdqSite
-    channel_count: int = 0
+    shape: tuple[int, ...] = ()
+    default: float = 0.0
 
 
 class GraphInputs:
@@ -106,7 +108,7 @@ class GraphInputs:
 
     def _add_weight_input(self, emitter: NodeEmitter, name: str, weight_input: WeightInput) -> None:
         tensor = weight_input.site.tensor
-        shape = emitter.network.ir_value(tensor).shape if tensor else ir.Shape([weight_input.channel_count])
+        shape = emitter.network.ir_value(tensor).shape if tensor else ir.Shape(weight_input.shape)
         self.weights[weight_input.group, weight_input.site.layer,
                      weight_input.site.index] = emitter.add_input(name, ir.DataType.FLOAT, shape)
         self.weight_inputs[name] = weight_input
@@ -154,7 +156,10 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
         inputs = network.get_layer(layer).inputs
         tensor = inputs[index] if index < len(inputs) else ""
         site = QdqSite(layer, index, tensor, "constant")
-        yield WeightInput(group.name, site, bias.channels if bias is not None and not tensor else 0)
+        if index == RESULT_PORT:
+            yield WeightInput(group.name, site, zero_cost_support.inserted_shapes[layer], 1.0)
+        else:
+            yield WeightInput(group.name, site, (bias.channels,) if bias is not None and not tensor else ())
 
 
 def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:

@@ -11,7 +11,7 @@ from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Node
 from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import Normalisation
+from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation
 
 
 class GroupBody(Protocol):
@@ -45,6 +45,9 @@ class GroupBody(Protocol):
         Args:
             inputs_of_compute_type: Tensors that the layer reads in the type in which it computes, without weights.
         """
+
+    def round_inserted_result(self, tensor: str, value: ir.Value) -> ir.Value:
+        """Returns the result of an inserted Mul, which takes the place of a tensor, rounded like results of layers."""
 
 
 def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_body: GroupBody) -> None:
@@ -80,6 +83,16 @@ def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_bod
             if tensor:
                 group_body.branch_tensors[tensor] = output
         group_body.round_layer_results(layer, node, typed_inputs)
+        if (factors := graph_inputs.weights.get((group.name, name, RESULT_PORT))) is not None:
+            tensor = group.final_tensor
+            product = _emit_inserted_mul(emitter, group_body.branch_tensors[tensor], factors, tensor, group_body.nodes)
+            group_body.branch_tensors[tensor] = group_body.round_inserted_result(tensor, product)
+
+
+def _emit_inserted_mul(emitter: NodeEmitter, value: ir.Value, factors: ir.Value, tensor: str, nodes: Nodes) -> ir.Value:
+    product = emitter.add_operator(nodes, "Mul", [value, factors], f"{tensor}/scaled")
+    emitter.copy_type_and_shape(product, tensor)
+    return product
 
 
 def is_cheaper_to_round_after_copy(network: Network, layer: Layer, tensor: str) -> bool:
@@ -197,6 +210,9 @@ def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: F
                 scope[tensor] = fed
         emitter.copy_layer(layer, scope, nodes, emitter.make_unique_name(name))
         branch_tensors.update({tensor: scope[tensor] for tensor in layer.outputs if tensor})
+        if (factors := graph_inputs.weights.get((group.name, name, RESULT_PORT))) is not None:
+            branch_tensors[group.final_tensor] = _emit_inserted_mul(
+                emitter, branch_tensors[group.final_tensor], factors, group.final_tensor, nodes)
 
 
 def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensors: BranchTensors, tensor: str,
