@@ -13,6 +13,7 @@ from tests.networks.drawn import drawn_network
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.moves.attention_scale_move import attention_scale_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
@@ -172,6 +173,26 @@ def test_channels_stay_where_an_operator_does_not_commute(form, reason, opened):
     network = opened(pair(**form))
     name = network.find_group("/first/Conv" if form.get("images", True) else "/first/MatMul").name
     assert reason in scaling_refusal_reason(network, name)
+
+
+@pytest.mark.parametrize("operator", ["Einsum", "Attention", "MultiHeadAttention"])
+def test_operators_that_are_not_followed_are_named(operator, opened):
+    """The channels in front of them stay, with a reason that names them."""
+    b = Builder(opset=23)
+    queries, keys, values = (b.node("MatMul", ["x", b.kernel(f"{name}.weight", (8, 8), 8)], f"/{name}")
+                             for name in "qkv")
+    if operator == "Einsum":
+        scores = b.node("Einsum", [queries, keys], "/attn", equation="bid,bjd->bij")
+        y = b.node("MatMul", [b.node("Softmax", [scores], "/soft", axis=-1), values], "/pv")
+    else:
+        heads = {"q_num_heads": 2, "kv_num_heads": 2} if operator == "Attention" else {"num_heads": 2}
+        y = b.node(operator, [queries, keys, values], "/attn", **heads,
+                   **({"domain": "com.microsoft"} if operator == "MultiHeadAttention" else {}))
+    b.node("MatMul", [y, b.kernel("out.weight", (8, 8), 8)], "/out", output="y")
+    network = opened(b.model([floats("x", 2, 5, 8)], [floats("y", None, None, None)], domains=["com.microsoft"]))
+    reason = scaling_refusal_reason(network, "/q/MatMul")
+    assert reason == f"/attn/{operator} ({operator}) reads /q/MatMul_output_0, and would see the scaled channels"
+    assert attention_scale_refusal_reason(network, network.find_group(f"/attn/{operator}").name)
 
 
 def test_a_clip_is_named_so_that_data_can_show_that_it_cuts_nothing(opened):

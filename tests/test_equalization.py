@@ -79,7 +79,7 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
                           judged or measure)
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
                            "user", False, True, {}, judgement, TrialBudget(),
-                           lambda title, changed, kind, find: find(), lambda: None,
+                           lambda title, changed, kind, find, **_: find(), lambda: None,
                            lambda title: lambda done, total: None)
 
 

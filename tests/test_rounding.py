@@ -294,6 +294,19 @@ def test_a_rounding_that_loses_on_the_held_out_samples_is_not_offered(opened, ba
     assert not found.proposals and "held-out samples" in "; ".join(found.refusals.values())
 
 
+@pytest.mark.parametrize("method", weight_rounding.METHODS)
+def test_either_method_is_dropped_if_the_outputs_lose_on_held_out_samples(method, opened, backend, monkeypatch):
+    """Layers that gain by themselves can lose together."""
+    network, (data, _), ranges = prepared(encoder(), opened, backend)
+    config = PrecisionConfig(Precision.INT4, FP32)
+    for errors, offered in (([1.0, 0.9], True), ([1.0, 1.0], False), ([1.0, 1.1], False)):
+        monkeypatch.setattr(weight_rounding, "measure_output_errors", lambda *_, errors=errors, **__: errors)
+        found = measure_roundings(network, config, ranges, network.groups, data, backend, methods=(method,))
+        assert bool(found.proposals) is offered
+        assert offered or found.refusals[method] == (
+            "the outputs of the network do not improve on the held-out samples")
+
+
 def test_the_rows_of_a_conv_are_the_patches_that_it_multiplies(opened, backend):
     network, (data, _), _ = prepared(convs(), opened, backend, count=4, batch=2)
     values = lowered.inner_values(backend, network, data.read_feed(0))
