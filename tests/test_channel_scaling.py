@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import lowered, networks
+from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.attention_scale_move import attention_scale_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.equalization_move import EqualizationMove
 from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
@@ -112,7 +114,7 @@ def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, 
     for index, operator in enumerate(between):
         scope, inputs, attributes = f"/{index}", [x], {}
         if operator == "Clip":
-            inputs += [b.weight(f"bound{i}", np.float32(bound)) for i, bound in enumerate(bounds)]
+            inputs += [b.weight(f"bound{index}.{i}", np.float32(bound)) for i, bound in enumerate(bounds)]
         elif operator in ("Mul", "Add", "Div"):
             inputs += [b.vector(f"c{index}", channels, 1.0) if not images else b.weight(
                 f"c{index}", np.linspace(0.5, 2, channels, dtype=np.float32).reshape(-1, 1, 1))]
@@ -254,6 +256,44 @@ def test_weak_builds_get_the_ranges_of_the_divided_tensors_inside_groups(opened)
     assert changed["/0/Relu_output_0"] == 2.0 and set(changed) <= {"/0/Relu_output_0", "/first/Conv_output_0"}
 
 
+# -- Clips with vectors as bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 0.1), (-0.1, 0.15)], ids=str)
+@pytest.mark.parametrize("between", [("Clip",), ("Clip", "Depthwise", "Clip")], ids=str)
+@pytest.mark.parametrize(("quantized", "other"), [(INT8, FP32), (INT8, FP16), (FP16, FP16)])
+def test_a_min_in_place_of_a_clip_does_the_same_in_every_lowering(bounds, between, quantized, other, opened, backend):
+    """The bounds cut values, and are scaled with them."""
+    model = pair(between=between, bounds=bounds)
+    network, feeds = opened(model), networks.feeds(model, 1)
+    plain = lowered.inner_values(backend, network, feeds)
+    rng, moves = np.random.default_rng(1), {}
+    for name, scaling in network.zero_cost_support.channel_scalings.items():
+        if scaling.can_replace_clips:
+            assert (np.abs(plain[scaling.clips[0].tensor]) > bounds[1]).any()
+            factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
+            ranges = {tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max())
+                      for tensor in scaling.tensors if tensor.tensor in network.calibrated_tensors}
+            moves[name] = EqualizationMove("0.5", encode_vector(factors), ranges, replaces_clips=True)
+    assert moves and not any(move.refusal_reason(network, name) for name, move in moves.items())
+    exact = PrecisionConfig.from_precision(FP32).with_moves(moves)
+    assert not exact.list_equality_limits(network)
+    for values in (lowered.typed_values, lowered.gated_values):
+        assert_outputs_stay(network, plain, values(backend, network, exact, {}, feeds))
+    config = PrecisionConfig(quantized, other).with_moves(moves)
+    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.calibrated_tensors}
+    typed = lowered.typed_values(backend, network, config, ranges, feeds)
+    typed |= {tensor: typed[tensor] * divisors for tensor, divisors in config.find_divisors(network).items()
+              if tensor in typed}
+    gated = lowered.gated_values(backend, network, config, ranges, feeds)
+    assert lowered.difference(network, plain, typed, gated) is None
+    as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
+    assert lowered.difference(network, plain, gated, as_data) is None
+    weak = lower_to_implicit_quantization(network, config, ranges).model
+    assert not [node for node in weak.graph if node.op_type == "Clip"]
+    assert sum(node.op_type == "Min" for node in weak.graph) == between.count("Clip")
+
+
 # -- inserted Muls -----------------------------------------------------------------------------------------------------
 
 
@@ -318,3 +358,14 @@ def test_a_weak_build_gets_the_mul_as_a_layer_of_the_group(opened):
     rewritten = rewrite_network_for_config(network, PrecisionConfig().with_moves({subject: move})).network
     assert "/act/Softplus__scale" in rewritten.get_group(subject).layers
     assert rewritten.get_layer("/act/Softplus__scale").outputs == (tensor,)
+
+
+@pytest.mark.rtx
+def test_tensorrt_rtx_builds_as_many_kernels_with_a_mul(opened):
+    network = opened(behind_activation("Gelu", readers=2))
+    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
+    move = InsertedMulMove(0.5, encode_vector(np.linspace(0.5, 4, 8)), {scaling.tensors[0].tensor: 2.0})
+    config, ranges = PrecisionConfig(INT8, FP16), dict.fromkeys(network.calibrated_tensors, 8.0)
+    counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
+              for one in (config, config.with_moves({subject: move}))]
+    assert counts[0] == counts[1] > 1

@@ -27,7 +27,12 @@ from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext, TrialBudget
-from trt_tui.core.measure.zero_cost_kinds import EqualizationKind, add_zero_cost_moves, list_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kinds import (
+    ClipEqualizationKind,
+    EqualizationKind,
+    add_zero_cost_moves,
+    list_zero_cost_moves,
+)
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
@@ -423,12 +428,31 @@ def test_a_file_is_refused_where_it_does_not_apply(subject, move, why, opened, t
         read_config(tmp_path / "precision.json", network)
 
 
+@pytest.mark.parametrize(("bound", "decades"), [(6.0, 1.0), (0.5, 0.5)])
+def test_a_min_in_place_of_clips_gains_for_all_channels(bound, decades, opened, backend, tmp_path):
+    """Channels that reach a bound are scaled too, and nothing depends on the samples."""
+    even, samples = opened_pair(inverted_residuals(bound), opened, tmp_path, scale=0.5)
+    network = opened(skewed(inverted_residuals(bound), even, decades=decades))
+    context = context_of(network, samples, backend, PrecisionConfig(INT8, FP16))
+    (offered,) = ClipEqualizationKind().make_proposals(context)
+    moves = offered.config.get_moves(EqualizationMove)
+    limited = {name for name, scaling in network.zero_cost_support.channel_scalings.items() if scaling.clips}
+    assert moves and {name for name, move in moves.items() if move.replaces_clips} == limited & moves.keys()
+    assert not offered.config.list_equality_limits(network)
+    gains = sqnr_db(context, offered.config) - sqnr_db(context, context.config)
+    kept = proposal(context)
+    assert gains > 1 and gains > (sqnr_db(context, kept) - sqnr_db(context, context.config) if kept else 0) - 0.5
+    assert equalization.fp32_difference_reason(network, moves, ["logits"], samples, backend, [0, 1]) == ""
+
+
 @pytest.mark.rtx
-@pytest.mark.parametrize("clip", [None, 6.0])
-def test_tensorrt_rtx_builds_as_many_kernels(clip, opened, backend, tmp_path):
+@pytest.mark.parametrize(("clip", "replaces"), [(None, False), (6.0, False), (6.0, True)])
+def test_tensorrt_rtx_builds_as_many_kernels(clip, replaces, opened, backend, tmp_path):
     network, samples = opened_pair(inverted_residuals(clip), opened, tmp_path, decades=0.5, scale=0.5)
     config = PrecisionConfig(INT8, FP16)
     moves, ranges = moves_of(network, samples, backend)
+    moves = {name: replace(move, replaces_clips=replaces and network.zero_cost_support.channel_scalings[
+        name].can_replace_clips) for name, move in moves.items()}
     counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
               for one in (config, config.with_moves(moves))]
     assert counts[0] == counts[1] > 5

@@ -33,6 +33,7 @@ EXAMPLES = {
     "SmoothQuant": (transformer, PrecisionConfig(INT8, FP16)),
     "inserted Mul": (behind_activation, PrecisionConfig(INT8, FP16)),
     "equalization": (inverted_residuals, PrecisionConfig(INT8, FP16)),
+    "equalization, Min for Clip": (lambda: inverted_residuals(6.0), PrecisionConfig(INT8, FP16)),
     "AWQ": (lambda: encoder(LARGE_GAINS), PrecisionConfig(INT4, FP16)),
     "rounding": (convs, PrecisionConfig(INT8, FP16)),
     "bias correction": (transformer, PrecisionConfig(INT8, FP16)),
@@ -52,7 +53,7 @@ class Example:
     def __init__(self, title, opened, backend, folder):
         model, config = EXAMPLES[title]
         self.kind = KINDS[title]
-        self.network, self.samples = opened_pair(model(), opened, folder, decades=1.0 * (title == "equalization"))
+        self.network, self.samples = opened_pair(model(), opened, folder, decades=1.0 * title.startswith("equal"))
         self.context = context_of(self.network, self.samples, backend, config)
         self.ranges, self.plain_config, self.backend = self.context.ranges, config, backend
         self.proposals = list(self.kind.make_proposals(self.context))

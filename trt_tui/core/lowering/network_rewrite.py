@@ -86,11 +86,15 @@ class _NetworkRewriter:
 
     def rewrite_network(self, keeps_neutral_layers: bool) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
+        clips: dict[str, None] = {}
         for port in self.folded_constants.changed_layer_inputs:
             node = self.nodes[port[0]]
             index = port[1]
             if index == RESULT_PORT:
-                self._insert_mul(port)
+                self._insert_operator(port[0], "Mul", self.folded_constants.compute_constant(port), "scale")
+                continue
+            if node.op_type == "Clip":
+                clips[port[0]] = None
                 continue
             replaced_value = node.inputs[index] if index < len(node.inputs) else None
             replaced_name = replaced_value.name if replaced_value is not None else None
@@ -103,6 +107,8 @@ class _NetworkRewriter:
                 node.resize_inputs(index + 1)
             node.replace_input_with(index, shared[key])
             self.tensors_by_port[port] = shared[key].name or ""
+        for layer in clips:
+            self._replace_clip(layer)
         for (_, subject), move in self.config.moves.items() if not keeps_neutral_layers else ():
             for layer in move.find_neutral_layers(self.network, subject):
                 self._remove_neutral_layer(layer)
@@ -145,24 +151,44 @@ class _NetworkRewriter:
         for layer in normalisation.layers:
             self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
 
-    def _insert_mul(self, port: Port) -> None:
-        """Inserts a Mul behind a layer; its result takes the name of the layer's result."""
-        array = self.folded_constants.compute_constant(port)
-        node, layer = self.nodes[port[0]], self.network.get_layer(port[0])
+    def _insert_operator(self, layer_name: str, operator: str, array: np.ndarray | None, suffix: str) -> None:
+        """Inserts an operator with a constant behind a layer; its result takes the name of the layer's result."""
+        node, layer = self.nodes[layer_name], self.network.get_layer(layer_name)
         assert array is not None  # the edit creates the constant
-        scaled_tensors = self.network.zero_cost_support.scaled_tensor_shapes
-        tensor = next(tensor for tensor in layer.outputs if tensor in scaled_tensors)
+        tensor = next(tensor for tensor in layer.outputs if tensor)
         result = next(value for value in node.outputs if value.name == tensor)
-        result.name = self.names.make_unique_name(f"{tensor}__unscaled")
-        mul = ir.node("Mul", [result, self._add_constant(array, f"{tensor}__factors")],
-                      name=self.names.make_unique_name(f"{port[0]}__scale"))
-        output = mul.outputs[0]
+        result.name = self.names.make_unique_name(f"{tensor}__before_{suffix}")
+        added = ir.node(operator, [result, self._add_constant(array, f"{tensor}__{suffix}")],
+                        name=self.names.make_unique_name(f"{layer_name}__{suffix}"))
+        output = added.outputs[0]
         output.name, output.type, output.shape = tensor, result.type, result.shape
         ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
-        mul.replace_input_with(0, result)
-        self.graph.insert_after(node, mul)
-        self.nodes[mul.name or ""] = mul
-        self.inserted_layers[port[0]] = mul.name or ""
+        added.replace_input_with(0, result)
+        self.graph.insert_after(node, added)
+        self.nodes[added.name or ""] = added
+        self.inserted_layers[layer_name] = added.name or ""
+
+    def _replace_clip(self, layer_name: str) -> None:
+        """Replaces a Clip, whose bounds are scalars, by operators whose bounds are vectors."""
+        node = self.nodes[layer_name]
+        low, high = (self.folded_constants.compute_constant((layer_name, index)) for index in (1, 2))
+        result, source = node.outputs[0], node.inputs[0]
+        if low is None:
+            assert high is not None  # one of the bounds is edited
+            operator, inputs, later = "Min", [source, self._add_constant(high, f"{result.name}__high")], None
+        elif not low.any():
+            operator, inputs, later = "Relu", [source], high
+        else:
+            operator, inputs, later = "Max", [source, self._add_constant(low, f"{result.name}__low")], high
+        replacement = ir.node(operator, inputs, name=layer_name)
+        self.graph.insert_after(node, replacement)
+        output = replacement.outputs[0]
+        name, output.type, output.shape = result.name, result.type, result.shape
+        ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
+        self.graph.remove(node, safe=True)
+        output.name, self.nodes[layer_name] = name, replacement
+        if later is not None:
+            self._insert_operator(layer_name, "Min", later, "high")
 
     def _remove_neutral_layer(self, layer_name: str) -> None:
         """Removes a layer that multiplies by 1; its source takes the name of its result.

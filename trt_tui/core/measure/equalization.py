@@ -144,8 +144,8 @@ class ChannelLimits:
     is_fixed: np.ndarray
 
 
-def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
-                        clip_extrema: Sequence[ChannelExtrema]) -> ChannelLimits:
+def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema, clip_extrema: Sequence[ChannelExtrema],
+                        replaces_clips: bool = False) -> ChannelLimits:
     """Returns the limits of the factors with which no range grows and no Clip changes a value of the samples.
 
     A channel with a value near a bound of a Clip keeps its factor of 1, so that the Clip limits it as before.
@@ -153,6 +153,7 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     Args:
         extrema: Extrema of the channels on the calibration samples.
         clip_extrema: Extrema of the inputs of Clips, for each set of samples.
+        replaces_clips: True if the bounds of Clips are divided too, so that Clips limit no factor.
     """
     min_factors = np.full(scaling.channels, 1e-30, np.float64)
     is_fixed = np.zeros(scaling.channels, bool)
@@ -160,7 +161,7 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
         if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
             shares = _channel_maxima(scaled, amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
-    for clip in scaling.clips:
+    for clip in () if replaces_clips else scaling.clips:
         for bound, side in ((clip.high, "high"), (-clip.low, "low")):
             if bound == 0 or not np.isfinite(bound):
                 continue
@@ -429,13 +430,15 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
 
 
 def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str],
-                    add_moves: Callable[[PrecisionConfig, Moves], PrecisionConfig]) -> Moves:
+                    add_moves: Callable[[PrecisionConfig, Moves], PrecisionConfig],
+                    replaces_clips: bool = False) -> Moves:
     """Returns the equalization moves of least judged error for some groups; {} if none reduce it.
 
     Args:
         config: The config to which the moves are added.
         subjects: Groups whose channels can be scaled.
         add_moves: A function that returns a config with some moves added.
+        replaces_clips: True to replace Clips by operators with vectors as bounds.
 
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
@@ -452,7 +455,8 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
     judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
     measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], judgement.samples,
                             context.backend, judged_extrema, progress=progress)
-    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
+    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema),
+                                           replaces_clips and scaling.can_replace_clips)
               for subject, scaling in scalings.items()}
     factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
     range_sets = measure_divided_ranges(
@@ -461,7 +465,8 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
         executor=executor)
     moves_by_formula = {
         formula: {subject: EqualizationMove(formula, vectors.encode_vector(factors[subject]), ranges[subject],
-                                            context.reason) for subject in subjects if (factors[subject] != 1).any()}
+                                            context.reason, replaces_clips and scalings[subject].can_replace_clips)
+                  for subject in subjects if (factors[subject] != 1).any()}
         for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
     }
     chosen = choose_moves(moves_by_formula, lambda moves: add_moves(config, moves),

@@ -223,6 +223,9 @@ class InsertedMulKind(ZeroCostKind):
     move_class = InsertedMulMove
     needs_preview = True
 
+    def exists_for(self, network: NetworkOutline) -> bool:
+        return bool(network.zero_cost_support.inserted_scalings)
+
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         subject = self.find_subject(network, group)
         if subject is None:
@@ -381,7 +384,9 @@ class EqualizationKind(ZeroCostKind):
     """Scaled channels between the layers that write them and the quantized layers that read them."""
 
     title = "equalization"
-    move_class = EqualizationMove
+    short_title: ClassVar[str] = "equalization"
+    move_class: ClassVar[type[Move] | None] = EqualizationMove
+    replaces_clips: ClassVar[bool] = False
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         subject = self.find_subject(network, group)
@@ -401,10 +406,11 @@ class EqualizationKind(ZeroCostKind):
         changed, suffix = context.prepare_config(
             network.get_group(name) for subject in subjects for name in self.find_changed_parts(network, subject)[1])
         moves = equalization.find_best_moves(
-            context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves)
-        ) if subjects else {}
+            context, changed, subjects, lambda config, moves: add_zero_cost_moves(config, network, moves),
+            self.replaces_clips) if subjects else {}
         if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves), self.title)
+            yield ConfigProposal(f"{self.title}{suffix}", add_zero_cost_moves(changed, network, moves),
+                                 self.short_title)
 
     def _find_open_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups whose channels quantized layers read and that have no factors yet: those of the channels
@@ -424,6 +430,37 @@ class EqualizationKind(ZeroCostKind):
                                                 tuple(QUANTIZED_TYPES))):
                 open_subjects.append(subject)
         return open_subjects
+
+
+class ClipEqualizationKind(EqualizationKind):
+    """Scaled channels as in equalization, with a Min in place of each Clip, whose bounds are then scaled too.
+
+    The result does not depend on the values of the samples, as that of equalization does if a Clip is on the way.
+    """
+
+    title = "equalization, Min for Clip"
+    short_title = "equalized, Min"
+    move_class = None  # the move is that of equalization
+    replaces_clips = needs_preview = True
+
+    def exists_for(self, network: NetworkOutline) -> bool:
+        return any(scaling.clips for scaling in network.zero_cost_support.channel_scalings.values())
+
+    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
+        if reason := super().refusal_reason(network, group, config):
+            return reason
+        subject = self.find_subject(network, group)
+        can_replace = subject is not None and network.zero_cost_support.channel_scalings[subject].can_replace_clips
+        return "" if can_replace else "no Clip with constant bounds limits its channels"
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        """Yields nothing if no channels of the groups have a Clip that can be replaced.
+
+        Implements `ZeroCostKind.make_proposals`.
+        """
+        scalings = context.network.zero_cost_support.channel_scalings
+        if any(scalings[subject].can_replace_clips for subject in self._find_open_subjects(context)):
+            yield from super().make_proposals(context)
 
 
 class BiasCorrectionKind(ZeroCostKind):
@@ -461,8 +498,8 @@ class BiasCorrectionKind(ZeroCostKind):
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
-                                             SmoothQuantKind(), InsertedMulKind(), EqualizationKind(), AwqKind(),
-                                             RoundingKind(), BiasCorrectionKind())
+                                             SmoothQuantKind(), InsertedMulKind(), EqualizationKind(),
+                                             ClipEqualizationKind(), AwqKind(), RoundingKind(), BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {

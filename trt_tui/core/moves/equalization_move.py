@@ -99,6 +99,8 @@ class EqualizationMove(Move):
         formula: The formula of the factors, one of `EQUALIZATION_FORMULAS`.
         factors: One positive number for each channel, encoded by `trt_tui.core.moves.vectors`.
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
+        replaces_clips: True if a Min or Max with a vector replaces each Clip on the way, so that its bounds are divided
+            too.
     """
 
     edits_constants = has_measured_values = scales_channels = True
@@ -108,14 +110,23 @@ class EqualizationMove(Move):
     factors: str
     ranges: dict[str, float] = field(default_factory=dict)
     reason: str = "user"
+    replaces_clips: bool = False
 
     @property
-    def effect_key(self) -> tuple[str, tuple[tuple[str, float], ...]]:
-        return self.factors, tuple(sorted(self.ranges.items()))
+    def effect_key(self) -> tuple[object, ...]:
+        key = self.factors, tuple(sorted(self.ranges.items()))
+        return (*key, "min") if self.replaces_clips else key
+
+    @property
+    def clip_text(self) -> str:
+        """The text about replaced Clips for users; "" if there are none."""
+        return ", Min for Clip" if self.replaces_clips else ""
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         if reason := equalization_refusal_reason(network, subject):
             return reason
+        if self.replaces_clips and not network.zero_cost_support.channel_scalings[subject].can_replace_clips:
+            return "no Clip with constant bounds limits its channels"
         if unknown_tensors := [name for name in self.ranges if not network.has_tensor(name)]:
             return f"{unknown_tensors[0]} is not a tensor of the network"
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
@@ -137,6 +148,8 @@ class EqualizationMove(Move):
 
         Implements `Move.equality_limit_text`.
         """
+        if self.replaces_clips:
+            return ""
         clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
         is_limited = any((divisors != 1).any()
                          for tensor, divisors in self.find_divisors(network, subject).items()
@@ -146,9 +159,10 @@ class EqualizationMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the division of the constants that write the channels and the product of the weights that read them.
+        """Returns the division of the constants that write the channels, or bound them, and the product of the weights
+        that read them.
 
         Implements `Move.find_constant_edits`.
         """
         return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
-                                  vectors.decode_vector(self.factors))
+                                  vectors.decode_vector(self.factors), self.replaces_clips)

@@ -91,13 +91,18 @@ def scaled_ranges_refusal_reason(scaling: ChannelScaling, ranges: Mapping[str, f
         "a range is a number from 0 to the largest FP32 value")
 
 
-def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
+def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray,
+                       replaces_clips: bool = False) -> dict[Port, ConstantEdit]:
     """Returns the changes of the constants of a `ChannelScaling` for some factors, float32 ``(channels,)``.
 
     A weight between two layers of one set is divided along its outputs and multiplied along its inputs.
+
+    Args:
+        replaces_clips: True to divide the bounds of Clips too, which become vectors.
     """
     constants_by_port: dict[Port, list[ScaledConstant]] = {}
-    for constant in (*scaling.producers, *scaling.readers):
+    bounds = [bound for clip in scaling.clips for bound in clip.bounds] if replaces_clips else []
+    for constant in (*scaling.producers, *scaling.readers, *bounds):
         constants_by_port.setdefault(constant.port, []).append(constant)
     return {port: _ChannelDivision(factors, tuple(constants)) for port, constants in constants_by_port.items()}
 

@@ -491,7 +491,7 @@ class ChannelTracer:
         if low > 0 or high < 0:
             return ""
         if numbers.any() and (low not in (0.0, -math.inf) or high not in (0.0, math.inf)):
-            self.clips.append((ClippedTensor(layer.inputs[0], low, high), numbers))
+            self.clips.append((ClippedTensor(layer.inputs[0], low, high, layer.name), numbers))
         return numbers
 
     def _trace_where(self, layer: Layer) -> _Result:

@@ -143,10 +143,20 @@ class _ScalingBuilder:
         for clip, numbers in tracer.clips:
             for label in self._list_labels(labels, numbers):
                 if label in sets:
-                    sets[label].clips.append(clip)
+                    roots = self._roots.find_roots(numbers)
+                    own = np.where(np.isin(labels[np.abs(roots)], [label]) & (roots != UNSCALED), roots, UNSCALED)
+                    sets[label].clips.append((clip, own, self._list_bound_inputs(clip)))
         for draft in sets.values():
             scalings[draft.group_name] = draft.build_scaling()
         return scalings
+
+    def _list_bound_inputs(self, clip: ClippedTensor) -> list[tuple[int, str]]:
+        """Returns the inputs of a Clip with bounds other than zero and infinity, and their constants; [] if a bound is
+        an attribute."""
+        inputs = self._tracer.graph.by_name[clip.layer].inputs
+        bounds = [(index, inputs[index] if index < len(inputs) else "")
+                  for index, bound in ((1, clip.low), (2, clip.high)) if bound != 0 and np.isfinite(bound)]
+        return bounds if all(tensor for _, tensor in bounds) else []
 
     def _list_labels(self, labels: np.ndarray, numbers: np.ndarray) -> list[int]:
         """Returns the label of each set to which some numbers belong."""
@@ -169,7 +179,7 @@ class _ScalingDraft:
         self.group_name = group_name
         self.products: list[str] = []
         self.tensors: list[tuple[str, np.ndarray]] = []
-        self.clips: list[ClippedTensor] = []
+        self.clips: list[tuple[ClippedTensor, np.ndarray, list[tuple[int, str]]]] = []
         self._producers: list[tuple[Layer, int, np.ndarray]] = []
         self._readers: list[tuple[Layer, int, str, np.ndarray]] = []
 
@@ -197,9 +207,12 @@ class _ScalingDraft:
             ScaledConstant(layer.inputs[index], roots.shape, encode(roots, -1), (layer.name, index), activation)
             for layer, index, activation, roots in self._readers)
         scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
-            ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(self.clips))
+            ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(
+            replace(clip, bounds=tuple(ScaledConstant(tensor, roots.shape, encode(roots), (clip.layer, index))
+                                       for index, tensor in bounds))
+            for clip, roots, bounds in self.clips))
         if self.clips:
-            clip = self.clips[0]
+            clip = self.clips[0][0]
             return replace(scaling, refusal_reason=(
                 f"a Clip limits {clip.tensor} to {clip.low:g} and {clip.high:g}, which would have to scale with it"))
         return scaling

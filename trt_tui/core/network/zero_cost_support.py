@@ -173,11 +173,16 @@ class ClippedTensor:
         tensor: The input of the Clip.
         low: The lower bound; minus infinity if there is none.
         high: The upper bound; infinity if there is none.
+        layer: The Clip.
+        bounds: The constants of its bounds other than zero and infinity, as divided by the factors. A Min or Max with
+            such a vector can replace the Clip. Empty if a bound is an attribute.
     """
 
     tensor: str
     low: float
     high: float
+    layer: str = ""
+    bounds: tuple[ScaledConstant, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,11 @@ class ChannelScaling:
     tensors: tuple[ScaledTensor, ...] = ()
     clips: tuple[ClippedTensor, ...] = ()
     refusal_reason: str = ""
+
+    @property
+    def can_replace_clips(self) -> bool:
+        """True if a Min or Max with a vector can replace each Clip on the way."""
+        return bool(self.clips) and all(clip.bounds for clip in self.clips)
 
     @property
     def reading_layers(self) -> tuple[str, ...]:
@@ -329,10 +339,17 @@ class ZeroCostSupport:
         return *self.channel_scalings.values(), *self.inserted_scalings.values()
 
     @cached_property
-    def inserted_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of the constants of the Muls that can be inserted, by the layer whose result they multiply."""
-        return {producer.port[0]: producer.shape for scaling in self.inserted_scalings.values()
-                for producer in scaling.producers}
+    def new_constant_shapes(self) -> Mapping[Port, tuple[int, ...]]:
+        """The shapes of constants that a move gives another shape: those of Muls that can be inserted, and bounds of
+        Clips."""
+        constants = [producer for scaling in self.inserted_scalings.values() for producer in scaling.producers]
+        constants += self._clip_bounds
+        return {constant.port: constant.shape for constant in constants}
+
+    @property
+    def _clip_bounds(self) -> list[ScaledConstant]:
+        return [bound for scaling in self.channel_scalings.values() if scaling.can_replace_clips
+                for clip in scaling.clips for bound in clip.bounds]
 
     @cached_property
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -351,6 +368,7 @@ class ZeroCostSupport:
         """The constants that the scaling of channels and of attentions can change, each once."""
         constants = [constant for scaling in self._all_scalings
                      for constant in (*scaling.producers, *scaling.readers)]
+        constants += self._clip_bounds
         scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
         constants += [constant for scale in scales for constant in (*scale.query.producers, *scale.key.producers)]
         return tuple(dict.fromkeys((*(constant.port for constant in constants),

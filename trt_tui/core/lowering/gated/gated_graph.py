@@ -225,9 +225,9 @@ class GatedGraph:
         if not site.tensor and edit_key is None:
             return np.full(weight_input.shape, weight_input.default, np.float32)
         tf32 = group_lowering.precision is Precision.TF32 and site.role == "weight"
-        key = (site.tensor
-               or port, group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision,
-               edit_key, port if group_lowering.precision is Precision.FILE else
+        precision_key = (group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision)
+        key = (site.tensor or port, weight_input.shape, precision_key, edit_key,
+               port if group_lowering.precision is Precision.FILE else
                (), *(scale.weight_cache_key if scale is not None else ()))
         array = self._weight_cache.get(key)
         if array is None:
@@ -246,6 +246,8 @@ class GatedGraph:
                 array = rulebook.round_constant(self.network, site.tensor, group_lowering.boundary_type)
             else:
                 array = rulebook.round_to_precision(constant, group_lowering.boundary_type)
+            if weight_input.shape:
+                array = np.ascontiguousarray(np.broadcast_to(array, weight_input.shape))
             self._weight_cache[key] = array
         return array
 

@@ -26,8 +26,8 @@ class WeightInput:
 
     Attributes:
         site: The layer input that receives the value; its tensor is "" if the layer has no such input in the network.
-        shape: The shape of the value in that case.
-        default: The value of all elements in that case, unless a move sets others.
+        shape: The shape of the value in that case, or if a move can give it another shape; () for that in the network.
+        default: The value of all elements if the layer has no such input, unless a move sets others.
     """
 
     group: str
@@ -108,7 +108,7 @@ class GraphInputs:
 
     def _add_weight_input(self, emitter: NodeEmitter, name: str, weight_input: WeightInput) -> None:
         tensor = weight_input.site.tensor
-        shape = emitter.network.ir_value(tensor).shape if tensor else ir.Shape(weight_input.shape)
+        shape = ir.Shape(weight_input.shape) if weight_input.shape else emitter.network.ir_value(tensor).shape
         self.weights[weight_input.group, weight_input.site.layer,
                      weight_input.site.index] = emitter.add_input(name, ir.DataType.FLOAT, shape)
         self.weight_inputs[name] = weight_input
@@ -156,8 +156,9 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
         inputs = network.get_layer(layer).inputs
         tensor = inputs[index] if index < len(inputs) else ""
         site = QdqSite(layer, index, tensor, "constant")
-        if index == RESULT_PORT:
-            yield WeightInput(group.name, site, zero_cost_support.inserted_shapes[layer], 1.0)
+        if (layer, index) in zero_cost_support.new_constant_shapes:
+            yield WeightInput(group.name, site, zero_cost_support.new_constant_shapes[layer, index],
+                              1.0 if index == RESULT_PORT else 0.0)
         else:
             yield WeightInput(group.name, site, (bias.channels,) if bias is not None and not tensor else ())
 
