@@ -7,21 +7,19 @@ keep the factor 1.
 """
 
 import math
-import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph, reads_only_shape
-from trt_tui.core.network.layers import Layer, LayerKind, Shape
+from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.reshape_blocks import MAX_NUMBERS, has_equal_sizes, match_all_blocks, reshape_numbers
+from trt_tui.core.network.traced_sizes import SizeReader
 from trt_tui.core.network.zero_cost_support import ClippedTensor
 
 UNSCALED = 0
 """The number of all channels whose factor is 1."""
-
-_MAX_NUMBERS = 1 << 20
-"""The maximum number of channel numbers of one tensor; a tensor with more stays unscaled."""
 
 _MIN_OPEN_BOUND = 3e38
 """The magnitude from which a bound of a Clip bounds nothing."""
@@ -36,13 +34,6 @@ _SPATIAL_OPERATORS = frozenset(
 _JOINS = frozenset("Add Sub Sum Mean Max Min".split())
 """Operators that commute with a factor if all operands have it."""
 
-_SIZE_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
-    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.floordiv}
-"""The operators of shape arithmetic on two numbers."""
-
-_MAX_SIZES, _MAX_SIZE_DEPTH = 1024, 12
-"""The maximum number of elements of a tensor of sizes, and of layers that compute it one after the other."""
-
 _HOMOGENEOUS_REDUCTIONS = frozenset("ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2".split())
 
 _CHANNELS_FIRST_NORMS = frozenset(("BatchNormalization", "GroupNormalization"))
@@ -52,14 +43,13 @@ _Result = np.ndarray | Sequence[np.ndarray] | str
 """The channel numbers of one output or of all outputs of a layer, or the reason why the layer does not commute."""
 
 
-class ChannelTracer:
+class ChannelTracer(SizeReader):
     """The pass over all layers that numbers channels and unites the numbers of channels that must share a factor.
 
     The numbers of a tensor are an int array that broadcasts to the tensor. A number ``n`` above 0 means that the value
     is divided by factor ``n``, the number ``-n`` that it is multiplied by the factor.
 
     Attributes:
-        numbers: The channel numbers by tensor; a tensor that is missing has no scaled channels.
         producers: The constants that are divided, each with its layer input and its numbers.
         readers: The constants that are multiplied, each with its layer input, activation and numbers.
         clips: The Clips with finite bounds, each with the numbers of its input.
@@ -70,11 +60,9 @@ class ChannelTracer:
     """
 
     def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self.grouped_layers = grouped_layers
         self.count = 1
-        self.numbers: dict[str, np.ndarray] = {}
-        self._refined_shapes: dict[str, Shape] = {}
         self.producers: list[tuple[Layer, int, np.ndarray]] = []
         self.readers: list[tuple[Layer, int, str, np.ndarray]] = []
         self.clips: list[tuple[ClippedTensor, np.ndarray]] = []
@@ -130,7 +118,7 @@ class ChannelTracer:
         if isinstance(result, str):
             return result
         numbers = dict(zip(layer.outputs, [result] if isinstance(result, np.ndarray) else result, strict=False))
-        if any(array.size > _MAX_NUMBERS for array in numbers.values()):
+        if any(array.size > MAX_NUMBERS for array in numbers.values()):
             return f"{layer.name} has too many channels to be followed"
         if any(array.any() and array.ndim != len(self._shape(tensor) or ()) for tensor, array in numbers.items()):
             return f"the sizes at {layer.name} contradict each other"
@@ -182,85 +170,6 @@ class ChannelTracer:
         """Returns the numbers of a tensor, of its rank."""
         numbers = self.numbers.get(tensor)
         return np.zeros((1,) * len(self._shape(tensor) or ()), np.int64) if numbers is None else numbers
-
-    # -- sizes --
-
-    def _shape(self, tensor: str) -> Shape | None:
-        """Returns the shape of a tensor, with sizes that the file leaves open if they are known here."""
-        shape, numbers = self._refined_shapes.get(tensor, self.graph.shape(tensor)), self.numbers.get(tensor)
-        if shape is None or numbers is None:
-            return shape
-        return tuple(number_size if number_size > 1 else size
-                     for size, number_size in zip(shape, numbers.shape, strict=True))
-
-    def _refine_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
-        """Stores the shape of a layer's result, from the sizes that its shape operand requests."""
-        before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
-        if sizes is None or len(sizes) != len(after) or all(isinstance(size, int) for size in after):
-            return
-        requested = [before[axis] if size == 0 and axis < len(before) and layer.op_type == "Reshape" else size
-                     for axis, size in enumerate(sizes)]
-        if requested.count(-1) == 1 and layer.op_type == "Reshape":
-            requested[requested.index(-1)] = _find_remaining_size(before, requested)
-        self._refined_shapes[layer.outputs[0]] = tuple(
-            known if isinstance(known, int) or size in (None, -1) else size
-            for known, size in zip(after, requested, strict=True))
-
-    def read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
-        """Returns the elements of an integer tensor that shape arithmetic computes; None if they are not known.
-
-        An element is a number, the name of an open size, or None.
-        """
-        constant = stored_tensor(self.graph.ir_value(tensor)) if self.graph.has_tensor(tensor) else None
-        if constant is not None:
-            return [int(number) for number in constant.numpy().reshape(-1)] if constant.size <= _MAX_SIZES else None
-        layer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
-        if layer is None or depth > _MAX_SIZE_DEPTH:
-            return None
-        if layer.op_type == "Shape":
-            attributes, shape = self.graph.node(layer.name).attributes, self._shape(layer.inputs[0])
-            return None if shape is None else list(shape)[attributes.get_int("start", 0):attributes.get_int(
-                "end", len(shape))]
-        operands = [self.read_sizes(name, depth + 1) for name in layer.inputs]
-        first = operands[0] if operands else None
-        if layer.op_type == "Concat":
-            sizes = [size for part in operands for size in part or ()]
-            return None if any(part is None for part in operands) else sizes
-        if first is None:
-            return None
-        if layer.op_type in ("Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity"):
-            return first
-        if any(part is None for part in operands):
-            return None
-        numbers = [[size for size in part if isinstance(size, int)] for part in operands if part is not None]
-        if layer.op_type == "Gather":
-            return [first[index] for index in numbers[1]] if all(
-                -len(first) <= index < len(first) for index in numbers[1]) else None
-        if layer.op_type == "Slice" and all(len(part) == 1 for part in numbers[1:]):
-            return first[slice(numbers[1][0], numbers[2][0], numbers[4][0] if len(numbers) > 4 else 1)]
-        if layer.op_type in _SIZE_ARITHMETIC and all(len(part) == 1 for part in numbers) and len(first) == 1:
-            left, right = numbers[0][0], numbers[1][0]
-            return None if layer.op_type == "Div" and right <= 0 else [_SIZE_ARITHMETIC[layer.op_type](left, right)]
-        return None
-
-    def _is_computed(self, tensor: str) -> bool:
-        return bool(tensor) and tensor not in self.graph.constant_tensors
-
-    def _read_constant_shape(self, tensor: str) -> tuple[int, ...] | None:
-        """Returns the shape of a float constant; None for any other tensor."""
-        shape = self._shape(tensor) if tensor in self.graph.constant_tensors and self.graph.is_float(
-            tensor) else None
-        return tuple(size for size in shape if isinstance(size, int)) if shape is not None and all(
-            isinstance(size, int) for size in shape) else None
-
-    def _read_integers(self, layer: Layer, index: int, attribute: str = "") -> list[int] | None:
-        """Returns the integers of an input or of an attribute; None if they are not known."""
-        attributes = self.graph.node(layer.name).attributes
-        if attribute and attribute in attributes:
-            return list(attributes.get_ints(attribute, ()))
-        sizes = self.read_sizes(layer.inputs[index]) if index < len(layer.inputs) else None
-        integers = [size for size in sizes or () if isinstance(size, int)]
-        return None if sizes is None or len(integers) < len(sizes) else integers
 
     def _divide_constant(self, layer: Layer, index: int, numbers: np.ndarray) -> np.ndarray | None:
         """Lets a constant operand be divided like the tensor it is added to.
@@ -522,12 +431,12 @@ class ChannelTracer:
         numbers = self._read_numbers(layer.inputs[0])
         if not numbers.any():
             return np.zeros((1,) * len(after), np.int64)
-        blocks = _match_all_blocks(before, after)
+        blocks = match_all_blocks(before, after)
         for old, new in blocks:
-            if not _has_equal_sizes(before[slice(*old)], after[slice(*new)]):
+            if not has_equal_sizes(before[slice(*old)], after[slice(*new)]):
                 numbers = self._unite_along_axes(numbers, range(*old), (
                     f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"))
-        return _reshape_numbers(numbers, before, after, blocks)
+        return reshape_numbers(numbers, before, after, blocks)
 
     def _trace_expand(self, layer: Layer) -> _Result:
         self._refine_shape(layer, self.read_sizes(layer.inputs[1]))
@@ -677,143 +586,3 @@ class ChannelTracer:
         numbers = self._add_numbers(size)
         self.producers += [(layer, index, numbers) for index, name in enumerate(layer.inputs[:3]) if index and name]
         return numbers.reshape([-1 if index == axis else 1 for index in range(rank)])
-
-
-def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -> int | None:
-    """Returns the size that a Reshape writes as -1; None if open sizes hide it."""
-    open_before = sorted(str(size) for size in before if not isinstance(size, int))
-    open_requested = sorted(str(size) for size in requested if not isinstance(size, int))
-    divisor = math.prod(size for size in requested if isinstance(size, int) and size != -1)
-    if open_before != open_requested or "None" in open_before or not divisor:
-        return None
-    return math.prod(size for size in before if isinstance(size, int)) // divisor
-
-
-# -- copies of numbers ------------------------------------------------------------------------------------------------
-
-
-_Block = tuple[tuple[int, int], tuple[int, int]]
-"""A range of axes before a Reshape, and the range of axes with the same elements behind it."""
-
-
-def _reshape_numbers(numbers: np.ndarray, before: Shape, after: Shape, blocks: Sequence[_Block]) -> np.ndarray | str:
-    """Returns the numbers of a reshaped tensor, or the reason why there are too many.
-
-    Blocks whose numbers differ have known sizes.
-    """
-    source, result = [1] * len(before), [1] * len(after)
-    for old, new in blocks:
-        if any(size > 1 for size in numbers.shape[slice(*old)]):
-            source[slice(*old)], result[slice(*new)] = (
-                [size for size in shape[slice(*axes)] if isinstance(size, int)]
-                for shape, axes in ((before, old), (after, new)))
-    if math.prod(source) > _MAX_NUMBERS:
-        return "it has too many channels to be followed"
-    reshaped = np.broadcast_to(numbers, source).reshape(result)
-    for axis in range(reshaped.ndim):
-        first = np.take(reshaped, [0], axis)
-        if reshaped.shape[axis] > 1 and (reshaped == first).all():
-            reshaped = first
-    return reshaped
-
-
-def _has_equal_sizes(before: Shape, after: Shape) -> bool:
-    """Returns True if all sizes of a block are known and have the same product."""
-    old_sizes, new_sizes = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
-    return (len(old_sizes), len(new_sizes)) == (len(before), len(after)) and math.prod(old_sizes) == math.prod(
-        new_sizes)
-
-
-def _match_all_blocks(before: Shape, after: Shape) -> list[_Block]:
-    """Returns the blocks of axes of a Reshape: those from the left, the rest, and those from the right."""
-    blocks = _match_blocks(before, after)
-    taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
-    ends = len(before), len(after)
-    right = [((ends[0] - old[1], ends[0] - old[0]), (ends[1] - new[1], ends[1] - new[0]))
-             for old, new in _match_blocks(before[taken[0]:][::-1], after[taken[1]:][::-1])]
-    rest = ((taken[0], min([ends[0], *(old[0] for old, _ in right)])),
-            (taken[1], min([ends[1], *(new[0] for _, new in right)])))
-    return [*blocks, rest, *right]
-
-
-def _match_blocks(before: Shape, after: Shape) -> list[_Block]:
-    """Returns the leading blocks of axes with equal products, as ranges of axes before and after."""
-    blocks: list[_Block] = []
-    old = new = 0
-    while old < len(before) and new < len(after):
-        start = old, new
-        first, second = before[old], after[new]
-        old, new = old + 1, new + 1
-        while first != second and isinstance(first, int) and isinstance(second, int):
-            grows_old = first < second
-            size = before[old:old + 1] if grows_old else after[new:new + 1]
-            if not size or not isinstance(size[0], int) or not first or not second:
-                return blocks
-            if grows_old:
-                first, old = first * size[0], old + 1
-            else:
-                second, new = second * size[0], new + 1
-        if first is None or first != second:
-            return blocks
-        blocks.append(((start[0], old), (start[1], new)))
-    return blocks
-
-
-# -- roots ------------------------------------------------------------------------------------------------------------
-
-
-class ChannelRoots:
-    """The root of each number of a tracer: one of the numbers that must have the same factor.
-
-    Attributes:
-        count: One more than the largest root.
-    """
-
-    def __init__(self, tracer: ChannelTracer) -> None:
-        self.count = tracer.count
-        self._tracer = tracer
-        # node 2n is the number n, node 2n + 1 its negation, so that a number that meets its negation is found
-        links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
-        labels = label_components(2 * tracer.count, *(
-            _node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)))
-        positive, negative = labels[0::2], labels[1::2]
-        representative = np.minimum(positive, negative) >> 1
-        known = np.flatnonzero(tracer.reason_by_number[:tracer.count])
-        reasons = np.full(tracer.count, len(tracer.reasons), np.int64)
-        np.minimum.at(reasons, representative[known], tracer.reason_by_number[known])
-        self._reasons = reasons[representative]
-        is_unscaled = (positive == negative) | (self._reasons < len(tracer.reasons))
-        self._root = np.where(is_unscaled, UNSCALED, (positive >> 1) * (1 - 2 * (positive & 1)))
-
-    def find_roots(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the root of each number, with its sign; `UNSCALED` for a number whose factor is 1."""
-        roots: np.ndarray = np.sign(numbers) * self._root[np.abs(numbers)]
-        return roots
-
-    def find_refusal_reason(self, numbers: np.ndarray) -> str:
-        """Returns the first reason why one of some numbers has the factor 1."""
-        reasons = self._tracer.reasons
-        index = int(self._reasons[np.abs(numbers)].min(initial=len(reasons)))
-        return reasons[index] if index < len(reasons) else "its channels meet others that would need the inverse factor"
-
-
-def _node_index(numbers: np.ndarray) -> np.ndarray:
-    """Returns the node of each number: ``2n`` for a positive, ``2n + 1`` for a negative number."""
-    nodes: np.ndarray = 2 * np.abs(numbers) + (numbers < 0)
-    return nodes
-
-
-def label_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the smallest node of the connected component of each node of a graph, from its edges."""
-    labels = np.arange(count)
-    while True:
-        smaller = np.minimum(labels[first], labels[second])
-        updated = labels.copy()
-        for ends in (first, second):
-            np.minimum.at(updated, labels[ends], smaller)
-            np.minimum.at(updated, ends, smaller)
-        while not np.array_equal(jumped := updated[updated], updated):
-            updated = jumped
-        if np.array_equal(updated, labels):
-            return labels
-        labels = updated

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trt_tui.core.network.channel_numbers import UNSCALED, ChannelRoots, ChannelTracer, label_components
+from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
+from trt_tui.core.network.channel_roots import ChannelRoots, label_components
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.network.zero_cost_support import (
