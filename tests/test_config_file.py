@@ -18,6 +18,7 @@ from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
 from trt_tui.core.moves.equalization_move import EqualizationMove
+from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.precision_move import PrecisionMove
@@ -145,6 +146,8 @@ def test_the_schema_knows_what_is_written(network):
                  RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
                  BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
+    inserted = InsertedMulMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0})
+    config = config.with_moves({network.groups[-1].name: inserted})
     config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
     config = config.with_moves({FC1: KeepMove("layernorm")
                                 }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
