@@ -225,12 +225,9 @@ def run_program(about: str, names: Sequence[str], default: Sequence[str], compar
     Args:
         compare: Of the name, the network, its samples and the arguments.
     """
-    from tests.benchmarks import measure, networks
+    from tests.benchmarks import measure
 
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", default=default, help=f"{', '.join(names)}, or MODEL.onnx=DATA.npz")
-    parser.add_argument("--directory", type=Path, default=networks.DEFAULT_DIRECTORY,
-                        help="where environments, networks and results lie")
+    parser = measure.parser(about, (*names, "MODEL.onnx=DATA.npz"), default=default)
     parser.add_argument("--limit", type=float, default=240, help="processor seconds for each row")
     parser.add_argument("--samples", type=int, default=64, help="of which half calibrate")
     parser.add_argument("--batch", type=int, default=4)

@@ -435,6 +435,8 @@ def compare(name: str, model: Path, data: Path, arguments: argparse.Namespace) -
         case.write_case(model, data, folder, arguments.batch, arguments.samples)
     for kit, row in sorted((entry for rows in ROWS.values() for entry in rows), key=lambda entry: entry[1] in SLOW):
         key = f"{kit}, {row}"
+        if key not in results and row[:4] == "INT4" and results.get("ours, INT4 nearest", {}).get("quantized") == 0:
+            results[key] = {"failed": "no layer of this network takes INT4"}
         if key in results or row != "INT8 nearest" and not any(text in key for text in arguments.only or [""]):
             continue
         results[key] = measure_row(kit, row, folder, arguments.directory, arguments.limit)
@@ -447,16 +449,15 @@ def format_results(name: str, results: Mapping[str, dict[str, Any]]) -> str:
     """The table of a network, and the rows led with the ratios of processor seconds."""
     from tests.benchmarks import measure
 
-    starts = {f"{kit}, {row.split()[0]}": results.get(f"{kit}, {row}", {}) for kit, row in (
-        ("ours", "INT8 nearest"), ("ours", "INT4 nearest"), ("ours", "FP16"), ("aimet", "INT8 nearest"),
-        ("modelopt", "INT8 max"), ("modelopt", "INT4 RTN"), ("modelopt", "AutoCast"))}
     rows = []
-    for key, value in results.items():
-        start = starts.get(" ".join(key.split()[:2]).rstrip(","), {})
+    for key in (f"{kit}, {row}" for entries in ROWS.values() for kit, row in entries):
+        if key not in results:
+            continue
+        value = results[key]
         rows.append((
             key, *(f"{value[field]:.{digits}f}" if field in value else "–" for field, digits in (
                 ("db", 2), ("seconds", 0), ("processor_s", 1), ("alone_s", 1), ("mb", 0))),
-            _kernels_text(value, start),
+            _kernels_text(value, find_start(key, results)),
             f"{value['quantized']} of {value['products']}" if "quantized" in value else "–",
             _raised_text(value, results.get("ours, INT8 nearest", {})),
             "; ".join(str(text) for text in (value.get("failed"), value.get("refused"), value.get("note"),
@@ -465,6 +466,14 @@ def format_results(name: str, results: Mapping[str, dict[str, Any]]) -> str:
         ("row", "dB held out", "s", "processor s", "of it the repair", "MB", "kernels", "quantized products",
          "layers in floats", "note"), rows), ""]
     return "\n".join(lines + list(summarize(results)))
+
+
+def find_start(key: str, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The values of the row that a kit's row repairs; those of the row itself if it repairs none."""
+    kit, _, row = key.partition(", ")
+    start = {"INT8": "INT8 max", "INT4": "INT4 RTN"} if kit == "modelopt" else {
+        "INT8": "INT8 nearest", "INT4": "INT4 nearest"}
+    return results.get(f"{kit}, {start.get(row.split()[0], row)}", results[key])
 
 
 def _kernels_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
@@ -519,6 +528,12 @@ def summarize(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
         else:
             yield f"- {theirs}: {first.get('failed', first.get('refused', 'no result'))}"
     yield f"- rows led: {led} of {total}"
+    repaired = {key: value for key, value in results.items() if key.startswith("ours") and "quantized" in value}
+    whole = [key for key, value in repaired.items() if "db" in value and "kernels" in value]
+    more = [f"{key} ({added:+})" for key in whole
+            if (added := repaired[key]["kernels"] - find_start(key, results).get("kernels", 0)) > 0]
+    yield (f"- our files that run in ONNX Runtime and build with TensorRT-RTX: {len(whole)} of {len(repaired)}; with "
+           f"more kernels than before: {', '.join(more) or 'none'}")
 
 
 if __name__ == "__main__":
