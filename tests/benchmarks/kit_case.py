@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,13 +218,8 @@ def _processor_s(process: Any, with_ended_children: bool = False) -> float:
         times.children_user + times.children_system if with_ended_children else 0))
 
 
-def run_program(about: str, names: Sequence[str], default: Sequence[str], compare: Callable[
-        [str, Path, Path, argparse.Namespace], str]) -> None:
-    """The command line of a comparison: prints what ``compare`` returns for each network.
-
-    Args:
-        compare: Of the name, the network, its samples and the arguments.
-    """
+def parse_arguments(about: str | None, names: Sequence[str], default: Sequence[str]) -> argparse.Namespace:
+    """The arguments that the comparisons share; prints the machine."""
     from tests.benchmarks import measure
 
     parser = measure.parser(about, (*names, "MODEL.onnx=DATA.npz"), default=default)
@@ -236,7 +231,12 @@ def run_program(about: str, names: Sequence[str], default: Sequence[str], compar
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)
     print(measure.machine(), "\n")
+    return arguments
+
+
+def list_networks(arguments: argparse.Namespace) -> Iterator[tuple[str, Path, Path]]:
+    """The name, the file and the samples of each network of the arguments."""
     for name in arguments.networks:
         model, _, data = name.partition("=")
         paths = (Path(model), Path(data)) if data else make_network(name, arguments.directory, arguments.samples)
-        print(compare(Path(model).stem, *paths, arguments), "\n", flush=True)
+        yield Path(model).stem, *paths

@@ -426,7 +426,8 @@ def measure_row(kit: str, row: str, folder: Path, directory: Path, limit_s: floa
     return values
 
 
-def compare(name: str, model: Path, data: Path, arguments: argparse.Namespace) -> str:
+def measure_network(name: str, model: Path, data: Path, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The values of all rows of a network by kit and row, which are stored after each."""
     folder, stored = arguments.directory / f"case-{model.stem}", arguments.directory / f"rows-{model.stem}.json"
     results: dict[str, dict[str, Any]] = {}
     if arguments.resume and stored.exists() and (folder / "qdq.onnx").exists():
@@ -442,11 +443,11 @@ def compare(name: str, model: Path, data: Path, arguments: argparse.Namespace) -
         results[key] = measure_row(kit, row, folder, arguments.directory, arguments.limit)
         stored.write_text(json.dumps(results, indent=1))
         print(f"  {name}: {key}: {results[key]}", file=sys.stderr, flush=True)
-    return format_results(name, results)
+    return results
 
 
-def format_results(name: str, results: Mapping[str, dict[str, Any]]) -> str:
-    """The table of a network, and the rows led with the ratios of processor seconds."""
+def format_network(name: str, results: Mapping[str, dict[str, Any]]) -> str:
+    """The table of a network, and what the program checks of our files."""
     from tests.benchmarks import measure
 
     rows = []
@@ -462,10 +463,19 @@ def format_results(name: str, results: Mapping[str, dict[str, Any]]) -> str:
             _raised_text(value, results.get("ours, INT8 nearest", {})),
             "; ".join(str(text) for text in (value.get("failed"), value.get("refused"), value.get("note"),
                                              f"own {value['own_db']:.2f} dB" if "own_db" in value else None) if text)))
-    lines = [f"### {name}", "", measure.table(
+    return "\n".join([f"### {name}", "", measure.table(
         ("row", "dB held out", "s", "processor s", "of it the repair", "MB", "kernels", "quantized products",
-         "layers in floats", "note"), rows), ""]
-    return "\n".join(lines + list(summarize(results)))
+         "layers in floats", "note"), rows), "", check_files(results)])
+
+
+def check_files(results: Mapping[str, dict[str, Any]]) -> str:
+    """Which of our files run in ONNX Runtime and build with TensorRT-RTX, and which have more kernels than before."""
+    repaired = {key: value for key, value in results.items() if key.startswith("ours") and "quantized" in value}
+    whole = [key for key, value in repaired.items() if "db" in value and "kernels" in value]
+    more = [f"{key} ({added:+})" for key in whole
+            if (added := repaired[key]["kernels"] - find_start(key, results).get("kernels", 0)) > 0]
+    return (f"Our files that run in ONNX Runtime and build with TensorRT-RTX: {len(whole)} of {len(repaired)}. "
+            f"With more kernels than before: {', '.join(more) or 'none'}.")
 
 
 def find_start(key: str, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -483,57 +493,56 @@ def _kernels_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
     return f"{value['kernels']}" + (f" ({added:+})" if added else "")
 
 
-def _raised_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
-    """The products that lost their quantized inputs for each gain, and the gain on the held-out samples."""
-    texts = []
+def count_raised(value: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, tuple[int | None, float | None]]:
+    """The products that lost their quantized inputs for each gain, and the gain in dB on the held-out samples."""
+    counts: dict[str, tuple[int | None, float | None]] = {}
     for gain, found in value.get("raised", {}).items():
-        if isinstance(found, str):
-            texts.append(f"+{gain}: {found}")
-            continue
-        held_out = found.get("gain_db", found["db"] - start["db"] if "db" in found and "db" in start else None)
-        texts.append(f"+{gain}: {start['quantized'] - found['quantized'] if 'quantized' in found else '?'}"
-                     + (f" ({held_out:+.1f})" if held_out is not None else ""))
-    return ", ".join(texts) or "–"
+        is_reached = isinstance(found, dict) and "quantized" in found and "quantized" in start
+        held_out = found.get("gain_db", found["db"] - start["db"] if "db" in found else None) if is_reached else None
+        counts[gain] = (start["quantized"] - found["quantized"] if is_reached else None), held_out
+    return counts
 
 
-def list_pairs(results: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The measured rows of other kits, each with our counterpart."""
-    for key in results:
-        kit, _, row = key.partition(", ")
-        mine = COUNTERPARTS.get(row, COUNTERPARTS.get(row.split(",")[0]))
-        if kit != "ours" and mine is not None and f"ours, {mine}" in results:
-            yield key, f"ours, {mine}"
+def _raised_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
+    return ", ".join(f"+{gain}: not reached" if count is None else f"+{gain}: {count}" + (
+        "" if held_out is None else f" ({held_out:+.1f})")
+        for gain, (count, held_out) in count_raised(value, start).items()) or "–"
 
 
-def summarize(results: Mapping[str, dict[str, Any]]) -> Iterator[str]:
-    """A line for each row of another kit: its value and ours, and the ratio of processor seconds."""
-    led = total = 0
-    for theirs, mine in list_pairs(results):
-        first, second = results[theirs], results[mine]
-        ratio = f"{second['processor_s'] / first['processor_s']:.2f} of its processor seconds" if (
-            "processor_s" in first and "processor_s" in second) else "no ratio"
-        if "raised" in first:
-            start = results.get("ours, INT8 nearest", {}).get("quantized", 0)
-            for gain, found in first["raised"].items():
-                other = second.get("raised", {}).get(gain)
-                counts = [start - entry["quantized"] if isinstance(entry, dict) and "quantized" in entry else None
-                          for entry in (other, found)]
-                total += 1
-                led += counts[0] is not None and (counts[1] is None or counts[0] <= counts[1])
-                yield f"- {theirs}, +{gain} dB: {counts[1]} layers, {mine} {counts[0]}; {ratio}"
-        elif "db" in first and "db" in second:
-            total += 1
-            led += second["db"] >= first["db"]
-            yield f"- {theirs}: {first['db']:.2f} dB, {mine} {second['db']:.2f} dB; {ratio}"
-        else:
-            yield f"- {theirs}: {first.get('failed', first.get('refused', 'no result'))}"
-    yield f"- rows led: {led} of {total}"
-    repaired = {key: value for key, value in results.items() if key.startswith("ours") and "quantized" in value}
-    whole = [key for key, value in repaired.items() if "db" in value and "kernels" in value]
-    more = [f"{key} ({added:+})" for key in whole
-            if (added := repaired[key]["kernels"] - find_start(key, results).get("kernels", 0)) > 0]
-    yield (f"- our files that run in ONNX Runtime and build with TensorRT-RTX: {len(whole)} of {len(repaired)}; with "
-           f"more kernels than before: {', '.join(more) or 'none'}")
+def format_summary(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
+    """Our rows beside those of the other kits: decibels or layers, and the ratio of processor seconds.
+
+    A row is led if ours has at least its decibels, or at most its layers for a gain.
+    """
+    from tests.benchmarks import measure
+
+    led, total, rows = 0, 0, []
+    for theirs, mine in (((kit, row), COUNTERPARTS.get(row, COUNTERPARTS.get(row.split(",")[0], ""))) for entries in
+                         ROWS.values() for kit, row in entries if kit != "ours"):
+        cells, ratios = [], []
+        for results in by_network.values():
+            first, second = results.get(", ".join(theirs), {}), results.get(f"ours, {mine}", {})
+            cell, leads = _compare_rows(first, second, results.get("ours, INT8 nearest", {}))
+            cells.append(cell)
+            led, total = led + sum(leads), total + len(leads)
+            if "processor_s" in first and "processor_s" in second:
+                ratios.append(second["processor_s"] / first["processor_s"])
+        rows.append((f"{mine} : {', '.join(theirs)}", *cells, ", ".join(f"{ratio:.2f}" for ratio in ratios) or "–"))
+    return measure.table(("ours : theirs", *by_network, "processor seconds, ours / theirs"), rows) + (
+        f"\n\nRows led: {led} of {total}.")
+
+
+def _compare_rows(theirs: Mapping[str, Any], mine: Mapping[str, Any], start: Mapping[str, Any]
+                  ) -> tuple[str, list[bool]]:
+    if "raised" in theirs and "raised" in mine:
+        pairs = [(gain, count_raised(mine, start).get(gain, (None, None))[0], count)
+                 for gain, (count, _) in count_raised(theirs, start).items()]
+        return ", ".join(f"+{gain}: {'–' if ours is None else ours} : {'–' if count is None else count}"
+                         for gain, ours, count in pairs), [
+            ours is not None and (count is None or ours <= count) for _, ours, count in pairs]
+    if "db" in theirs and "db" in mine and np.isfinite([theirs["db"], mine["db"]]).all():
+        return f"{mine['db']:.2f} : {theirs['db']:.2f}", [mine["db"] >= theirs["db"]]
+    return theirs.get("failed", theirs.get("refused", "–")), []
 
 
 if __name__ == "__main__":
@@ -542,4 +551,9 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["--judge"]:
         judge(Path(sys.argv[2]), sys.argv[3])
     else:
-        case.run_program(__doc__ or "", NETWORKS, NETWORKS[:1], compare)
+        arguments = case.parse_arguments(__doc__, NETWORKS, NETWORKS[:1])
+        by_network = {}
+        for name, model, data in case.list_networks(arguments):
+            by_network[name] = measure_network(name, model, data, arguments)
+            print(format_network(name, by_network[name]), "\n", flush=True)
+        print(format_summary(by_network))

@@ -147,4 +147,6 @@ if __name__ == "__main__":
         kit, row, folder = sys.argv[2:]
         ours(Path(folder), row) if kit == "ours" else aimet(Path(folder))
     else:
-        case.run_program(__doc__ or "", NETWORKS, NETWORKS, compare)
+        arguments = case.parse_arguments(__doc__, NETWORKS, NETWORKS)
+        for network in case.list_networks(arguments):
+            print(compare(*network, arguments), "\n", flush=True)
