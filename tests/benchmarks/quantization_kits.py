@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ MODULE = "tests.benchmarks.quantization_kits"
 NETWORKS = ("encoder", "resnet50", "mobilenetv2", "vit", "detector")
 GAINS_DB = (3, 6, 10)
 ADAROUND_ITERATIONS = 10_000
+LEVEL_DB = 0.05
 PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 ROWS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -51,10 +54,10 @@ SLOW = ("INT8 sequential MSE", "INT8 AdaRound, 500 iterations")
 """The rows that are measured last."""
 
 COUNTERPARTS: Mapping[str, str] = {
-    "INT8 nearest": "INT8 nearest", "INT8 sequential MSE": "INT8 scales", "INT8 AdaRound": "INT8 GPTQ",
+    "INT8 sequential MSE": "INT8 scales", "INT8 AdaRound": "INT8 GPTQ",
     "INT8 max": "INT8 nearest", "INT8 entropy": "INT8 entropy ranges", "INT4 RTN": "INT4 nearest",
     "INT4 AWQ": "INT4 AWQ", "AutoCast": "FP16", "sensitivity, flip": "search"}
-"""Our row for each row of another kit, by its text up to a comma."""
+"""Our row for each row of another kit that repairs or quantizes something, by its text up to a comma."""
 
 
 # -- AIMET -------------------------------------------------------------------------------------------------------------
@@ -373,14 +376,17 @@ def judge(folder: Path, name: str) -> None:
     model = ir.load(folder / name)
     quantized, total = count_quantized_products(model)
     case.say(quantized=quantized, products=total)
+    refusal = ""
     try:
         case.say(db=case.file_db(folder / case.HELD_OUT, "judge", folder / name))
     except Exception as error:  # noqa: BLE001  -- a row says why
-        case.say(refused=f"ONNX Runtime: {_first_line(error)}")
+        refusal = f"ONNX Runtime: {_first_line(error)}; "
     try:
         case.say(kernels=len(rtx.layers(model).splitlines()) - 1)
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        case.say(refused=f"TensorRT-RTX: {_first_line(error)}")
+        refusal += f"TensorRT-RTX: {_first_line(error)}"
+    if refusal:
+        case.say(refused=refusal)
 
 
 def _first_line(error: BaseException) -> str:
@@ -452,13 +458,11 @@ def format_network(name: str, results: Mapping[str, dict[str, Any]]) -> str:
 
     rows = []
     for key in (f"{kit}, {row}" for entries in ROWS.values() for kit, row in entries):
-        if key not in results:
-            continue
-        value = results[key]
+        value = results.get(key, {"failed": "not measured"})
         rows.append((
             key, *(f"{value[field]:.{digits}f}" if field in value else "–" for field, digits in (
                 ("db", 2), ("seconds", 0), ("processor_s", 1), ("alone_s", 1), ("mb", 0))),
-            _kernels_text(value, find_start(key, results)),
+            _kernels_text(value, find_start(key, results) if key in results else {}),
             f"{value['quantized']} of {value['products']}" if "quantized" in value else "–",
             _raised_text(value, results.get("ours, INT8 nearest", {})),
             "; ".join(str(text) for text in (value.get("failed"), value.get("refused"), value.get("note"),
@@ -512,37 +516,45 @@ def _raised_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
 def format_summary(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
     """Our rows beside those of the other kits: decibels or layers, and the ratio of processor seconds.
 
-    A row is led if ours has at least its decibels, or at most its layers for a gain.
+    A row is led if ours has more decibels, or fewer layers for a gain. It is level if both have as many layers, or
+    decibels within `LEVEL_DB`.
     """
     from tests.benchmarks import measure
 
-    led, total, rows = 0, 0, []
+    outcomes, rows = Counter[str](), []
     for theirs, mine in (((kit, row), COUNTERPARTS.get(row, COUNTERPARTS.get(row.split(",")[0], ""))) for entries in
                          ROWS.values() for kit, row in entries if kit != "ours"):
+        if not mine:
+            continue
         cells, ratios = [], []
         for results in by_network.values():
             first, second = results.get(", ".join(theirs), {}), results.get(f"ours, {mine}", {})
-            cell, leads = _compare_rows(first, second, results.get("ours, INT8 nearest", {}))
+            cell, differences = _compare_rows(first, second, results.get("ours, INT8 nearest", {}))
             cells.append(cell)
-            led, total = led + sum(leads), total + len(leads)
+            outcomes.update("led" if difference > 0 else "level" if difference == 0 else "lost"
+                            for difference in differences)
             if "processor_s" in first and "processor_s" in second:
                 ratios.append(second["processor_s"] / first["processor_s"])
         rows.append((f"{mine} : {', '.join(theirs)}", *cells, ", ".join(f"{ratio:.2f}" for ratio in ratios) or "–"))
     return measure.table(("ours : theirs", *by_network, "processor seconds, ours / theirs"), rows) + (
-        f"\n\nRows led: {led} of {total}.")
+        f"\n\nCompared values: {outcomes.total()}. Led: {outcomes['led']}, level: {outcomes['level']}, lost: "
+        f"{outcomes['lost']}.")
 
 
 def _compare_rows(theirs: Mapping[str, Any], mine: Mapping[str, Any], start: Mapping[str, Any]
-                  ) -> tuple[str, list[bool]]:
+                  ) -> tuple[str, list[float]]:
+    """The text of both values, and our leads: a positive number for each value by which ours is better."""
     if "raised" in theirs and "raised" in mine:
         pairs = [(gain, count_raised(mine, start).get(gain, (None, None))[0], count)
                  for gain, (count, _) in count_raised(theirs, start).items()]
         return ", ".join(f"+{gain}: {'–' if ours is None else ours} : {'–' if count is None else count}"
                          for gain, ours, count in pairs), [
-            ours is not None and (count is None or ours <= count) for _, ours, count in pairs]
+            (math.inf if count is None else count) - (math.inf if ours is None else ours)
+            for _, ours, count in pairs if ours is not None or count is not None]
     if "db" in theirs and "db" in mine and np.isfinite([theirs["db"], mine["db"]]).all():
-        return f"{mine['db']:.2f} : {theirs['db']:.2f}", [mine["db"] >= theirs["db"]]
-    return theirs.get("failed", theirs.get("refused", "–")), []
+        lead = mine["db"] - theirs["db"]
+        return f"{mine['db']:.2f} : {theirs['db']:.2f}", [0 if abs(lead) <= LEVEL_DB else lead]
+    return "–", []
 
 
 if __name__ == "__main__":
