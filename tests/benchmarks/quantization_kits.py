@@ -22,7 +22,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -514,6 +514,36 @@ def _raised_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
 
 
 def format_summary(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
+    """Tables of all networks: decibels, processor seconds with memory, layers in floats, and ours beside theirs."""
+    from tests.benchmarks import measure
+
+    keys = [f"{kit}, {row}" for entries in ROWS.values() for kit, row in entries]
+
+    def make_table(title: str, chosen: Sequence[str], format_cell: Callable[[dict[str, Any], dict[str, Any]], str]
+                   ) -> str:
+        return measure.table((title, *by_network), [(key, *(
+            format_cell(results.get(key, {}), results.get("ours, INT8 nearest", {})) for results in by_network.values()
+        )) for key in chosen])
+
+    searches = [f"{kit}, {row}" for kit, row in ROWS["layers in floats"]]
+    return "\n\n".join([
+        make_table("dB on held-out samples", [key for key in keys if key not in searches], lambda value, _: (
+            f"{value['db']:.2f}" if np.isfinite(value.get("db", np.nan)) else find_gap_text(value))),
+        make_table("processor seconds, MB", keys, lambda value, _: (
+            f"{value['processor_s']:.1f}, {value['mb']:.0f}" if "processor_s" in value else find_gap_text(value))),
+        make_table("layers in floats (gain held out)", searches, _raised_text), compare_kits(by_network)])
+
+
+def find_gap_text(value: Mapping[str, Any]) -> str:
+    """The short reason why a row has no value."""
+    if not value:
+        return "not measured"
+    if value.get("quantized") == 0 or "takes INT4" in value.get("failed", ""):
+        return "no such layer"
+    return "refused" if "refused" in value else "not done"
+
+
+def compare_kits(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
     """Our rows beside those of the other kits: decibels or layers, and the ratio of processor seconds.
 
     A row is led if ours has more decibels, or fewer layers for a gain. It is level if both have as many layers, or
@@ -533,9 +563,9 @@ def format_summary(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> st
             cells.append(cell)
             outcomes.update("led" if difference > 0 else "level" if difference == 0 else "lost"
                             for difference in differences)
-            if "processor_s" in first and "processor_s" in second:
-                ratios.append(second["processor_s"] / first["processor_s"])
-        rows.append((f"{mine} : {', '.join(theirs)}", *cells, ", ".join(f"{ratio:.2f}" for ratio in ratios) or "–"))
+            ratios.append(f"{second['processor_s'] / first['processor_s']:.2f}" if (
+                "processor_s" in first and "processor_s" in second) else "–")
+        rows.append((f"{mine} : {', '.join(theirs)}", *cells, ", ".join(ratios)))
     return measure.table(("ours : theirs", *by_network, "processor seconds, ours / theirs"), rows) + (
         f"\n\nCompared values: {outcomes.total()}. Led: {outcomes['led']}, level: {outcomes['level']}, lost: "
         f"{outcomes['lost']}.")
