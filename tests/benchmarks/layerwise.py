@@ -170,12 +170,12 @@ def whole(name: str, directory: Path, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = measure.parser(__doc__.partition("\n")[0], rounds=5)
+    parser = measure.parser(__doc__, prepared.NAMES, rounds=5)
     parser.add_argument("--only-ours", action="store_true", help="leave the other tools out")
     parser.add_argument("--command", action="store_true", help="the whole command beside qdq_loss_debug")
     arguments = parser.parse_args()
     print(measure.machine())
-    for name in arguments.networks or prepared.NAMES:
+    for name in arguments.networks:
         if arguments.command:
             whole(name, arguments.directory, arguments.rounds)
             continue

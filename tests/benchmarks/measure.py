@@ -161,14 +161,30 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([line(cells[0]), f"|{'|'.join(rule)}|", *map(line, cells[1:])])
 
 
-def parser(description: str, rounds: int) -> argparse.ArgumentParser:
-    """The arguments that these programs share."""
+def parser(about: str | None, names: Sequence[str], rounds: int | None = None,
+           default: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The arguments of a program that measures networks by name.
+
+    Args:
+        about: The docstring of the program.
+        names: The networks that it knows.
+        rounds: The passes by default; None if the program has no rounds.
+        default: The networks by default; None for all.
+    """
     from tests.benchmarks.networks import DEFAULT_DIRECTORY
 
-    result = argparse.ArgumentParser(description=description)
-    result.add_argument("networks", nargs="*", help="bert6, resnet50; both by default")
+    def check_name(text: str) -> str:
+        if text not in names and "=" not in text:
+            raise argparse.ArgumentTypeError(f"{text} is none of {', '.join(names)}")
+        return text
+
+    default = names if default is None else default
+    result = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("networks", nargs="*", default=list(default), type=check_name,
+                        help=f"{', '.join(names)}; by default {', '.join(default)}")
     result.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where the networks lie or are made")
-    result.add_argument("--rounds", type=int, default=rounds)
+    if rounds is not None:
+        result.add_argument("--rounds", type=int, default=rounds)
     return result
 
 

@@ -73,9 +73,9 @@ def main(about: str, rounds: int, module: str, function: str, labels: Iterable[s
         about: Its docstring.
         function: Of ``module``; it is given the network's name, the prepared folder and a label.
     """
-    arguments = measure.parser(about.partition("\n")[0], rounds).parse_args()
+    arguments = measure.parser(about, NAMES, rounds).parse_args()
     print(measure.machine())
-    for name in arguments.networks or NAMES:
+    for name in arguments.networks:
         with tempfile.TemporaryDirectory() as folder:
             prepare(name, str(arguments.directory), folder)
             results = measure.compete([

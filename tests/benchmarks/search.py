@@ -15,7 +15,6 @@ The true effect of a group is its Shapley value: how much the error's energy fal
 of raising all groups, each order taken forwards and backwards.
 """
 
-import argparse
 import itertools
 import statistics
 import tempfile
@@ -307,9 +306,7 @@ def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, .
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("networks", nargs="*", help=f"{', '.join(NAMES)}; all by default")
-    parser.add_argument("--directory", type=Path, default=big.DEFAULT_DIRECTORY, help="where the networks are made")
+    parser = measure.parser(__doc__, NAMES)
     parser.add_argument("--tables", default=",".join(TABLES), help=f"some of {', '.join(TABLES)}")
     parser.add_argument("--db", default="3,6,10", help="tolerances, in dB above the start")
     parser.add_argument("--seeds", type=int, default=20, help="networks for brute force")
@@ -321,7 +318,7 @@ def main() -> None:
     if "costs" in tables:
         costs(arguments.seeds, decibels)
     ranks: list[tuple[object, ...]] = []
-    for name in arguments.networks or NAMES:
+    for name in arguments.networks:
         if not {"greedy", "rankings"} & set(tables):
             break
         with tempfile.TemporaryDirectory() as folder:

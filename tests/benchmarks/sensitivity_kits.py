@@ -4,13 +4,13 @@
         [--directory FOLDER] [--limit S] [--samples N] [--batch B] [--only TEXT]
 
 Networks, samples and AIMET's environment are those of `quantization_kits`: half of the batches calibrate, and the
-others are measured. AIMET 2.42 gets our Q/DQ file, and `analyze_per_layer_sensitivity` quantizes one layer at a time
-on all samples; a fused layer has the largest error of its nodes there. Our rows measure the same ("alone"), and the
-error that disappears if one layer is raised ("shares"), on all samples ("exact") and as the commands do by default.
-"rank" is Spearman's correlation with AIMET's map, "rank, exact" with our exact map of the same kind. "18 of 20" is the
-mean number of samples of a layer until 18 of the first twenty rows are among the first twenty of the exact map. AIMET
-evaluates every operator with a quantizer, and counts the quantization of a tensor at its producer; ours counts it at
-the layer that reads it. So the two rankings need not agree.
+others are measured. Seconds count from the start of each process. AIMET 2.42 gets our Q/DQ file, and
+`analyze_per_layer_sensitivity` quantizes one layer at a time on all samples. A fused layer has the largest error of its
+nodes there. Our rows measure the same ("alone"), and the error that disappears if one layer is raised ("shares"), on
+all samples ("exact") and as the commands do by default. "rank" is Spearman's correlation with AIMET's map, "rank,
+exact" with our exact map of the same kind. "18 of 20" is the mean number of samples of a layer until 18 of the first
+twenty rows are among the first twenty of the exact map. AIMET evaluates every operator with a quantizer, and counts the
+quantization of a tensor at its producer; ours counts it at the layer that reads it. So the two rankings need not agree.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import quantization_kits as kits
+from tests.benchmarks import kit_case as case
+from tests.benchmarks.quantization_kits import open_case
 
+MODULE = "tests.benchmarks.sensitivity_kits"
 NETWORKS = ("encoder", "resnet50", "mobilenetv2")
 ROWS = (("ours", "alone, exact"), ("ours", "alone, default"), ("ours", "shares, exact"), ("ours", "shares, default"),
         ("aimet", "alone"))
@@ -39,13 +40,11 @@ def aimet(folder: Path) -> None:
 
     def error_db(session: Any) -> float:
         names = [entry.name for entry in session.get_outputs()]
-        return kits.sqnr_db(folder, lambda feed: session.run(names, feed))
+        return case.sqnr_db(folder / case.HELD_OUT, "judge", lambda feed: session.run(names, feed))
 
     sim = QuantizationSimModel.from_onnx_qdq(onnx.load(folder / "qdq.onnx"))
-    values: dict[str, Any] = {}
-    with kits.timed(values):
-        sensitivities = analyze_per_layer_sensitivity(sim, error_db)
-    kits.say(**values, map={name: 10 ** (-db / 10) for name, db in sensitivities.items()})
+    sensitivities = analyze_per_layer_sensitivity(sim, error_db)
+    case.say(**case.spent(), ended=True, map={name: 10 ** (-db / 10) for name, db in sensitivities.items()})
 
 
 def ours(folder: Path, row: str) -> None:
@@ -56,15 +55,15 @@ def ours(folder: Path, row: str) -> None:
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
 
-    network, calibrating, ranges, backend = kits.open_case(folder)
-    samples = load_samples(folder / "judge.npz", network.inputs, batch=calibrating.count_samples_of_feed(0))
+    network, calibrating, ranges, backend = open_case(folder)
+    samples = load_samples(folder / case.HELD_OUT / "judge.npz", network.inputs,
+                           batch=calibrating.count_samples_of_feed(0))
     config = PrecisionConfig(Precision.INT8, Precision.FP32)
     kind, exact = row.split(", ")
     known = folder / f"{kind}.json"
     true = json.loads(known.read_text()) if exact == "default" and known.exists() else {}
-    values: dict[str, Any] = {}
     with Analysis(network, backend, samples, select_judged_outputs(network, ()), boundary_type=config.other
-                  ) as analysis, kits.timed(values):
+                  ) as analysis:
         rounded = analysis.make_config_feed(config, ranges)  # kept, so that weights are rounded only once
         sweep = GroupSweep(analysis, config, ranges, group_order=[
             group.name for group in network.groups if group.is_quantizable], reduces_groups=kind == "alone",
@@ -76,12 +75,13 @@ def ours(folder: Path, row: str) -> None:
                 shown = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
                 if len(set(first_rows(shown)) & set(first_rows(true))) >= min(NEEDED, len(true)):
                     reached = sweep.planner.measured_count / len(shown)
+        values = case.spent()
         del rounded
     errors = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
     if exact == "exact":
         known.write_text(json.dumps(errors))
     samples_per_unit = sweep.sample_count / sweep.planner.sample_count  # a unit is a sample or a feed
-    kits.say(**values, map=errors, reached=reached and reached * samples_per_unit, of=sweep.sample_count,
+    case.say(**values, ended=True, map=errors, reached=reached and reached * samples_per_unit, of=sweep.sample_count,
              mean=sweep.planner.measured_count * samples_per_unit / len(errors),
              groups={name: list(network.get_group(name).layers) for name in errors})
 
@@ -98,28 +98,14 @@ def correlation(first: Mapping[str, float], second: Mapping[str, float]) -> floa
     return spearman([first[name] for name in names], [second[name] for name in names]) if len(names) > 2 else math.nan
 
 
-def run_row(kit: str, row: str, folder: Path, directory: Path, limit_s: float) -> dict[str, Any]:
-    try:
-        python = sys.executable if kit == "ours" else kits.environment(directory, "aimet", kits.AIMET)
-    except subprocess.CalledProcessError as error:
-        return {"failed": f"AIMET cannot be installed: {error}"[:90]}
-    command = [python, "-m", "tests.benchmarks.sensitivity_kits", "--row", kit, row, str(folder)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, cwd=Path(__file__).parents[2])
-    except subprocess.TimeoutExpired:
-        return {"failed": f"not done in {limit_s:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    return json.loads(lines[-1][4:]) if lines else {"failed": (done.stderr.strip().splitlines() or ["no result"])[-1]}
-
-
-def compare(name: str, model: Path, data: Path, directory: Path, arguments: argparse.Namespace) -> str:
+def compare(name: str, model: Path, data: Path, arguments: argparse.Namespace) -> str:
     from tests.benchmarks import measure
 
-    folder = directory / f"case-sensitivity-{model.stem}"
-    kits.write_case(model, data, folder, arguments.batch)
+    folder = arguments.directory / f"case-sensitivity-{model.stem}"
+    case.write_case(model, data, folder, arguments.batch, arguments.samples)
     write_quantized(folder)
-    results = {(kit, row): run_row(kit, row, folder, directory, arguments.limit) for kit, row in ROWS
-               if arguments.only in f"{kit} {row}"}
+    results = {(kit, row): case.run_row(MODULE, kit, row, folder, arguments.directory, arguments.limit)
+               for kit, row in ROWS if any(text in f"{kit} {row}" for text in arguments.only or [""])}
     peer, groups = results.get(("aimet", "alone"), {}), next(
         (value["groups"] for value in results.values() if "groups" in value), {})
     nodes = peer.get("map", {})
@@ -151,34 +137,16 @@ def write_quantized(folder: Path) -> None:
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
 
-    network, _, ranges, _ = kits.open_case(folder)
+    network, _, ranges, _ = open_case(folder)
     lowered = lower_to_typed_network(network, PrecisionConfig(Precision.INT8, Precision.FP32), ranges)
     onnx.save(ir.to_proto(lowered.model), folder / "qdq.onnx")
 
 
-def main() -> None:
-    from tests.benchmarks import measure, networks
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--directory", type=Path, default=networks.DEFAULT_DIRECTORY)
-    parser.add_argument("--limit", type=float, default=540, help="seconds for each row")
-    parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--only", default="", help="only rows with this text")
-    arguments = parser.parse_args()
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    print(measure.machine(), "\n")
-    for name in arguments.networks:
-        model, _, data = name.partition("=")
-        paths = (Path(model), Path(data)) if data else kits.make_network(name, arguments.directory, arguments.samples,
-                                                                         arguments.batch)
-        print(compare(Path(model).stem, *paths, arguments.directory, arguments), "\n", flush=True)
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--row"]:
-        kit, row, case = sys.argv[2:]
-        ours(Path(case), row) if kit == "ours" else aimet(Path(case))
+        kit, row, folder = sys.argv[2:]
+        ours(Path(folder), row) if kit == "ours" else aimet(Path(folder))
     else:
-        main()
+        arguments = case.parse_arguments(__doc__, NETWORKS, NETWORKS)
+        for network in case.list_networks(arguments):
+            print(compare(*network, arguments), "\n", flush=True)

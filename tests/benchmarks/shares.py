@@ -10,7 +10,6 @@ shares differ by more than 2 points. "held" is the part of the intervals of shar
 exact share.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -135,18 +134,16 @@ def row(name: str, directory: Path, samples: int, static: bool, other: Precision
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=NAMES)
+    parser = measure.parser(__doc__, NAMES)
     parser.add_argument("--samples", type=int, default=32, help="a multiple of 8")
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--other", default="fp16", choices=["fp32", "fp16"])
-    parser.add_argument("--directory", type=Path, default=big.DEFAULT_DIRECTORY)
     arguments = parser.parse_args()
     print(measure.machine(), flush=True)
     header = ["", "groups", "runs / exact", "work / exact, nothing shared", "seconds / exact",
               "first map in plain runs", "left",
               "within 2 points, of those >= 1 %", "largest error there, points", "in order", "held"]
-    for name in arguments.names:
+    for name in arguments.networks:
         print(measure.table(header, [row(name, arguments.directory, arguments.samples, arguments.static,
                                          Precision(arguments.other))]), flush=True)
 

@@ -92,11 +92,11 @@ def ways(network: Network, samples: Samples, other: Precision, every: int) -> di
 
 
 def main() -> None:
-    parser = measure.parser(__doc__.partition("\n")[0], rounds=3)
+    parser = measure.parser(__doc__, prepared.NAMES, rounds=3)
     parser.add_argument("--every", type=int, default=1, help="only every Nth group")
     arguments = parser.parse_args()
     print(measure.machine())
-    for name in arguments.networks or prepared.NAMES:
+    for name in arguments.networks:
         for other in (Precision.FP32, Precision.FP16):
             with tempfile.TemporaryDirectory() as folder:
                 contestants = ways(*opened(name, arguments.directory, Path(folder)), other, arguments.every)

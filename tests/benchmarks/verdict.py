@@ -1,8 +1,9 @@
 """Time from the command to the first simulated verdict and to the shares of all groups.
 
-Run as ``python -m tests.benchmarks.verdict``. Each network is opened with 64 samples in a fresh process with an empty
-cache, whose start and whose child's start are counted. Figures are seconds, and multiples of one plain FP32 run of the
-same samples by ONNX Runtime in this program. Shares that are not all measured within ``--limit`` are reported as such.
+Run as ``python -m tests.benchmarks.verdict [resnet50] [bert6]``. Each network is opened with 64 samples in a fresh
+process with an empty cache, whose start and whose child's start are counted. Figures are seconds, and multiples of one
+plain FP32 run of the same samples by ONNX Runtime in this program. Shares that are not all measured within ``--limit``
+are reported as such.
 """
 
 import argparse
@@ -108,11 +109,9 @@ def rows_of(name: str, samples: int, limit_s: float, directory: Path) -> list[tu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--network", choices=[*BATCHES, "all"], default="all")
+    parser = measure.parser(__doc__, tuple(BATCHES))
     parser.add_argument("--samples", type=int, default=64, help="a multiple of 8")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds to wait for the shares of a network")
-    parser.add_argument("--directory", type=Path, default=networks.DEFAULT_DIRECTORY, help="of the networks")
     parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.drive:
@@ -120,9 +119,9 @@ def main() -> None:
         drive(model, data, calibration, arguments.limit)
         return
     print(f"{measure.machine()}\n")
-    names = list(BATCHES) if arguments.network == "all" else [arguments.network]
-    print(measure.table(["from the command to", "seconds", "plain runs"], [row for name in names for row in rows_of(
-        name, arguments.samples, arguments.limit, arguments.directory)]))
+    print(measure.table(["from the command to", "seconds", "plain runs"], [
+        row for name in arguments.networks
+        for row in rows_of(name, arguments.samples, arguments.limit, arguments.directory)]))
 
 
 if __name__ == "__main__":
