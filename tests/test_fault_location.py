@@ -13,8 +13,8 @@ from trt_tui.core.measure.fault_location import (
     find_unequal_rows,
     judge_outputs,
     measure_output_fault,
-    plan_fault_location,
 )
+from trt_tui.core.measure.location_search import MAX_RATIO_BUILDS, plan_fault_location
 from trt_tui.core.precision import Precision
 
 FAULTY, SOUND, OTHER = PieceState.FAULTY, PieceState.SOUND, PieceState.NOT_COMPARABLE
@@ -89,7 +89,7 @@ def test_what_cannot_be_judged_or_built_ends_the_search_with_its_reason(state, o
 
 
 def test_the_limit_of_builds_is_kept_and_said() -> None:
-    result = located(64, shown_by(2, 40, 61), max_pieces=12)
+    result = located(64, shown_by(2, 40, 61), max_builds=12)
     assert len(result.verdicts) == 13 and result.is_limit_reached
     assert "limit of builds" in result.describe_outcome(["k"] * 64)
 

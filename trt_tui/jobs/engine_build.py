@@ -23,6 +23,7 @@ from trt_tui.core.engines.fallback_ladder import (
     join_lines,
 )
 from trt_tui.core.exporters.onnx import export_typed_network
+from trt_tui.core.engines.kernel_results import DequantizeScale
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions
@@ -31,10 +32,16 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import find_forbidden_precisions, known_defect_warnings
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.model_outputs import HALF_INPUT_SUFFIX, add_outputs, set_boundary_types
+from trt_tui.core.network.model_outputs import (
+    HALF_INPUT_SUFFIX,
+    add_outputs,
+    quantize_outputs,
+    set_boundary_types,
+)
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import (
     MIN_OPTIMIZATION_LEVEL,
     TIMING_CACHE_REFUSED,
@@ -173,6 +180,7 @@ def build_engine(
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
     boundary_types: Mapping[str, Precision] = MappingProxyType({}),
+    quantized_outputs: Mapping[str, DequantizeScale] = MappingProxyType({}),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -187,6 +195,7 @@ def build_engine(
         kept_tensors: Tensors that become outputs of the engine too
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
         boundary_types: The 16-bit types of inputs and outputs that are not FP32 in the engine, by tensor.
+        quantized_outputs: The scales of the outputs behind which a Q/DQ pair follows, by tensor.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -204,6 +213,9 @@ def build_engine(
         lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
                           model=add_outputs(lowered.model, kept_tensors))
         lowered = _set_boundary_types(lowered, boundary_types)
+        lowered = replace(lowered, model=quantize_outputs(lowered.model, {
+            name: (scale.values, scale.axis, QUANTIZED_TYPES[scale.precision].onnx_type)
+            for name, scale in quantized_outputs.items()}))
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)

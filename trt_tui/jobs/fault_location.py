@@ -1,7 +1,7 @@
 """The job that locates the operator which an engine computes wrongly, and writes the folder of a bug report."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +27,9 @@ from trt_tui.core.measure.fault_location import (
     LocationResult,
     PieceState,
     WayRound,
-    plan_fault_location,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.measure.location_search import plan_fault_location
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rewrite_move import RewriteMove
@@ -88,22 +88,24 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
         latency_ms = measure_latency_ms(runner, feed)
     with create_scratch_folder() as scratch:
         probe = PieceProbe(workspace, store, reporter, config, feed, scratch)
-        result = yield from _locate(probe, data, request.max_builds)
+        has_time = _make_clock(start_time, request.max_seconds)
+        result = yield from _locate(probe, data, request.max_builds, has_time)
         repeated = repeat_first_sample(workspace, feed) if result.outcome is LocationOutcome.NO_FAULT else None
         if repeated is not None:
             rows_probe = PieceProbe(workspace, store, reporter, config, repeated, scratch, checks_rows=True)
-            rows_result = yield from _locate(rows_probe, data, request.max_builds)
+            rows_result = yield from _locate(rows_probe, data, request.max_builds, has_time)
             if rows_result.outcome is not LocationOutcome.NO_FAULT:
                 probe, result = rows_probe, rows_result
         cells = [probe.cells[index] for index in result.piece.cells if index < len(probe.cells)]
         ways: tuple[WayRound, ...] = ()
-        if result.outcome in (LocationOutcome.FOUND, LocationOutcome.SPREAD, LocationOutcome.VANISHES):
-            ways = yield from _try_ways_round(probe, cells)
+        if result.outcome in (LocationOutcome.FOUND, LocationOutcome.SPREAD, LocationOutcome.VANISHES,
+                              LocationOutcome.UNFINISHED):
+            ways = yield from _try_ways_round(probe, cells, has_time)
     name = Path(request.engine_path).name if request.engine_path else "the engine of the config"
     different = [text for rebuilt in probe.rebuilt_cells if (text := find_different_cell(probe.cells, rebuilt))]
     report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
                          result.describe_outcome([cell.name for cell in probe.cells]), result,
-                         cell_count=len(probe.cells), latency_ms=latency_ms, builds=probe.build_count,
+                         all_cell_names=tuple(cell.name for cell in probe.cells), latency_ms=latency_ms, builds=probe.build_count,
                          different_kernel=different[0] if different else "",
                          suspect_kernels=_list_suspect_kernels(probe, result), ways_round=ways)
     part = None
@@ -116,10 +118,16 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
     reporter.send(ev.FaultLocated(reporter.job, request.config, report))
 
 
-def _locate(probe: PieceProbe, data: bytes, max_builds: int) -> Steps[LocationResult]:
+def _make_clock(start_time: float, max_seconds: float | None) -> Callable[[], bool]:
+    """Returns a function that returns False from a number of seconds after the start on; always True for None."""
+    return lambda: max_seconds is None or time.monotonic() - start_time < max_seconds
+
+
+def _locate(probe: PieceProbe, data: bytes, max_builds: int, has_time: Callable[[], bool]) -> Steps[LocationResult]:
     """Runs the steps of a location. The first piece is the engine itself."""
     verdict = yield from probe.judge_engine(data)
-    plan = plan_fault_location(len(probe.cells), max_builds, reads_cells=probe.reads_cells)
+    plan = plan_fault_location(len(probe.cells), max_builds, reads_cells=probe.reads_cells,
+                               finds_largest_ratio=not probe.checks_rows, has_time=has_time)
     piece = next(plan)
     while True:
         probe.reporter.send(ev.LogMessage(
@@ -261,8 +269,9 @@ def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, Build
                 options, timing_cache="", optimization_level=level))
 
 
-def _try_ways_round(probe: PieceProbe, cells: list[EngineCell]) -> Steps[tuple[WayRound, ...]]:
-    """Builds the whole network in each way that may avoid the fault."""
+def _try_ways_round(probe: PieceProbe, cells: list[EngineCell],
+                    has_time: Callable[[], bool]) -> Steps[tuple[WayRound, ...]]:
+    """Builds the whole network in each way that may avoid the fault, as long as there is time."""
     settings, builder = probe.make_settings(), probe.workspace.builder
     precisions = [precision for precision in FLOAT_PRECISIONS if precision is not Precision.BF16
                   or builder is not None and builder.capabilities.supports_bf16]
@@ -271,6 +280,9 @@ def _try_ways_round(probe: PieceProbe, cells: list[EngineCell]) -> Steps[tuple[W
                *((text, probe.config, changed) for text, changed in _list_changed_settings(settings))]
     ways = []
     for text, config, changed_settings in changes:
+        if not has_time():
+            ways.append(WayRound(text, failure_reason="not tried: the limit of time is reached"))
+            continue
         try:
             ensure_ranges(probe.workspace, probe.store, probe.reporter, [config])
             verdict, latency_ms = yield from probe.measure_whole(config, changed_settings)

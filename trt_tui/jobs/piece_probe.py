@@ -18,7 +18,13 @@ import onnx_ir as ir
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.engine_cells import EngineCell, find_different_cell, find_piece_boundary, list_engine_cells
 from trt_tui.core.engines.inspector import read_engine_report
-from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_result, find_kernel_results
+from trt_tui.core.engines.kernel_results import (
+    DequantizeScale,
+    KernelResult,
+    decode_kernel_result,
+    find_kernel_results,
+    find_quantized_only_tensors,
+)
 from trt_tui.core.exporters.subgraph import extract_subgraph
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
@@ -64,6 +70,8 @@ class NetworkPart:
         predicted: The results of the simulation in the precisions of the config; of ONNX Runtime if all are FP32.
         witness: The results of ONNX Runtime in FP32.
         precision: The lowest float type in the piece.
+        scales: The scales of the outputs that the engine writes as quantized values. Both the engine's and the
+            predicted results are compared after DequantizeLinear.
     """
 
     network: Network
@@ -73,6 +81,7 @@ class NetworkPart:
     predicted: Arrays
     witness: Arrays
     precision: Precision
+    scales: Mapping[str, DequantizeScale] = field(default_factory=dict)
 
     def judge(self, outputs: Mapping[str, np.ndarray], *, checks_rows: bool = False) -> PieceVerdict:
         """Returns the verdict on the outputs of an engine of this part.
@@ -89,7 +98,9 @@ class NetworkPart:
                             tuple(sorted(faults, key=lambda fault: -fault.ratio)))
 
     def _measure_fault(self, name: str, output: np.ndarray) -> OutputFault:
-        return measure_output_fault(name, self.expected[name], output, self.predicted[name], self.precision,
+        scale, predicted = self.scales.get(name), self.predicted[name]
+        return measure_output_fault(name, self.expected[name], output, predicted if scale is None else
+                                    scale.round_values(predicted.astype(np.float64)), self.precision,
                                     self.witness[name])
 
 
@@ -124,6 +135,8 @@ class PieceProbe:
     _values: Arrays = field(default_factory=dict)
     _tensor_types: dict[str, Precision] = field(default_factory=dict)
     _readings: Arrays | None = None
+    _reading_scales: dict[str, DequantizeScale] = field(default_factory=dict)
+    _quantized_tensors: dict[str, DequantizeScale] | None = None
 
     @property
     def network(self) -> Network:
@@ -171,8 +184,20 @@ class PieceProbe:
                 network = cut_network(self.network, layers, inputs, outputs, feed)
                 config = select_moves_of_network(self.config, network)
             outputs = tuple(name for name in outputs if network.is_float(name))
-            self._parts[cells] = self._compute_part(network, config, feed, outputs)
+            scales = {} if len(cells) == len(self.cells) else self._find_output_scales(outputs)
+            self._parts[cells] = replace(self._compute_part(network, config, feed, outputs), scales=scales)
         return self._parts[cells]
+
+    def _find_output_scales(self, tensors: Collection[str]) -> dict[str, DequantizeScale]:
+        """Finds the scales of the tensors that the engine writes as quantized values; none for layer constraints."""
+        builder = self.workspace.builder
+        if self._quantized_tensors is None:
+            self._quantized_tensors = {}
+            if builder is not None and not self.workspace.plan.weakly_typed:
+                lowered = lower_for_builder(self.network, self.config, self.workspace.ranges, builder.capabilities,
+                                            builder.name)
+                self._quantized_tensors = find_quantized_only_tensors(lowered.model, self.network)
+        return {name: self._quantized_tensors[name] for name in tensors if name in self._quantized_tensors}
 
     def _read_values(self, names: Sequence[str]) -> Arrays:
         """Returns tensors of the whole network in FP32."""
@@ -271,8 +296,13 @@ class PieceProbe:
         handed = runner.read_debug_tensors(part.feed, {output.tensor for result in results.values()
                                                        for output in result.possible_outputs})
         expected = self._read_values([result.tensor for result in results.values()])
-        readings = {result.tensor: reading for result in results.values()
-                    if (reading := _choose_reading(handed, result, expected[result.tensor])) is not None}
+        readings = {}
+        for result in results.values():
+            reading, scale = _choose_reading(handed, result, expected[result.tensor])
+            if reading is not None:
+                readings[result.tensor] = reading
+                if scale is not None:
+                    self._reading_scales[result.tensor] = scale
         return {**self.feed, **readings}
 
     def _judge_readings(self, cells: tuple[int, ...]) -> PieceVerdict:
@@ -288,6 +318,8 @@ class PieceProbe:
         network = cut_network(self.network, layers, inputs, outputs, arrays)
         part = self._compute_part(network, select_moves_of_network(self.config, network), arrays,
                                   [name for name in outputs if name in readings])
+        part = replace(part, scales={name: scale for name, scale in self._reading_scales.items()
+                                     if name in part.expected})
         verdict = part.judge(readings)
         if verdict.state is PieceState.FAULTY:
             self._parts.setdefault(cells, part)
@@ -323,10 +355,12 @@ class PieceProbe:
         assert builder is not None
         is_whole = part.network is self.network
         types = {} if is_whole else {name: self._tensor_types[name] for name in (*part.feed, *part.expected)
-                                     if self._tensor_types.get(name) not in (None, Precision.FP32)}
+                                     if self._tensor_types.get(name) not in (None, Precision.FP32)
+                                     and name not in part.scales}
         steps = build_engine(builder, part.network, part.config, workspace.ranges, settings, cache=None,
                              wake=self.reporter.wake, weakly_typed=workspace.plan.weakly_typed, strict=True,
-                             kept_tensors=workspace.analysis.extra_outputs if is_whole else (), boundary_types=types)
+                             kept_tensors=workspace.analysis.extra_outputs if is_whole else (), boundary_types=types,
+                             quantized_outputs=part.scales)
         start_time, self.build_count = time.monotonic(), self.build_count + 1
         try:
             with contextlib.closing(steps):
@@ -368,13 +402,17 @@ def measure_latency_ms(runner: EngineRunner, feed: Mapping[str, np.ndarray]) -> 
 
 
 def _choose_reading(debug_tensors: Mapping[str, DebugTensor], result: KernelResult,
-                    expected: np.ndarray) -> np.ndarray | None:
-    """Returns the reading of a debug tensor that is nearest to FP32; None if it cannot be read."""
-    readings = decode_kernel_result(debug_tensors, result, expected.shape)
+                    expected: np.ndarray) -> tuple[np.ndarray | None, DequantizeScale | None]:
+    """Returns the reading of a debug tensor that is nearest to FP32, and the scale of quantized values.
+
+    Both are None if it cannot be read.
+    """
+    readings = [(reading, output.scale) for output in result.possible_outputs for reading in decode_kernel_result(
+        debug_tensors, replace(result, possible_outputs=(output,)), expected.shape)]
     with np.errstate(all="ignore"):
         distances = [float(np.nansum(np.square(np.nan_to_num(reading.astype(np.float64)) - expected)))
-                     for reading in readings]
-    return readings[int(np.argmin(distances))] if readings else None
+                     for reading, _ in readings]
+    return readings[int(np.argmin(distances))] if readings else (None, None)
 
 
 def cut_network(network: Network, layer_names: Collection[str], inputs: Sequence[str], outputs: Sequence[str],
