@@ -22,8 +22,8 @@ from trt_tui.core.engines.fallback_ladder import (
     NetworkParseError,
     join_lines,
 )
-from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.engines.kernel_results import DequantizeScale
+from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions

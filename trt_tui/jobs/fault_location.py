@@ -19,6 +19,7 @@ from trt_tui.core.engines.group_implementations import GroupImplementation, find
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.core.exporters.bundle import SampleRun
 from trt_tui.core.exporters.fault_report import write_fault_report
+from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.fault_location import (
@@ -34,9 +35,10 @@ from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rewrite_move import RewriteMove
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.target_release import installed_release
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.runner import MIN_OPTIMIZATION_LEVEL, BuildSettings, EngineRunner
+from trt_tui.core.runner import MIN_OPTIMIZATION_LEVEL, Backend, BuildSettings, EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.reading import read_bytes
 from trt_tui.files.scratch import create_scratch_folder
@@ -105,7 +107,9 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
     different = [text for rebuilt in probe.rebuilt_cells if (text := find_different_cell(probe.cells, rebuilt))]
     report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
                          result.describe_outcome([cell.name for cell in probe.cells]), result,
-                         all_cell_names=tuple(cell.name for cell in probe.cells), latency_ms=latency_ms, builds=probe.build_count,
+                         witness_text=describe_witness(workspace.backend),
+                         all_cell_names=tuple(cell.name for cell in probe.cells), latency_ms=latency_ms,
+                         builds=probe.build_count,
                          different_kernel=different[0] if different else "",
                          suspect_kernels=_list_suspect_kernels(probe, result), ways_round=ways)
     part = None
@@ -213,6 +217,13 @@ def _build_engine_of_config(workspace: Workspace, store: ResultStore, reporter: 
     raise AssertionError("a build ends with an engine")
 
 
+def describe_witness(backend: Backend) -> str:
+    """Returns the backend that computes a piece in FP32 besides the engine as text, with its provider."""
+    title = builder_title(backend.name, backend.version)
+    return (f"{title} on CUDA, TF32 off" if backend.capabilities.has_device else
+            f"{title} on the CPU; no witness on CUDA, because ONNX Runtime has no CUDA provider here")
+
+
 def _list_suspect_kernels(probe: PieceProbe, result: LocationResult) -> tuple[str, ...]:
     """Returns the kernels that tell faulty from sound builds of the whole network, if the builds disagree."""
     if result.outcome is not LocationOutcome.UNSTABLE:
@@ -318,10 +329,17 @@ def _write_folder(workspace: Workspace, destination: Path, report: FaultReport, 
     outputs = {name: array.astype(part.witness[name].dtype) for name, array in part.expected.items()}
     sample_run = SampleRun(part.feed, outputs, {name: part.predicted[name] for name in outputs})
     precisions = {precision.value_type for precision in part.config.precision_by_group(part.network).values()}
+    constraints = None
     if precisions & QUANTIZED_TYPES.keys():
         precisions.add(part.config.other)
+    elif not is_typed:
+        constraints = lower_to_implicit_quantization(part.network, part.config, workspace.ranges)
+    if part.config.tf32:
+        precisions.add(Precision.TF32)
     with fill_folder_atomically(destination) as folder:
-        paths = write_fault_report(folder, part.network, typed_model, sample_run, report, is_typed, precisions)
+        paths = write_fault_report(folder, part.network, typed_model, sample_run, report, is_typed, precisions,
+                                   workspace.plan.settings.builder_options, installed_release(
+                                       builder.name, builder.version).family, constraints)
     state_count = report.result.count_verdicts(PieceState.FAULTY)
     assert state_count, "a report is written of a fault"
     return replace(report, written_paths=(str(destination), *(str(destination / path.relative_to(folder))

@@ -211,13 +211,11 @@ def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str
             value = producer.inputs[0]
         values = scale.numpy().astype(np.float32)
         axis = node.attributes.get_int("axis", 1) if values.ndim == 1 and values.size > 1 else None
-        precision = _PRECISIONS.get(node.outputs[0].dtype, Precision.INT8)
+        precision = next((item for item, quantized_type in QUANTIZED_TYPES.items()
+                          if quantized_type.onnx_type == node.outputs[0].dtype), Precision.INT8)
         quantized_tensors |= dict.fromkeys((node.name or "", node.outputs[0].name or ""),
                                            (value.name or "", DequantizeScale(values, axis, precision)))
     return quantized_tensors
-
-
-_PRECISIONS = {item.onnx_type: precision for precision, item in QUANTIZED_TYPES.items()}
 
 
 def find_quantized_only_tensors(typed_model: ir.Model, network: Network) -> dict[str, DequantizeScale]:

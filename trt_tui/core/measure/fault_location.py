@@ -342,6 +342,7 @@ class FaultReport:
         kernel_names: The kernels of the piece, as far as the release reports them.
         types_text: The types that its kernels read and write.
         inputs, outputs: The tensors at its boundary.
+        witness_text: The backend that computes a piece in FP32 besides the engine.
         all_cell_names: The engine layers of the whole engine.
         outcome_text: The outcome as a sentence.
         latency_ms: The median latency of the engine.
@@ -362,6 +363,7 @@ class FaultReport:
     types_text: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    witness_text: str = ""
     all_cell_names: tuple[str, ...] = ()
     latency_ms: float | None = None
     builds: int = 0
@@ -387,7 +389,8 @@ class FaultReport:
             f"{result.count_verdicts(PieceState.NOT_COMPARABLE)} of "
             f"{counted_noun_text(len(result.verdicts), 'piece')} not comparable"
         ]
-        lines += filter(None, (result.describe_largest_ratio(self.all_cell_names),))
+        lines += filter(None, (result.describe_largest_ratio(self.all_cell_names),
+                               self.witness_text and f"witness: {self.witness_text}"))
         if self.different_kernel:
             lines.append(f"first kernel that differs between builds: {self.different_kernel}")
         if self.suspect_kernels:
@@ -415,6 +418,7 @@ class FaultReport:
         return {
             "engine": self.engine_name, "builder": self.builder_text, "gpu": self.device,
             "outcome": self.result.outcome.value, "says": self.outcome_text, "factor": FAULT_FACTOR,
+            "witness": self.witness_text,
             "fused_layers": len(self.all_cell_names), "piece": list(self.cell_names),
             "nodes": [{"name": name, "operator": operator} for name, operator in self.layers],
             "kernels": list(self.kernel_names), "types": self.types_text, "inputs": list(self.inputs),
@@ -424,7 +428,8 @@ class FaultReport:
             "errors": [fault.to_record() for fault in verdict.faults] if verdict is not None else [],
             "tried": [{"cells": list(piece.cells), "rebuild": piece.rebuild, "read": piece.is_read,
                        "result": item.state.value, "note": item.note,
-                       "times": _finite(item.faults[0].ratio) if item.faults else None} for piece, item in self.result.verdicts],
+                       "times": _finite(item.faults[0].ratio) if item.faults else None}
+                      for piece, item in self.result.verdicts],
             "ways_round": [way.to_record() for way in self.ways_round]
         }
 

@@ -166,28 +166,19 @@ class _PieceSearch:
         """Returns the cell of the largest ratio, as far as the limits allow.
 
         The piece with the largest ratio is halved first. A half that is not comparable has the ratio of the piece from
-        which it comes. If the parts of a piece cannot be judged, the piece itself is returned.
+        which it comes. If the parts of a piece cannot be judged, the piece that was judged last is returned.
         """
         self.max_builds = min(self.max_builds, MAX_RATIO_BUILDS)
-        waiting: list[tuple[float, tuple[int, ...], bool]] = [(-self._find_ratio(whole), whole, True)]
-        undivided: list[tuple[float, tuple[int, ...]]] = []
-        while waiting and not self.is_limit_reached:
-            key, cells, is_judged = heapq.heappop(waiting)
-            if len(cells) == 1:
-                if is_judged:
-                    return cells
-                continue
-            parts = []
+        waiting: list[tuple[float, tuple[int, ...]]] = [(-self._find_ratio(whole), whole)]
+        judged = [whole]
+        while len(waiting[0][1]) > 1 and not self.is_limit_reached:
+            key, cells = heapq.heappop(waiting)
             for part in _split(cells):
                 verdict = yield from self.judge_cells(part)
-                if verdict is not None:
-                    is_part_judged = verdict.state in _JUDGED_STATES
-                    parts.append((-self._find_ratio(part) if is_part_judged else key, part, is_part_judged))
-            if is_judged and not (len(parts) == 2 and any(item[2] for item in parts)):
-                undivided.append((key, cells))
-            for item in parts:
-                heapq.heappush(waiting, item)
-        return min([*undivided, *(item[:2] for item in waiting if item[2])], default=(0.0, ()))[1]
+                is_judged = verdict is not None and verdict.state in _JUDGED_STATES
+                judged += [part] if is_judged else []
+                heapq.heappush(waiting, (-self._find_ratio(part) if is_judged else key, part))
+        return min((cells for cells in judged if set(waiting[0][1]) <= set(cells)), key=len)
 
     def _find_ratio(self, cells: tuple[int, ...]) -> float:
         faults = next(verdict.faults for piece, verdict in reversed(self.verdicts) if piece.cells == cells)
