@@ -21,7 +21,7 @@ from trt_tui.core.measure.fault_location import (
 LocationSteps = Generator[Piece, PieceVerdict, LocationResult]
 """The steps of a location: each yields a piece and receives its verdict."""
 
-MAX_RATIO_BUILDS = 16
+MAX_RATIO_BUILDS = 30
 """The maximum number of builds that search the largest ratio of an engine without a fault."""
 
 _JUDGED_STATES = (PieceState.FAULTY, PieceState.SOUND)
