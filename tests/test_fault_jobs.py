@@ -126,7 +126,7 @@ def test_a_fault_of_two_kernels_together_is_spread_over_both(locate, tmp_path) -
 
 def test_a_fault_that_disappears_when_the_network_is_cut_is_said_to(locate, tmp_path) -> None:
     names = ("/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv", "/layer2/conv1/Conv", "/layer2/conv2/Conv",
-             "/layer2/downsample.0/Conv", "/avgpool/GlobalAveragePool")
+             "/layer2/downsample.0/Conv", "/avgpool/GlobalAveragePool", "/Flatten")
     fault = ";".join((f"wrong with {'+'.join(names)}: /fc/Gemm", *(f"other tactic: {name}" for name in names[:2])))
     code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault=fault)
     assert code == 1 and record["outcome"] == "vanishes", text

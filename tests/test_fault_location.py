@@ -42,8 +42,9 @@ def shown_by(*cells: int):
 def test_a_single_kernel_in_prefix_or_suffix_is_found_by_halves(cell) -> None:
     result = located(16, shown_by(cell))
     assert result.outcome is LocationOutcome.FOUND and result.piece == Piece((cell,))
-    assert len(result.verdicts) == 4 + 2 * 4 and not result.is_limit_reached
+    assert len(result.verdicts) == 4 + 1 + 2 * 4 and not result.is_limit_reached
     assert [piece.rebuild for piece, _ in result.verdicts[:5]] == [0, 1, 2, 3, 0]
+    assert [piece.is_marked for piece, _ in result.verdicts[:6]] == [False] * 4 + [True, False]
 
 
 def test_a_fault_that_needs_two_distant_kernels_is_spread_over_them() -> None:
@@ -98,7 +99,7 @@ def test_the_limit_of_builds_is_kept_and_said() -> None:
 
 
 @pytest.mark.parametrize(("builds", "text"), [(0, "no smaller piece"), (2, "no smaller piece"), (3, "no smaller piece"),
-                                              (5, "within 32 of 64 fused layers"), (6, "within 16 of 64")])
+                                              (5, "within 32 of 64 fused layers"), (7, "within 16 of 64")])
 def test_a_search_that_its_limit_ends_says_what_it_knows(builds, text) -> None:
     result = located(64, shown_by(5), max_builds=builds)
     assert result.outcome is LocationOutcome.UNFINISHED and 5 in result.piece.cells
