@@ -1,13 +1,20 @@
 """trt_tui.jobs.fault_location: wrong kernels planted in stand-ins of TensorRT are located by a command."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from tests import standins
 from tests.driven import save_mlp, save_resnet
+from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 
 RESNET = "8.6.1"
 
@@ -72,8 +79,34 @@ def test_where_values_inside_an_engine_can_be_read_no_piece_is_built(locate, tmp
                                                     ("11.4.0", "int8"), ("8.6.1", "int8")])
 def test_a_sound_engine_has_no_fault(locate, build, tmp_path, release, precision) -> None:
     options = save_mlp(tmp_path)
-    code, record, text = locate(release, options, "--engine", build(release, options, precision))
-    assert code == 0 and record["outcome"] == "no fault" and len(record["tried"]) == 1, text
+    engine = build(release, options, precision)
+    code, record, text = locate(release, options, "--engine", engine, "--max-builds", 0)
+    assert code == 0 and record["outcome"] == "no fault" and len(record["tried"]) == 1 and not record["builds"], text
+    assert "no witness on CUDA" in record["witness"] and record["largest"] is None
+    code, record, text = locate(release, options, "--engine", engine)
+    assert code == 0 and record["outcome"] == "no fault" and len(record["tried"]) > 1, text
+    assert record["largest"]["piece"] and "largest ratio of a part: " in text
+    assert not record["largest"]["exceeds"] and record["largest"]["errors"][0]["times"] <= 4
+
+
+@pytest.mark.parametrize("node", ["/layer1/conv1/Conv", "/layer1/conv2/Conv"])
+def test_a_piece_that_ends_at_a_quantized_tensor_is_compared_after_dequantization(locate, tmp_path, node) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "int8", fault=f"wrong: {node}")
+    assert code == 1 and node in [entry["name"] for entry in record["nodes"]], text
+    assert record["errors"][0]["times"] > 4 and len(record["piece"]) <= 2
+    sound = [entry["times"] for entry in record["tried"] if entry["result"] == "does not show the fault"]
+    assert sound and max(sound) < 2, "a sound piece has the error of its Q/DQ"
+
+
+def test_a_location_that_its_limits_end_tells_what_it_knows(locate, tmp_path) -> None:
+    fault = "wrong: /layer1/conv2/Conv"
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "--max-seconds", 0, fault=fault)
+    assert code == 1 and record["outcome"] == "unfinished" and record["limit_reached"], text
+    assert len(record["tried"]) == 1 and "no smaller piece was found to show the fault" in text
+    assert record["ways_round"] and all("limit of time" in way["failed"] for way in record["ways_round"])
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "--max-builds", 5, fault=fault)
+    assert code == 1 and record["outcome"] == "unfinished" and "the fault is within" in text, text
+    assert len(record["tried"]) == 6 and "/layer1/conv2/Conv" in [entry["name"] for entry in record["nodes"]]
 
 
 def test_nan_that_fp64_does_not_have_is_a_fault(locate, tmp_path) -> None:
@@ -93,7 +126,7 @@ def test_a_fault_of_two_kernels_together_is_spread_over_both(locate, tmp_path) -
 
 def test_a_fault_that_disappears_when_the_network_is_cut_is_said_to(locate, tmp_path) -> None:
     names = ("/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv", "/layer2/conv1/Conv", "/layer2/conv2/Conv",
-             "/layer2/downsample.0/Conv", "/avgpool/GlobalAveragePool")
+             "/layer2/downsample.0/Conv", "/avgpool/GlobalAveragePool", "/Flatten")
     fault = ";".join((f"wrong with {'+'.join(names)}: /fc/Gemm", *(f"other tactic: {name}" for name in names[:2])))
     code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", fault=fault)
     assert code == 1 and record["outcome"] == "vanishes", text
@@ -158,6 +191,21 @@ def test_the_folder_is_a_bug_report_that_polygraphy_and_trtexec_read(locate, tmp
                                                                                          "run.sh").read_text()
     trtexec = (folder / "trtexec.sh").read_text()
     assert "--onnx=fp32.onnx" in trtexec and "--fp16" in trtexec and "inputs/0.bin" in trtexec
+    assert "--noTF32" in trtexec and "--precisionConstraints=obey" in trtexec
+    network = open_network(folder / "fp32.onnx")
+    loaded = read_any_config(folder / "trtexec.sh", network)
+    assert set(loaded.config.precision_by_group(network).values()) == {Precision.FP16}
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "polygraphy").write_text(f"#!/bin/sh\nexec '{sys.executable}' -c 'import sys; from polygraphy.tools "
+                                      "import main; sys.exit(main())' \"$@\"\n")
+    (tools / "polygraphy").chmod(0o755)
+    for fault, exit_code in (("", 0), ("wrong: /layer1/conv2/Conv", 1)):
+        environment = {**os.environ, **standins.environment("8.6.1"), "STANDIN_FAULT": fault,
+                       "PATH": f"{tools}:{os.environ['PATH']}"}
+        done = subprocess.run(["sh", str(folder / "run.sh")], cwd="/", env=environment, capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == exit_code, done.stdout[-3000:] + done.stderr
     again = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "-o", folder)
     assert again[0] == 2, "a folder with files is not written over"
 

@@ -7,14 +7,15 @@ from trt_tui.core.measure.fault_location import (
     FAULT_FACTOR,
     LocationOutcome,
     LocationResult,
+    OutputFault,
     Piece,
     PieceState,
     PieceVerdict,
     find_unequal_rows,
     judge_outputs,
     measure_output_fault,
-    plan_fault_location,
 )
+from trt_tui.core.measure.location_search import MAX_RATIO_BUILDS, plan_fault_location
 from trt_tui.core.precision import Precision
 
 FAULTY, SOUND, OTHER = PieceState.FAULTY, PieceState.SOUND, PieceState.NOT_COMPARABLE
@@ -41,8 +42,9 @@ def shown_by(*cells: int):
 def test_a_single_kernel_in_prefix_or_suffix_is_found_by_halves(cell) -> None:
     result = located(16, shown_by(cell))
     assert result.outcome is LocationOutcome.FOUND and result.piece == Piece((cell,))
-    assert len(result.verdicts) == 4 + 2 * 4 and not result.is_limit_reached
+    assert len(result.verdicts) == 4 + 1 + 2 * 4 and not result.is_limit_reached
     assert [piece.rebuild for piece, _ in result.verdicts[:5]] == [0, 1, 2, 3, 0]
+    assert [piece.is_marked for piece, _ in result.verdicts[:6]] == [False] * 4 + [True, False]
 
 
 def test_a_fault_that_needs_two_distant_kernels_is_spread_over_them() -> None:
@@ -76,8 +78,9 @@ def test_builds_that_disagree_end_the_search() -> None:
 
 
 def test_a_sound_engine_is_not_cut() -> None:
-    result = located(8, lambda piece: SOUND)
-    assert result.outcome is LocationOutcome.NO_FAULT and len(result.verdicts) == 1
+    for options in ({"max_builds": 0}, {"finds_largest_ratio": False}):
+        result = located(8, lambda piece: SOUND, **options)
+        assert result.outcome is LocationOutcome.NO_FAULT and len(result.verdicts) == 1 and result.largest_piece is None
 
 
 @pytest.mark.parametrize(("state", "outcome"), [(PieceState.NOT_JUDGED, LocationOutcome.NOT_JUDGED),
@@ -89,9 +92,57 @@ def test_what_cannot_be_judged_or_built_ends_the_search_with_its_reason(state, o
 
 
 def test_the_limit_of_builds_is_kept_and_said() -> None:
-    result = located(64, shown_by(2, 40, 61), max_pieces=12)
+    result = located(64, shown_by(2, 40, 61), max_builds=12)
     assert len(result.verdicts) == 13 and result.is_limit_reached
+    assert result.outcome is LocationOutcome.UNFINISHED
     assert "limit of builds" in result.describe_outcome(["k"] * 64)
+
+
+@pytest.mark.parametrize(("builds", "text"), [(0, "no smaller piece"), (2, "no smaller piece"), (3, "no smaller piece"),
+                                              (5, "within 32 of 64 fused layers"), (7, "within 16 of 64")])
+def test_a_search_that_its_limit_ends_says_what_it_knows(builds, text) -> None:
+    result = located(64, shown_by(5), max_builds=builds)
+    assert result.outcome is LocationOutcome.UNFINISHED and 5 in result.piece.cells
+    assert len(result.verdicts) <= builds + 1 and text in result.describe_outcome(["k"] * 64)
+    clock = iter(range(100))
+    timed = located(64, shown_by(5), has_time=lambda: next(clock) < builds)
+    assert timed.outcome is LocationOutcome.UNFINISHED and timed.piece == result.piece
+
+
+def with_ratios(*ratios: float):
+    """Verdicts of cells whose errors add up: the ratio of a piece is the largest of its cells."""
+
+    def verdict_of(piece: Piece) -> PieceVerdict:
+        ratio = max(ratios[cell] for cell in piece.cells)
+        is_faulty = ratio > FAULT_FACTOR and len(piece.cells) < len(ratios)
+        return PieceVerdict(FAULTY if is_faulty else SOUND, "", (OutputFault("t", (4,), ratio, 1.0),))
+
+    return verdict_of
+
+
+@pytest.mark.parametrize("reads_cells", [False, True])
+@pytest.mark.parametrize("largest", [2.9, 7.0])
+def test_the_cell_with_the_largest_ratio_of_a_sound_engine_is_named(reads_cells, largest) -> None:
+    ratios = [1.0] * 5 + [largest] + [1.1] * 10
+    result = located(16, with_ratios(*ratios), reads_cells=reads_cells)
+    assert result.outcome is LocationOutcome.NO_FAULT and result.largest_piece.cells == (5,)
+    text = result.describe_largest_ratio([f"k{index}" for index in range(16)])
+    assert "k5" in text and ("exceeds the bound" if largest > FAULT_FACTOR else "within the bound") in text
+    assert sum(not piece.is_read for piece, _ in result.verdicts) <= 1 + (1 if reads_cells else MAX_RATIO_BUILDS)
+
+
+def test_the_largest_ratio_is_that_of_a_larger_piece_where_its_parts_are_not_comparable() -> None:
+    verdict_of = with_ratios(*[1.0] * 5, 2.9, *[1.0] * 2)
+    result = located(8, lambda piece: OTHER if 5 in piece.cells and len(piece.cells) < 4 else verdict_of(piece))
+    assert result.largest_piece.cells == (4, 5, 6, 7)
+    assert "its parts are not comparable" in result.describe_largest_ratio(["k"] * 8)
+    limited = located(64, with_ratios(*[1.0] * 40, 2.9, *[1.0] * 23), max_builds=3)
+    assert limited.is_limit_reached and 40 in limited.largest_piece.cells and len(limited.verdicts) == 4
+
+
+def test_a_sound_engine_whose_rebuild_is_faulty_is_unstable() -> None:
+    result = located(8, lambda piece: FAULTY if piece.rebuild else SOUND, reads_cells=True)
+    assert result.outcome is LocationOutcome.UNSTABLE and "0 of 1 agree" in result.describe_outcome([])
 
 
 def test_cells_that_can_be_read_need_no_halves() -> None:

@@ -50,8 +50,12 @@ if TYPE_CHECKING:
     "TensorRT", "--locate", is_flag=True, help="Locate the operator that the engine of --engine, or the engine of the "
     "config, computes wrongly: pieces of the network are built, and judged against FP64.")
 @option_under_heading(
-    "TensorRT", "--max-builds", default=MAX_LOCATION_BUILDS, show_default=True, type=click.IntRange(1, 1000),
-    metavar="N", help="With --locate: build at most N pieces. The ways round are built in addition.")
+    "TensorRT", "--max-builds", default=MAX_LOCATION_BUILDS, show_default=True, type=click.IntRange(0, 1000),
+    metavar="N", help="With --locate: build at most N times, rebuilds included; 0 judges the engine only. The ways "
+    "round are built in addition.")
+@option_under_heading(
+    "TensorRT", "--max-seconds", type=click.FloatRange(min=0), metavar="S", help="With --locate: begin no build after "
+    "S seconds, and report what is known by then.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
@@ -94,7 +98,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
             script: str | None, output: str | None, calib_methods: str | None, locate: bool, max_builds: int,
-            evidence_paths: tuple[str, ...], **arguments: Any) -> None:
+            max_seconds: float | None, evidence_paths: tuple[str, ...], **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Values are measured at the outputs and per layer.
@@ -134,8 +138,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path, junit_path,
                                        outputs_path)
     if locate:
-        _locate_fault(collect_options(model, 0, arguments), config_path, force, output, max_builds, json_path,
-                      written_paths)
+        _locate_fault(collect_options(model, 0, arguments), config_path, force, output, max_builds, max_seconds,
+                      json_path, written_paths)
         return
     if calib_methods is not None:
         _write_calibration_comparison(collect_options(model, 0, arguments), config_path, target, force, calib_methods,
@@ -199,11 +203,12 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
 
 def _locate_fault(options: Options, config_path: str | None, force: bool, folder: str | None, max_builds: int,
-                  json_path: str | None, written_paths: Iterable[str]) -> None:
+                  max_seconds: float | None, json_path: str | None, written_paths: Iterable[str]) -> None:
     """Prints the report of the operator that an engine computes wrongly."""
     from trt_tui.cli.headless_session import locate_fault
 
-    report = locate_fault(options, config_path, force, folder or "", max_builds, written_paths).report
+    report = locate_fault(options, config_path, force, folder or "", max_builds, max_seconds,
+                          written_paths).report
     write_text_outputs([(json_path, lambda report: json_text(report.to_record()))], report)
     if json_path != "-":
         print_table("\n".join(map(escape_hidden_characters, report.lines)))

@@ -152,7 +152,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
 
 
 def locate_fault(options: Options, config_path: str | None, force: bool, folder: str, max_builds: int,
-                 written_paths: Iterable[str] = ()) -> ev.FaultLocated:
+                 max_seconds: float | None = None, written_paths: Iterable[str] = ()) -> ev.FaultLocated:
     """Locates the operator that an engine computes wrongly: the engine of ``--engine``, or that of the config.
 
     Without a config, the groups have the precisions that the engine reports, and those of the last run if it reports
@@ -161,6 +161,7 @@ def locate_fault(options: Options, config_path: str | None, force: bool, folder:
     Args:
         folder: The folder of the bug report; "" to write none.
         max_builds: The maximum number of builds that locate the fault.
+        max_seconds: The time after which no further build begins; None for no limit.
 
     Raises:
         TrtTuiError: The fault cannot be located here, or the background process failed or died.
@@ -173,7 +174,8 @@ def locate_fault(options: Options, config_path: str | None, force: bool, folder:
             last_run = options.runs[-1] if options.runs else "fp16"
             config = session.get_run_config(last_run) if options.runs else _add_keep_rules(
                 session, PrecisionConfig.from_precision(Precision(last_run), options.other, options.tf32))
-        session.send_request(rq.LocateFault(config, next(iter(options.engine_files), ""), folder, max_builds))
+        session.send_request(rq.LocateFault(config, next(iter(options.engine_files), ""), folder, max_builds,
+                                            max_seconds))
         wait_for_jobs()
         return ev.FaultLocated(0, config, session.results.fault_reports[config])
 

@@ -22,6 +22,7 @@ from trt_tui.core.engines.fallback_ladder import (
     NetworkParseError,
     join_lines,
 )
+from trt_tui.core.engines.kernel_results import DequantizeScale
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
@@ -31,10 +32,16 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import find_forbidden_precisions, known_defect_warnings
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.model_outputs import HALF_INPUT_SUFFIX, add_outputs, set_boundary_types
+from trt_tui.core.network.model_outputs import (
+    HALF_INPUT_SUFFIX,
+    add_outputs,
+    quantize_outputs,
+    set_boundary_types,
+)
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import (
     MIN_OPTIMIZATION_LEVEL,
     TIMING_CACHE_REFUSED,
@@ -90,6 +97,7 @@ class BuiltEngine:
         notes: The notes of the lowering.
         attempts: The build attempts, of which the last succeeded. A single attempt means that the engine was built as
             requested.
+        is_timing_cache_refused: True if the builder did not use the timing cache that it got.
     """
 
     data: bytes
@@ -97,6 +105,7 @@ class BuiltEngine:
     origin: str
     notes: tuple[str, ...] = ()
     attempts: tuple[BuildAttempt, ...] = (BuildAttempt(),)
+    is_timing_cache_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,6 +182,7 @@ def build_engine(
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
     boundary_types: Mapping[str, Precision] = MappingProxyType({}),
+    quantized_outputs: Mapping[str, DequantizeScale] = MappingProxyType({}),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -187,6 +197,7 @@ def build_engine(
         kept_tensors: Tensors that become outputs of the engine too
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
         boundary_types: The 16-bit types of inputs and outputs that are not FP32 in the engine, by tensor.
+        quantized_outputs: The scales of the outputs behind which a Q/DQ pair follows, by tensor.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -204,6 +215,9 @@ def build_engine(
         lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
                           model=add_outputs(lowered.model, kept_tensors))
         lowered = _set_boundary_types(lowered, boundary_types)
+        lowered = replace(lowered, model=quantize_outputs(lowered.model, {
+            name: (scale.values, scale.axis, QUANTIZED_TYPES[scale.precision].onnx_type)
+            for name, scale in quantized_outputs.items()}))
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)
@@ -271,7 +285,8 @@ def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: Bui
             cache.write(key, build.data)
             cache.trim_to_size_limit()
         origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
-        return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
+        return BuiltEngine(build.data, build.seconds, origin, lowered.notes,
+                           is_timing_cache_refused=is_cache_warm and build.cache_refused)
 
 
 def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,

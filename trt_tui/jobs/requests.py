@@ -352,6 +352,7 @@ class LocateFault(Request):
         engine_path: The path of the engine; "" for the engine of the config.
         folder: The path of the folder of a bug report, which must be new or empty; "" for none.
         max_builds: The maximum number of builds that locate the fault. The ways round are built in addition.
+        max_seconds: The time after which no further build begins; None for no limit.
     """
 
     job_kind = JobKind("trt_tui.jobs.fault_location.run_fault_location_job", "fault of {config}", Urgency.BUILD)
@@ -359,6 +360,7 @@ class LocateFault(Request):
     engine_path: str = ""
     folder: str = ""
     max_builds: int = MAX_LOCATION_BUILDS
+    max_seconds: float | None = None
 
 
 @dataclass(frozen=True)

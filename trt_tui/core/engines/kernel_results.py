@@ -29,6 +29,28 @@ class DequantizeScale:
 
     values: np.ndarray
     axis: int | None = None
+    precision: Precision = Precision.INT8
+
+    def is_equal(self, other: "DequantizeScale") -> bool:
+        return (self.axis, self.precision) == (other.axis, other.precision) and np.array_equal(self.values,
+                                                                                                 other.values)
+
+    def expand_for(self, rank: int) -> np.ndarray:
+        """Returns the values in a shape that multiplies a tensor of some rank."""
+        if self.axis is None:
+            return self.values
+        sizes = [1] * rank
+        sizes[self.axis] = -1
+        return self.values.reshape(sizes)
+
+    def round_values(self, array: np.ndarray) -> np.ndarray:
+        """Returns floats rounded to the quantized values with this scale, as floats of the same size."""
+        quantized_type, scales = QUANTIZED_TYPES[self.precision], self.expand_for(array.ndim).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            steps = np.clip(array / scales, quantized_type.min_value, quantized_type.max_value)
+            rounded = (steps.astype(quantized_type.onnx_type.numpy()).astype(np.float64)
+                       if quantized_type.is_float else np.rint(steps))
+        return np.asarray(rounded * scales)
 
 
 @dataclass(frozen=True)
@@ -163,9 +185,7 @@ def _find_dequantize_scale(tensor_name: str, engine_layer: EngineLayer, network:
     named_scales = {name: scale for name, (source, scale) in quantized_tensors.items() if source in reached}
     own_scales = [scale for name, scale in named_scales.items() if name in engine_layer.added_nodes]
     scales = own_scales or list(named_scales.values())
-    is_unique = bool(scales) and all(
-        other_scale.axis == scales[0].axis and np.array_equal(other_scale.values, scales[0].values)
-        for other_scale in scales)
+    is_unique = bool(scales) and all(other_scale.is_equal(scales[0]) for other_scale in scales)
     return scales[0] if is_unique else None
 
 
@@ -191,9 +211,29 @@ def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str
             value = producer.inputs[0]
         values = scale.numpy().astype(np.float32)
         axis = node.attributes.get_int("axis", 1) if values.ndim == 1 and values.size > 1 else None
+        precision = next((item for item, quantized_type in QUANTIZED_TYPES.items()
+                          if quantized_type.onnx_type == node.outputs[0].dtype), Precision.INT8)
         quantized_tensors |= dict.fromkeys((node.name or "", node.outputs[0].name or ""),
-                                           (value.name or "", DequantizeScale(values, axis)))
+                                           (value.name or "", DequantizeScale(values, axis, precision)))
     return quantized_tensors
+
+
+def find_quantized_only_tensors(typed_model: ir.Model, network: Network) -> dict[str, DequantizeScale]:
+    """Finds the network's tensors that only Quantize nodes of one scale read, with that scale.
+
+    The kernel that computes such a tensor writes quantized values.
+    """
+    scales = _find_quantized_tensors(typed_model, network)
+    found = {}
+    for value in (value for node in typed_model.graph for value in node.outputs):
+        readers = [node for node, _ in value.uses()]
+        known = [scales[node.name or ""][1] for node in readers
+                 if node.op_type == "QuantizeLinear" and (node.name or "") in scales]
+        if readers and len(known) == len(readers) and network.has_tensor(
+                value.name or "") and not value.is_graph_output() and all(
+                    scale.is_equal(known[0]) for scale in known):
+            found[value.name or ""] = known[0]
+    return found
 
 
 def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
@@ -247,10 +287,5 @@ def _read_debug_tensor(debug_tensor: DebugTensor, kernel_output: KernelOutput, s
 def _dequantize(quantized_values: np.ndarray, scale: DequantizeScale | None) -> np.ndarray:
     if scale is None:
         return quantized_values
-    scales = scale.values
-    if scale.axis is not None:
-        sizes = [1] * quantized_values.ndim
-        sizes[scale.axis] = -1
-        scales = scales.reshape(sizes)
-    result: np.ndarray = quantized_values * scales
+    result: np.ndarray = quantized_values * scale.expand_for(quantized_values.ndim)
     return result

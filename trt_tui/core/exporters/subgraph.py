@@ -6,9 +6,11 @@ and outputs, so that the same input files work for both.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.convenience import extract
 
@@ -148,8 +150,13 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
     Raises:
         InputError: The errors of `extract_subgraph`.
     """
+    dynamic_inputs: dict[str, None] = {}
     for name, model in models.items():
-        export_typed_network(extract_subgraph(model, start_tensors, end_tensors), network, folder / name)
+        subgraph = extract_subgraph(model, start_tensors, end_tensors)
+        dynamic_inputs |= dict.fromkeys(
+            value.name or "" for value in subgraph.graph.inputs
+            if value.shape is None or not all(isinstance(size, int) for size in value.shape))
+        export_typed_network(subgraph, network, folder / name)
     with open_atomic_writer(folder / INPUTS_FILE) as stream:
         write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
     with open_atomic_writer(folder / REFERENCE_FILE) as stream, RunResultsWriter(stream) as writer:
@@ -163,7 +170,23 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
         _SCRIPT_TEMPLATE.format(start=escape_hidden_characters(", ".join(start_tensors)),
                                 stop=escape_hidden_characters(", ".join(end_tensors)),
                                 network=escape_hidden_characters(network.name), engine_model=engine_model,
-                                engine_flags="".join(f" {flag}" for flag in engine_flags),
+                                engine_flags="".join(f" {flag}" for flag in (
+                                    *engine_flags, *_profile_arguments(dynamic_inputs, sample_runs))),
                                 atol=tolerance_lines(tolerances) or "0",
                                 largest=f"{largest:.6g}"))
     return sorted(folder.iterdir())
+
+
+def _profile_arguments(names: Iterable[str], sample_runs: Sequence[SampleRun]) -> list[str]:
+    """Returns the arguments of Polygraphy for the shapes that the samples have at some inputs, quoted for a shell.
+
+    Without them Polygraphy builds a profile of size 1, which refuses the samples.
+    """
+    shapes = {name: [np.shape(sample_run.inputs[name]) for sample_run in sample_runs if name in sample_run.inputs]
+              for name in names}
+    arguments = []
+    for option, choose in (("min", np.min), ("opt", lambda sizes, axis: sizes[0]), ("max", np.max)):
+        words = [shlex.quote(f"{name}:[{','.join(map(str, choose(np.array(sizes), axis=0)))}]")
+                 for name, sizes in shapes.items() if sizes]
+        arguments += [f"--trt-{option}-shapes", *words] if words else []
+    return arguments

@@ -38,6 +38,7 @@ from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import LayerConstraints
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import escape_hidden_characters
@@ -165,17 +166,8 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
                 name, release, (), comments,
                 f"trtexec cannot set {_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}"
             ))
-        type_by_layer, mixed_layers = {}, []
-        for layer, precision in constraints.output_types.items():
-            are_float = [network.is_float(tensor) for tensor in network.get_layer(layer).outputs if tensor]
-            # One type applies to all outputs of a layer, so a layer with an integer output gets none.
-            if all(are_float):
-                type_by_layer[layer] = precision
-            else:
-                mixed_layers.append(layer)
-        argv.append("--precisionConstraints=obey")
-        argv += _precision_arguments("--layerPrecisions", constraints.precisions) + _precision_arguments(
-            "--layerOutputTypes", type_by_layer)
+        arguments, mixed_layers = list_precision_arguments(network, constraints)
+        argv += arguments
         if mixed_layers:
             comments += (
                 "Output types are not set for layers whose outputs differ in type: "
@@ -191,10 +183,26 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
     return TrtexecCommandLine(name, release, (*argv, *common_arguments), comments + constraints.notes)
 
 
+def list_precision_arguments(network: Network, constraints: LayerConstraints) -> tuple[list[str], list[str]]:
+    """Returns the arguments for the precisions of layers, and the layers whose output types they do not set.
+
+    Layers with names that trtexec does not take are left out.
+    """
+    type_by_layer, mixed_layers = {}, []
+    for layer, precision in constraints.output_types.items():
+        are_float = [network.is_float(tensor) for tensor in network.get_layer(layer).outputs if tensor]
+        # One type applies to all outputs of a layer, so a layer with an integer output gets none.
+        if all(are_float):
+            type_by_layer[layer] = precision
+        else:
+            mixed_layers.append(layer)
+    return ["--precisionConstraints=obey", *_precision_arguments("--layerPrecisions", constraints.precisions),
+            *_precision_arguments("--layerOutputTypes", type_by_layer)], mixed_layers
+
+
 def _precision_arguments(option: str, precisions: Mapping[str, Precision]) -> list[str]:
-    if not precisions:
-        return []
-    return [f"{option}=" + ",".join(f"{name}:{precision.value}" for name, precision in precisions.items())]
+    entries = [f"{name}:{precision.value}" for name, precision in precisions.items() if not _name_refusal_reason(name)]
+    return [f"{option}=" + ",".join(entries)] if entries else []
 
 
 def _name_refusal_reason(name: str) -> str:

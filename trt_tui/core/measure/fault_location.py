@@ -1,18 +1,17 @@
-"""The search for the operator that an engine computes wrongly: which piece of the network still shows the fault.
+"""The verdicts on the pieces of a network, and the report of the operator that an engine computes wrongly.
 
-`plan_fault_location` is a generator. It yields pieces, which are sets of cells
-(`trt_tui.core.engines.engine_cells`), and receives a verdict on each. It executes nothing.
+A piece is a set of cells (`trt_tui.core.engines.engine_cells`). `trt_tui.core.measure.location_search` chooses the
+pieces.
 """
 
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from trt_tui.core.builder_options import MAX_LOCATION_BUILDS
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text, milliseconds_text, name_list_text
 
@@ -30,6 +29,14 @@ MIN_SLICE_ELEMENTS = 64
 
 UNIT_ROUNDOFF = {Precision.FP32: 2.0**-24, Precision.TF32: 2.0**-11, Precision.FP16: 2.0**-11, Precision.BF16: 2.0**-8}
 """The relative error of one rounding to each float type. A kernel rounds its result at least once."""
+
+
+APPROXIMATION_ERROR = 2.0**-11
+"""The maximum relative error of the instruction tanh.approx.f32, according to the PTX ISA. NVIDIA's kernels may use it
+for operators in FP32."""
+
+APPROXIMATED_OPERATORS = frozenset(("Tanh", "Sigmoid", "LSTM", "GRU", "RNN", "Swish", "Mish"))
+"""The operators for which a kernel in FP32 may use tanh.approx.f32."""
 
 
 class PieceState(Enum):
@@ -52,7 +59,8 @@ class OutputFault:
         actual: The error of the engine.
         predicted: The error of the simulation, or of ONNX Runtime for FP32; at least one rounding to the type.
         nonfinite_count: The number of NaN and Inf that FP64 does not have.
-        is_overflow: True if the simulation has NaN or Inf too, so that the range of the type explains them.
+        is_overflow: True if the simulation has NaN or Inf at all these elements, so that the range of the type
+            explains them.
         by_row, by_channel: The ratio of both errors for each index of the first and of the second axis. Empty if a
             slice has too few elements.
         witness: The error of ONNX Runtime in FP32.
@@ -125,7 +133,7 @@ def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.n
                                             0.0) for array in (engine_output, simulated,
                                                                simulated if witness is None else witness))
     bad = ~np.isfinite(errors)
-    is_overflow = bool(bad.any() and not np.isfinite(explained).all())
+    is_overflow = bool(bad.any() and not np.isfinite(explained[bad]).any())
     explained = np.where(np.isfinite(explained), explained, 0.0)
     floor = UNIT_ROUNDOFF.get(precision or Precision.FP32, UNIT_ROUNDOFF[Precision.FP32]) * _rms(
         np.where(counted, expected, 0.0))
@@ -165,16 +173,37 @@ class PieceVerdict:
     Attributes:
         note: The kernel that differs from that of the whole, the operator without a reference, or the build error.
         faults: The errors of its outputs, the largest ratio first.
+        different_kernel: The first kernel of the piece that the whole engine does not have; "" if it has all. Such a
+            piece can show the fault, with other kernels. It never proves that there is none.
+        suspects: The cells with which the search begins, by index.
+        explanation: The reason for NaN or Inf that the simulation has too; "" if it does not explain them all.
     """
 
     state: PieceState
     note: str = ""
     faults: tuple[OutputFault, ...] = ()
+    different_kernel: str = ""
+    suspects: tuple[int, ...] = ()
+    explanation: str = ""
 
     @property
     def description(self) -> str:
-        return ": ".join(filter(None, (self.state.value, self.note or (self.faults[0].description
-                                                                      if self.faults else ""))))
+        state = self.state.value + (" with other kernels" if self.is_other_fault else "")
+        return ": ".join(filter(None, (state, self.note or (self.faults[0].description if self.faults else ""))))
+
+    @property
+    def is_other_fault(self) -> bool:
+        """True if the piece shows the fault, and its kernels are not those of the whole engine."""
+        return self.state is PieceState.FAULTY and bool(self.different_kernel)
+
+    def compare_kernels(self, different_kernel: str) -> "PieceVerdict":
+        """Returns the verdict for a piece whose kernels may differ: it counts only if it shows the fault."""
+        if not different_kernel:
+            return self
+        if self.state is PieceState.FAULTY:
+            return replace(self, different_kernel=different_kernel)
+        return PieceVerdict(PieceState.NOT_COMPARABLE, f"the whole engine has no {different_kernel}", (),
+                            different_kernel)
 
 
 def judge_outputs(faults: Collection[OutputFault]) -> PieceVerdict:
@@ -192,11 +221,16 @@ class Piece:
         rebuild: The number of a further build of the whole network, from 1; 0 for the engine itself and for a piece,
             which uses the timing cache.
         is_read: True if the values between the kernels of the whole engine are read, in place of a build.
+        is_marked: True for a marked engine: a further build of the whole network with the results of all cells as
+            outputs, which shows where the search begins.
+        is_simulated: True if the simulation alone shows the fault, so that nothing is built.
     """
 
     cells: tuple[int, ...]
     rebuild: int = 0
     is_read: bool = False
+    is_marked: bool = False
+    is_simulated: bool = False
 
 
 class LocationOutcome(Enum):
@@ -205,6 +239,7 @@ class LocationOutcome(Enum):
     FOUND = "found"
     SPREAD = "spread"
     VANISHES = "vanishes"
+    UNFINISHED = "unfinished"
     NO_FAULT = "no fault"
     UNSTABLE = "unstable"
     NOT_JUDGED = "not judged"
@@ -218,38 +253,61 @@ class LocationResult:
     Attributes:
         piece: The smallest piece that shows the fault; the whole network if no smaller one shows it.
         verdicts: Each piece that was tried with its verdict, in their order.
-        is_limit_reached: True if the limit of builds ended the search. A smaller piece may then exist.
+        is_limit_reached: True if the limit of builds or of time ended the search. A smaller piece may then exist.
+        largest_piece: The piece in which the largest ratio of an engine without a fault arises: one cell, or more if
+            the limit ended the search, or other pieces were not comparable; None if no piece was judged.
     """
 
     outcome: LocationOutcome
     piece: Piece
     verdicts: tuple[tuple[Piece, PieceVerdict], ...] = ()
     is_limit_reached: bool = False
+    largest_piece: Piece | None = None
 
     @property
     def piece_verdict(self) -> PieceVerdict | None:
         """The verdict on the smallest piece; None if nothing was tried."""
-        return next((verdict for piece, verdict in reversed(self.verdicts) if piece.cells == self.piece.cells), None)
+        return self._find_verdict(self.piece)
+
+    @property
+    def largest_verdict(self) -> PieceVerdict | None:
+        """The verdict on the piece in which the largest ratio arises; None if there is none."""
+        return self._find_verdict(self.largest_piece) if self.largest_piece is not None else None
+
+    def _find_verdict(self, wanted: Piece) -> PieceVerdict | None:
+        return next((verdict for piece, verdict in reversed(self.verdicts)
+                     if piece.cells == wanted.cells and not piece.is_marked), None)
+
+    @property
+    def explanation(self) -> str:
+        """The reason for NaN or Inf that the simulation has too; "" if there are none or it does not explain them."""
+        return self.verdicts[0][1].explanation if self.verdicts else ""
 
     def count_verdicts(self, state: PieceState) -> int:
         return sum(verdict.state is state for _, verdict in self.verdicts)
 
     def describe_outcome(self, cell_names: Sequence[str]) -> str:
         """Returns the outcome as a sentence."""
-        names = name_list_text([cell_names[index] for index in self.piece.cells if index < len(cell_names)], 3)
-        limit = "; the limit of builds is reached, so a smaller piece may exist" if self.is_limit_reached else ""
+        names = _cell_list_text(self.piece, cell_names)
         verdict = self.piece_verdict
         error = verdict.faults[0].description if verdict is not None and verdict.faults else ""
+        if verdict is not None and verdict.is_other_fault:
+            error += f"; with other kernels: the whole engine has no {verdict.different_kernel}"
         match self.outcome:
             case LocationOutcome.FOUND:
-                return f"found: {names}: {verdict.note or error if verdict is not None else ''}{limit}"
+                return f"found: {names}: {verdict.note or error if verdict is not None else ''}"
             case LocationOutcome.SPREAD:
-                return f"spread over {counted_noun_text(len(self.piece.cells), 'fused layer')}: {names}: {error}{limit}"
+                return f"spread over {counted_noun_text(len(self.piece.cells), 'fused layer')}: {names}: {error}"
             case LocationOutcome.VANISHES:
                 skipped = self.count_verdicts(PieceState.NOT_COMPARABLE)
                 other = f"; {counted_noun_text(skipped, 'piece')} got other kernels" if skipped else ""
                 return (f"the fault disappears when the network is cut: only the whole network shows it ({error})"
-                        f"{other}{limit}")
+                        f"{other}")
+            case LocationOutcome.UNFINISHED:
+                rest = (f"the fault is within {len(self.piece.cells)} of "
+                        f"{counted_noun_text(len(cell_names), 'fused layer')}: {names}"
+                        if len(self.piece.cells) < len(cell_names) else "no smaller piece was found to show the fault")
+                return f"not finished: the limit of builds or of time is reached; {rest}: {error}"
             case LocationOutcome.NO_FAULT:
                 return f"no fault: every output is within {FAULT_FACTOR:g} times the error that its types explain" + (
                     f" (largest: {error})" if error else "")
@@ -261,106 +319,23 @@ class LocationResult:
         return f"{self.outcome.value}: {notes[0] if notes else 'no reason is known'}"
 
 
-LocationSteps = Generator[Piece, PieceVerdict, LocationResult]
-"""The steps of a location: each yields a piece and receives its verdict."""
+    def describe_largest_ratio(self, cell_names: Sequence[str]) -> str:
+        """Returns the fused layer of the largest ratio of an engine without a fault as a sentence; "" if unknown."""
+        piece, verdict = self.largest_piece, self.largest_verdict
+        if piece is None or verdict is None or not verdict.faults:
+            return ""
+        fault = verdict.faults[0]
+        size = "" if len(piece.cells) == 1 else f" {counted_noun_text(len(piece.cells), 'fused layer')}"
+        bound = "exceeds the bound" if fault.ratio > FAULT_FACTOR else "within the bound"
+        rest = "" if len(piece.cells) == 1 else (
+            "; the limit of builds or of time is reached" if self.is_limit_reached else
+            "; its parts are not comparable")
+        return (f"largest ratio of a part:{size} {_cell_list_text(piece, cell_names)}: {fault.description}, "
+                f"{bound}{rest}")
 
 
-def plan_fault_location(cell_count: int, max_pieces: int = MAX_LOCATION_BUILDS, *,
-                        reads_cells: bool = False) -> LocationSteps:
-    """Searches the smallest set of cells that shows the fault of an engine.
-
-    The engine itself is judged first. A faulty one is built again, to see whether all builds agree. Then prefix and
-    suffix are tried, in halves. If neither or both show the fault, sets of cells are removed as in delta debugging
-    (Zeller and Hildebrandt, 2002).
-
-    Args:
-        cell_count: The number of cells of the whole engine.
-        max_pieces: The maximum number of builds, those of the whole network included.
-        reads_cells: True if the values between the kernels can be read, so that a single cell needs no build.
-    """
-    search = _PieceSearch(cell_count, max_pieces)
-    whole = tuple(range(cell_count))
-    for rebuild in range(REBUILD_COUNT + 1):
-        verdict = yield from search.try_piece(Piece(whole, rebuild))
-        if verdict.state in (PieceState.NOT_JUDGED, PieceState.NOT_BUILT):
-            return search.make_result(LocationOutcome.NOT_JUDGED if verdict.state is PieceState.NOT_JUDGED else
-                                      LocationOutcome.NOT_BUILT, whole)
-        if verdict.state is not PieceState.FAULTY and not rebuild:
-            return search.make_result(LocationOutcome.NO_FAULT, whole)
-    if any(verdict.state is not PieceState.FAULTY for _, verdict in search.verdicts):
-        return search.make_result(LocationOutcome.UNSTABLE, whole)
-    for cell in whole if reads_cells and cell_count > 1 else ():
-        verdict = yield from search.try_piece(Piece((cell,), is_read=True))
-        if verdict.state is PieceState.FAULTY:
-            return search.make_result(LocationOutcome.FOUND, (cell,))
-    cells = yield from search.halve(whole)
-    cells = yield from search.remove_sets(cells)
-    if len(cells) == 1:
-        return search.make_result(LocationOutcome.FOUND, cells)
-    return search.make_result(LocationOutcome.VANISHES if cells == whole else LocationOutcome.SPREAD, cells)
-
-
-_CellSteps = Generator[Piece, PieceVerdict, tuple[int, ...]]
-
-
-@dataclass
-class _PieceSearch:
-    """The pieces tried so far, and the steps that find smaller ones."""
-
-    cell_count: int
-    max_pieces: int
-    verdicts: list[tuple[Piece, PieceVerdict]] = field(default_factory=list)
-    is_limit_reached: bool = False
-
-    def make_result(self, outcome: LocationOutcome, cells: tuple[int, ...]) -> LocationResult:
-        return LocationResult(outcome, Piece(cells), tuple(self.verdicts), self.is_limit_reached)
-
-    def try_piece(self, piece: Piece) -> Generator[Piece, PieceVerdict, PieceVerdict]:
-        verdict = yield piece
-        self.verdicts.append((piece, verdict))
-        return verdict
-
-    def shows_fault(self, cells: tuple[int, ...]) -> Generator[Piece, PieceVerdict, bool]:
-        """Returns True if a piece shows the fault. Each piece is tried once, as long as builds are left."""
-        known = next((verdict for piece, verdict in self.verdicts if piece.cells == cells and not (
-            piece.is_read and verdict.state is PieceState.NOT_COMPARABLE)), None)
-        if known is None:
-            if sum(not piece.is_read for piece, _ in self.verdicts) > self.max_pieces:
-                self.is_limit_reached = True
-                return False
-            known = yield from self.try_piece(Piece(cells))
-        return known.state is PieceState.FAULTY
-
-    def halve(self, cells: tuple[int, ...]) -> _CellSteps:
-        """Returns the half of a half, and so on, as long as either the prefix or the suffix alone shows the fault."""
-        while len(cells) > 1:
-            middle = len(cells) // 2
-            prefix, suffix = cells[:middle], cells[middle:]
-            is_prefix_faulty = yield from self.shows_fault(prefix)
-            is_suffix_faulty = yield from self.shows_fault(suffix)
-            if is_prefix_faulty == is_suffix_faulty:
-                break
-            cells = prefix if is_prefix_faulty else suffix
-        return cells
-
-    def remove_sets(self, cells: tuple[int, ...]) -> _CellSteps:
-        """Returns a subset of cells from which no set can be removed without losing the fault."""
-        count = 2
-        while len(cells) > 1 and not self.is_limit_reached:
-            bounds = [len(cells) * index // count for index in range(count + 1)]
-            sets = [cells[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
-            candidates = [*((part, 2) for part in sets),
-                          *((tuple(cell for cell in cells if cell not in part), max(count - 1, 2)) for part in sets
-                            if count > 2)]
-            for candidate, next_count in candidates:
-                if (yield from self.shows_fault(candidate)):
-                    cells, count = candidate, min(next_count, len(candidate))
-                    break
-            else:
-                if count >= len(cells):
-                    break
-                count = min(2 * count, len(cells))
-        return cells
+def _cell_list_text(piece: Piece, cell_names: Sequence[str]) -> str:
+    return name_list_text([cell_names[index] for index in piece.cells if index < len(cell_names)], 3)
 
 
 @dataclass(frozen=True)
@@ -410,13 +385,16 @@ class FaultReport:
         kernel_names: The kernels of the piece, as far as the release reports them.
         types_text: The types that its kernels read and write.
         inputs, outputs: The tensors at its boundary.
-        cell_count: The number of cells of the whole engine.
+        witness_text: The backend that computes a piece in FP32 besides the engine.
+        all_cell_names: The engine layers of the whole engine.
         outcome_text: The outcome as a sentence.
         latency_ms: The median latency of the engine.
         builds, seconds: The number of builds, and the duration of the location.
         different_kernel: The first kernel that a rebuild has and the engine does not; "" if there is none.
         suspect_kernels: The kernels that all faulty builds have and no sound build has, each with its layers.
         written_paths: The files of the bug report.
+        is_timing_cache_refused: True if the release does not use the timing cache of the rebuilds for pieces.
+        approximated_operators: The operators in FP32 for which a kernel may use a fast approximation.
     """
 
     engine_name: str
@@ -430,7 +408,8 @@ class FaultReport:
     types_text: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    cell_count: int = 0
+    witness_text: str = ""
+    all_cell_names: tuple[str, ...] = ()
     latency_ms: float | None = None
     builds: int = 0
     seconds: float = 0.0
@@ -438,6 +417,8 @@ class FaultReport:
     suspect_kernels: tuple[str, ...] = ()
     ways_round: tuple[WayRound, ...] = ()
     written_paths: tuple[str, ...] = ()
+    is_timing_cache_refused: bool = False
+    approximated_operators: tuple[str, ...] = ()
 
     @property
     def has_fault(self) -> bool:
@@ -451,10 +432,12 @@ class FaultReport:
             f"{self.engine_name} ({self.builder_text}{f' on {self.device}' if self.device else ''})", self.outcome_text,
             f"bound: {FAULT_FACTOR:g} times the error that the types explain, against FP64 on the same inputs",
             f"{counted_noun_text(self.builds, 'build')} in {self.seconds:.0f} s; "
-            f"{counted_noun_text(self.cell_count, 'fused layer')} in the engine; "
+            f"{counted_noun_text(len(self.all_cell_names), 'fused layer')} in the engine; "
             f"{result.count_verdicts(PieceState.NOT_COMPARABLE)} of "
             f"{counted_noun_text(len(result.verdicts), 'piece')} not comparable"
         ]
+        lines += filter(None, (result.describe_largest_ratio(self.all_cell_names),
+                               self.witness_text and f"witness: {self.witness_text}", *self._notes))
         if self.different_kernel:
             lines.append(f"first kernel that differs between builds: {self.different_kernel}")
         if self.suspect_kernels:
@@ -477,22 +460,52 @@ class FaultReport:
             lines += [f"  {way.description}: {way.result_text}" for way in self.ways_round]
         return lines + ([f"Wrote {self.written_paths[0]}"] if self.written_paths else [])
 
+    @property
+    def _notes(self) -> list[str]:
+        """The circumstances of the search as lines of text."""
+        marked = [verdict for piece, verdict in self.result.verdicts if piece.is_marked]
+        others = sum(verdict.is_other_fault for _, verdict in self.result.verdicts)
+        return [
+            *([f"tolerance: {name_list_text(self.approximated_operators, 4)} in FP32 may err by "
+               f"{APPROXIMATION_ERROR:.2g} of the result (tanh.approx.f32)"] if self.approximated_operators else []),
+            *(["TensorRT does not use the timing cache: kernels are measured again, and pieces can get other kernels"]
+              if self.is_timing_cache_refused else []),
+            *(verdict.note for verdict in marked if verdict.state in (PieceState.FAULTY, PieceState.SOUND)),
+            *([f"{counted_noun_text(others, 'piece')} showed the fault with other kernels than the whole engine"]
+              if others else [])
+        ]
+
     def to_record(self) -> dict[str, Any]:
         verdict = self.result.piece_verdict
         return {
             "engine": self.engine_name, "builder": self.builder_text, "gpu": self.device,
             "outcome": self.result.outcome.value, "says": self.outcome_text, "factor": FAULT_FACTOR,
-            "fused_layers": self.cell_count, "piece": list(self.cell_names),
+            "witness": self.witness_text,
+            "fused_layers": len(self.all_cell_names), "piece": list(self.cell_names),
             "nodes": [{"name": name, "operator": operator} for name, operator in self.layers],
             "kernels": list(self.kernel_names), "types": self.types_text, "inputs": list(self.inputs),
             "outputs": list(self.outputs), "latency_ms": self.latency_ms, "builds": self.builds,
-            "suspect_kernels": list(self.suspect_kernels),
+            "suspect_kernels": list(self.suspect_kernels), "largest": self._largest_record(),
             "seconds": round(self.seconds, 3), "limit_reached": self.result.is_limit_reached,
             "errors": [fault.to_record() for fault in verdict.faults] if verdict is not None else [],
+            "timing_cache_refused": self.is_timing_cache_refused,
+            "approximated": list(self.approximated_operators),
             "tried": [{"cells": list(piece.cells), "rebuild": piece.rebuild, "read": piece.is_read,
-                       "result": item.state.value, "note": item.note} for piece, item in self.result.verdicts],
+                       "marked": piece.is_marked, "simulated": piece.is_simulated,
+                       "result": item.state.value, "note": item.note, "other_kernel": item.different_kernel,
+                       "times": _finite(item.faults[0].ratio) if item.faults else None}
+                      for piece, item in self.result.verdicts],
             "ways_round": [way.to_record() for way in self.ways_round]
         }
+
+
+    def _largest_record(self) -> dict[str, Any] | None:
+        """The piece of the largest ratio of an engine without a fault; None if none was searched."""
+        verdict, piece = self.result.largest_verdict, self.result.largest_piece
+        if verdict is None or piece is None or not verdict.faults:
+            return None
+        return {"piece": [self.all_cell_names[index] for index in piece.cells], "errors": [
+            fault.to_record() for fault in verdict.faults], "exceeds": verdict.state is PieceState.FAULTY}
 
 
 _MAX_LISTED_SLICES, _MAX_SUSPECTS = 3, 12

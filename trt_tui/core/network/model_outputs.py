@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -69,6 +70,43 @@ def set_boundary_types(model: ir.Model, types: Mapping[str, ir.DataType], is_str
         else:
             value.type = ir.TensorType(dtype)
     drop_unused_nodes(model)
+    return model
+
+
+_HALF_TYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def quantize_outputs(model: ir.Model, steps: Mapping[str, tuple[np.ndarray, int | None, ir.DataType]]) -> ir.Model:
+    """Returns a copy of the model in which a Q/DQ pair follows some outputs; the model itself if ``steps`` is empty.
+
+    The pair has the scales, the axis (None for one scale) and the type of the quantized values. The dequantized values
+    become the output, under its name.
+    """
+    if not steps:
+        return model
+    model = model.clone()
+    for index, value in enumerate(model.graph.outputs):
+        name = value.name or ""
+        if name not in steps:
+            continue
+        scales, axis, dtype = steps[name]
+        value.name = f"{name}__unquantized"
+        float_type = value.dtype if value.dtype in _HALF_TYPES else ir.DataType.FLOAT
+        constants = []
+        for suffix, array in (("scale", scales.astype(float_type.numpy())), ("zero_point", np.zeros(scales.shape,
+                                                                                                  dtype.numpy()))):
+            constant = ir.Value(name=f"{name}__output_{suffix}")
+            constant.const_value = ir.tensor(array, name=constant.name)
+            constant.type, constant.shape = ir.TensorType(constant.const_value.dtype), ir.Shape(array.shape)
+            model.graph.register_initializer(constant)
+            constants.append(constant)
+        attributes = {} if axis is None else {"axis": axis}
+        quantize = ir.node("QuantizeLinear", [value, *constants], attributes, outputs=[ir.Value(
+            name=f"{name}__output_q", type=ir.TensorType(dtype), shape=value.shape)], name=f"{name}__output_q")
+        dequantize = ir.node("DequantizeLinear", [quantize.outputs[0], *constants], attributes, outputs=[ir.Value(
+            name=name, type=ir.TensorType(float_type), shape=value.shape)], name=f"{name}__output_dq")
+        model.graph.extend([quantize, dequantize])
+        model.graph.outputs[index] = dequantize.outputs[0]
     return model
 
 
