@@ -26,11 +26,12 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs.row_toggles import list_toggled_configs
 from trt_tui.tui import config_status, spans, themes
 from trt_tui.tui.state import charts, detail, summary
-from trt_tui.tui.state.columns import bar_text, build_row_cells, column_title_line, fit_columns, layer_row_line
+from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band
+from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = local.outline()
@@ -195,8 +196,8 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
     assert "share (c1)" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
-    assert (raised.glyph, raised.cells["precision"][0], raised.cells["share"].replacement) == ("↑", "FP32", "raised")
-    assert raised.glyph_style == raised.cells["precision"][1] == "raised"
+    assert (raised.glyph, raised.cells["precision"].text, raised.cells["share"].replacement) == ("↑", "FP32", "raised")
+    assert raised.glyph_style == raised.cells["precision"].style == "raised"
     scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
     assert scope.cells["share"].config_name == "c0"
     assert not found(session.rest(), last=before).stale_groups
@@ -248,7 +249,8 @@ def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(ses
     session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
     session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
     row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
-    assert build_row_cells(found(session), row).cells["precision"][0] == f"INT8 {mark}"
+    cell = build_row_cells(found(session), row).cells["precision"]
+    assert (cell.text, cell.marks) == ("INT8", mark)
     said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
     assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
 

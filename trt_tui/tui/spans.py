@@ -24,7 +24,7 @@ from trt_tui.formatting import (
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot",
-"raised" or "band0" to "band4". A suffix such as "@do('build')" names the action of the main screen that a click
+"raised", "band0" to "band4", or "chip32" to "chip4"; or several of them, separated by blanks. A suffix such as "@do('build')" names the action of the main screen that a click
 on the text performs: "key@do('build')"."""
 
 Line: TypeAlias = list[Span]

@@ -219,7 +219,7 @@ class Presenter(ScreenPanes):
         if outline is not None and self.layer_list.open_network(outline):
             self._requested_details = None
             self.screen.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
-        size = self.screen.size
+        size = self.screen.outer_size
         self.text_pane("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
         with_row_values = with_row_values or not self.layer_list.has_row_values  # a newly opened network has none
         if self.layer_list.is_network_open and with_row_values:
@@ -227,7 +227,7 @@ class Presenter(ScreenPanes):
             self.layer_list.update_row_values()
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
         panel = self.text_pane("verdict")
-        panel.lines = summary.summary_lines(session, width, self.screen.size.height)
+        panel.lines = summary.summary_lines(session, width, size.height)
         panel.styles.height = len(panel.lines)
         if with_row_values:
             self.draw_layer_tree()

@@ -32,10 +32,11 @@ from trt_tui.tui.config_status import config_name, config_title
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.spans import Line, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts, preview_texts
-from trt_tui.tui.state.columns import BAR_BLOCKS, LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
+from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
 from trt_tui.tui.state.marks import MARKS, Mark, find_marks
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
+from trt_tui.tui.state.text_plots import BAR_BLOCKS
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _VALUE_CELLS = 24
@@ -107,7 +108,7 @@ def list_explained_columns(row_values: RowValues, visible_row: VisibleRow) -> li
 
 def explain_column(row_values: RowValues, column: LayerColumn) -> Explanation:
     """Returns the explanation of a column."""
-    title = column.title(row_values, _VALUE_CELLS)
+    title = column.title(row_values, _VALUE_CELLS).strip()
     return Explanation(title, (("what", _column_text(row_values, column)),
                                ("sort", f"A click on the title sorts by it: {column.order_title}.")))
 
@@ -134,7 +135,7 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
         texts = _CELL_TEXTS[column.id](session, row_values, visible_row)
     next_steps = [("next", f"{fill_in_keys(column.next_steps)}.")] if column.next_steps and group is not None else []
     return Explanation(
-        column.title(row_values, _VALUE_CELLS),
+        column.title(row_values, _VALUE_CELLS).strip(),
         (*_labelled("how", texts), ("what", _column_text(row_values, column)),
          *((mark.name, mark.explanation) for mark in marks), *next_steps),
         "" if column is NAME_COLUMN else row_cells.name, value)
