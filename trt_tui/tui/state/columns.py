@@ -509,7 +509,7 @@ LAYER_COLUMNS = (
     LayerColumn(
         "operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
         _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
-        names=("op",), explanation="The operator that gives the fused layer its character: the one that multiplies, "
+        max_width=9, names=("op",), explanation="The operator that gives the fused layer its character: the one that multiplies, "
         "or the first one.", next_steps="{open} lists the nodes of the row"),
     LayerColumn(
         "precision", "precision", 7, lambda row_values, width: " prec", _precision_cell, _draw_precision,

@@ -76,9 +76,10 @@ MARKS = (
     Mark(SIMULATED_MARK, "Simulated. A value of a built engine has no mark."),
     Mark(NOT_MEASURED, "Not measured."),
     Mark("·", "Less than 0.2%."),
-    Mark(SAME_VALUE_MARK, "The values on both sides are equal within their noise."),
-    Mark(MARGIN_MARK, "The half width of the 95% confidence interval, in the unit of the value; of a share in points. A "
-         "? behind it: the interval is not measured."),
+    Mark(SAME_VALUE_MARK, "Equal within noise: the values on both sides, or this value and that of the current "
+         "config."),
+    Mark(MARGIN_MARK, "The half width of the 95% confidence interval, in the unit of the value; of a share in points. "
+         "±?: the interval is not measured."),
     Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain."),
     Mark("!", "Behind a gap: the engine is worse than simulation explains. Before a text: a warning."),
     Mark("…", "Not all of it: values of a sum are missing, or a text has too little room."),

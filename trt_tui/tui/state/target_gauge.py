@@ -26,7 +26,8 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
     if not math.isfinite(half_width):
         return f"{MARGIN_MARK}?"
     half_width *= 100 if target.bounded_value.is_share and target.kind == "agreement" else 1
-    return MARGIN_MARK + (number_text(half_width, 2) if half_width >= 0.005 else f"{half_width:.0e}".replace("e-0", "e-"))
+    margin_text = number_text(half_width, 2) if half_width >= 0.005 else f"{half_width:.0e}".replace("e-0", "e-")
+    return MARGIN_MARK + margin_text
 
 
 def find_displayed_target(session: Session) -> Target:

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from trt_tui.formatting import cell_width, escape_hidden_characters
-from trt_tui.tui.spans import Line, clip_line, justify_line, line_width
+from trt_tui.tui.spans import Line, clip_line, line_width, shorten_middle
 
 SPAN_STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor", "raised",
                "band0", "band1", "band2", "band3", "band4", "chip32", "chip16", "chip8", "chip4")
@@ -182,15 +182,15 @@ class TitleRule(Lines):
         return f"{self._title} {''.join(text for text, _ in self._right_spans)}".strip()
 
     def get_drawn_line(self, y: int) -> Line:
-        """Returns the line with the title, the rule and the right text. The right text is omitted if it does not fit.
+        """Returns the line with the title, the rule and the right text.
+
+        The right text is omitted if it does not fit. A title without enough room is shortened in its middle.
         """
         width = self.size.width
         title, right = self._title, self._right_spans
         end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if right else []
-        start = [("─", "rule"), (f"{title} ", "strong")] if title else []
         room = width - line_width(end)
-        if room < line_width(start) + 2:
+        if room < cell_width(escape_hidden_characters(title)) + 4:
             end, room = [], width
-        start = justify_line(start, min(room, line_width(start)))
-        fill = room - line_width(start)
-        return [*start, ("─" * max(0, fill), "rule"), *end]
+        start = [("─", "rule"), (f"{shorten_middle(title, room - 3)} ", "strong")] if title else []
+        return [*start, ("─" * max(0, room - line_width(start)), "rule"), *end]
