@@ -73,6 +73,7 @@ class LayerColumn:
         max_width: The maximum width of the column if names have enough room; 0 for no growth.
         is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
         needs_engines: If True, the column is displayed only if a builder reports on the groups, or may do so later.
+        title_indent: The number of blanks before the title, for values that begin with as many.
         yields_to_reason: If True, the reason why a layer cannot run in a lower precision replaces the cell.
     """
 
@@ -89,6 +90,7 @@ class LayerColumn:
     is_additive: bool = False
     is_right_aligned: bool = False
     needs_engines: bool = False
+    title_indent: int = 0
     yields_to_reason: bool = False
     names: tuple[str, ...] = field(kw_only=True)
     explanation: str = field(kw_only=True)
@@ -127,7 +129,7 @@ def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: 
     line: Line = []
     for column_id, width in widths.items():
         column = LAYER_COLUMNS_BY_ID[column_id]
-        title = column.title(row_values, width)
+        title = " " * column.title_indent + column.title(row_values, width)
         title = pad_left(title, width) if column.is_right_aligned else pad_or_shorten(title, width)
         is_highlighted = column is sort_column is not SHARE_COLUMN
         start, end = "     " if column is NAME_COLUMN else "", "" if column_id == next(reversed(widths)) else " "
@@ -509,11 +511,12 @@ LAYER_COLUMNS = (
     LayerColumn(
         "operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
         _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
-        max_width=9, names=("op",), explanation="The operator that gives the fused layer its character: the one that multiplies, "
-        "or the first one.", next_steps="{open} lists the nodes of the row"),
+        max_width=9, names=("op",),
+        explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
+        next_steps="{open} lists the nodes of the row"),
     LayerColumn(
-        "precision", "precision", 7, lambda row_values, width: " prec", _precision_cell, _draw_precision,
-        _weights_by_key(_precision_sort_key), names=("prec",),
+        "precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
+        _weights_by_key(_precision_sort_key), title_indent=1, names=("prec",),
         explanation=f"{TERMS_BY_NAME['precision'].explanation} Letters and arrows behind it are changes.",
         next_steps="{precision} chooses a precision, {higher} and {lower} go one step up or down, {toggle} switches to "
         "FP32 and back"),

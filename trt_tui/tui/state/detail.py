@@ -171,6 +171,13 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
             [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
 
 
+_MARGIN_CELLS = 6
+"""The width of a margin of error and the blank before it."""
+
+_MIN_NAME_CELLS_BESIDE_MARGIN = 16
+"""The minimum width of the names of remedies with margins of error behind their values."""
+
+
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
@@ -184,7 +191,9 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
     margin_target = session.target or Target("sqnr", 0.0)
     labels = {id(remedy): _short_remedy_label(remedy) for remedy in remedies}
     value_width = max((cell_width(target_value_span(session, remedy.accuracy)[0]) for remedy in remedies), default=0)
-    name_width = max(8, min(max(map(cell_width, labels.values()), default=0), width - value_width - 9))
+    room = width - value_width - 9
+    room -= _MARGIN_CELLS if room - _MARGIN_CELLS >= _MIN_NAME_CELLS_BESIDE_MARGIN else 0
+    name_width = max(8, min(max(map(cell_width, labels.values()), default=0), room))
     short_names = shorten_distinctly(labels.values(), name_width)
     for remedy in (*equal_remedies, *other_remedies):
         text, style = target_value_span(session, remedy.accuracy)
@@ -194,7 +203,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
         line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (f"{name} ", ""),
                       (SAME_VALUE_MARK if is_equal else " ", "dim"),
                       (f" {text:>{value_width}}", "good" if is_met else style)]
-        notes: Line = [(f" {value_margin_text(margin_target, remedy.accuracy):<5}", "dim")]
+        notes: Line = [(f" {value_margin_text(margin_target, remedy.accuracy)}".ljust(_MARGIN_CELLS), "dim")]
         if is_met:
             notes.append((" meets the target", "good"))
         elif config_accuracy is not None and is_within_noise(session, remedy.accuracy, config_accuracy):
@@ -202,7 +211,10 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
         for note in notes:
             line += [note] if line_width(line) + line_width([note]) <= width else []
         lines.append(clip_line(line, width))
-    return [*lines, [(f"{SAME_VALUE_MARK} equal within noise", "dim")]] if len(equal_remedies) > 1 else lines
+    if len(equal_remedies) > 1:
+        margin_text = value_margin_text(margin_target, equal_remedies[0].accuracy)
+        lines.append([(f"{SAME_VALUE_MARK} equal within noise, {margin_text}", "dim")])
+    return lines
 
 
 def _short_remedy_label(remedy: Remedy) -> str:
