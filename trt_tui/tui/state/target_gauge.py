@@ -43,6 +43,8 @@ MIN_GAUGE_CELLS, MAX_GAUGE_CELLS = 3, 12
 """The minimum length of the bar of a gauge without a text, and the maximum length."""
 
 _MIN_BAR_CELLS_BEFORE_TEXT = 5
+_MIN_SHOWN_DB = 0.1
+"""The distance to a target in dB from which it is shown as a number."""
 
 
 def target_gauge_line(session: Session, width: int) -> Line:
@@ -65,8 +67,12 @@ def target_gauge_line(session: Session, width: int) -> Line:
     margin = target.margin_to_bound(accuracy) if target is not None else None
     if target is None or margin is None or not math.isfinite(margin):
         return []
-    text = (f" {target.bounded_value.value_with_unit_text(abs(margin), mark)} "
-            f"{'to go' if margin < 0 else 'to spare'}")
+    distance = abs(margin)
+    distance_text = target.bounded_value.value_with_unit_text(distance, mark)
+    if target.bounded_value.unit:
+        decibel_text = f"{distance:.1f}" if distance >= _MIN_SHOWN_DB else f"<{_MIN_SHOWN_DB}"
+        distance_text = f"{mark}{decibel_text} {target.bounded_value.unit}"
+    text = f" {distance_text} {'to go' if margin < 0 else 'to spare'}"
     text = text if width > _MIN_BAR_CELLS_BEFORE_TEXT + cell_width(text) else ""
     bar_width = min(MAX_GAUGE_CELLS, width - 1 - cell_width(text))
     if bar_width < MIN_GAUGE_CELLS:
