@@ -2,6 +2,7 @@
 """
 
 import time
+import re
 from dataclasses import replace
 
 import pytest
@@ -74,9 +75,10 @@ def text(line) -> str:
 
 
 def table(session, width: int, height: int = 40) -> dict[str, str]:
-    """The lines of the verdict by the first two words of their run's name, FP32's by that."""
+    """The lines of the verdict without the gauge, by the first two words of their run's name, FP32's by that."""
     lines = [text(line) for line in summary.summary_lines(session, width, height)]
     assert all(len(line) <= width for line in lines)
+    lines = [re.sub(r" [█▏▎▍▌▋▊▉░]{3,}.*", "", line) for line in lines]
     return {" ".join(line[:13].split()[:2]): line for line in lines[1:]}
 
 

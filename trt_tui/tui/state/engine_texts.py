@@ -82,6 +82,12 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
     return [f"{gpu} {title}", title] if gpu else [title]
 
 
+def release_text(engine_result: EngineResult) -> str:
+    """Returns the builder of an engine with its release, without the number of the patch: ``TensorRT 8.6``."""
+    name, _, version = engine_result.builder_name.rpartition(" ")
+    return f"{name} {'.'.join(version.split('.')[:2])}".strip()
+
+
 def built_column_title(session: Session, is_short: bool = False) -> str:
     """Returns the title of the column of built values: the builder, or the exported network if there is no builder."""
     builder = session.builder
@@ -143,8 +149,8 @@ def implementation_text(implementation: GroupImplementation | None, requested_pr
 
 
 def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> list[str]:
-    """Returns sentences about a group in an engine: precision, time and reformat layers, and whether TensorRT reports
-    more.
+    """Returns sentences about a group in an engine: builder, precision, time and reformat layers, and whether TensorRT
+    reports more.
 
     Args:
         requested_precision: The precision in the current config.
@@ -159,7 +165,7 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
                  if shown_engine.is_stale else f", requested {group.precision_label(built_precision)}")
     elif requested_precision is not built_precision:
         text += f", {group.precision_label(requested_precision)} requested since"
-    parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
+    parts = [f"{release_text(shown_engine.result)}{f', {shown_engine.name}' if shown_engine.is_stale else ''}: {text}"]
     if implementation.latency_ms is not None:
         build_text = " in a quick build" if shown_engine.result.is_quick_build else ""
         parts.append(f"{milliseconds_text(implementation.latency_ms)}{build_text}")

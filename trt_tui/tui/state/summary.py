@@ -190,11 +190,11 @@ class _SummaryTable:
                 [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
                  for column in columns] for columns in (simulated_columns, built_columns))
         title = built_column_title(session, width < 72)
-        built_columns = [replace(built_column, title=title, width=max(8 if width < 72 else 10, cell_width(title))),
+        built_columns = [replace(built_column, title=title, width=max(10 if is_wide else 8, cell_width(title))),
                          *built_columns]
         if not has_built_values(session):
             built_columns = []
-        for columns, column_title in ((built_columns, "MB"), (simulated_columns, MARGIN_MARK), (built_columns, "ms"),
+        for columns, column_title in ((simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
                                       (built_columns, metric_title)):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:

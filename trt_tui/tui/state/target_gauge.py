@@ -40,9 +40,8 @@ def find_displayed_target(session: Session) -> Target:
 
 
 MIN_GAUGE_CELLS, MAX_GAUGE_CELLS = 3, 12
-"""The minimum length of the bar of a gauge without a text, and the maximum length."""
+"""The minimum and the maximum length of the bar of a gauge."""
 
-_MIN_BAR_CELLS_BEFORE_TEXT = 5
 _MIN_SHOWN_DB = 0.1
 """The distance to a target in dB from which it is shown as a number."""
 
@@ -73,7 +72,7 @@ def target_gauge_line(session: Session, width: int) -> Line:
         decibel_text = f"{distance:.1f}" if distance >= _MIN_SHOWN_DB else f"<{_MIN_SHOWN_DB}"
         distance_text = f"{mark}{decibel_text} {target.bounded_value.unit}"
     text = f" {distance_text} {'to go' if margin < 0 else 'to spare'}"
-    text = text if width > _MIN_BAR_CELLS_BEFORE_TEXT + cell_width(text) else ""
+    text = text if width > MIN_GAUGE_CELLS + cell_width(text) else ""
     bar_width = min(MAX_GAUGE_CELLS, width - 1 - cell_width(text))
     if bar_width < MIN_GAUGE_CELLS:
         return []
