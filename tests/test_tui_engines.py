@@ -1,8 +1,8 @@
 """What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, engine_page, and what others add.
 """
 
-import time
 import re
+import time
 from dataclasses import replace
 
 import pytest

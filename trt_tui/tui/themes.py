@@ -1,7 +1,7 @@
 """The dark and the light colour theme. The colours ``band0`` (largest error share) to ``band4`` (none) have one hue.
 
 On a terminal of 16 colours, the nearest colours of the bands are yellow and grey, never red. Red is reserved for NaN,
-Inf and a missed target. The tints ``chip32`` to ``chip4`` of the precisions are grey there; the word tells them apart.
+Inf and a missed target. The tints ``chip32`` to ``chip4`` behind precisions are not visible there; the word remains.
 """
 
 from textual.theme import Theme
@@ -13,7 +13,7 @@ DARK = Theme(
     variables={
         "band0": "#ffc24a", "band1": "#e0ac3f", "band2": "#b8963a", "band3": "#8e7d4e", "band4": "#6f737a",
         "quiet": "#80868f", "rule": "#3d434c", "plot": "#7795b3", "raised": "#5fc4c4", "row": "#2a3038",
-        "chip32": "#12383a", "chip16": "#1b2f4a", "chip8": "#2b2a33", "chip4": "#3a2440", "chip-text": "#aab0ba",
+        "chip32": "#0f3032", "chip16": "#15243a", "chip8": "#24232b", "chip4": "#301e36", "chip-text": "#aab0ba",
         "block-cursor-foreground": "#e8ecf2", "block-cursor-background": "#2f3a47",
         "block-cursor-blurred-foreground": "#c9ced6", "block-cursor-blurred-background": "#15171b",
         "block-cursor-text-style": "none", "block-cursor-blurred-text-style": "none",
