@@ -274,6 +274,7 @@ def test_the_detail_says_what_the_engine_made(build):
             QKV, *size) and "≠" in said(QKV, *size)
         assert "1 reformat around it" in said(around, *size)
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
+    assert "TensorRT 11.4: precision not reported" in said(CORE, *sizes[1])
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
     assert "fused" in line and "1 ≠ requested" in line and " ms" in line

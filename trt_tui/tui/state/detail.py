@@ -484,10 +484,11 @@ def _group_engine_lines(session: Session, row_values: RowValues, group: FusionGr
     style = "stale" if shown_engine.is_stale else ""
     mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
         shown_engine, group, row_values.requested_precision(group)) else ""
+    start = f"{mark}{engine_texts.release_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
     lines: list[Line] = []
     for index, text in enumerate(
             engine_texts.group_engine_sentences(shown_engine, group, row_values.requested_precision(group))):
-        lines += _labelled_lines("engine" if index == 0 else "", (mark if index == 0 else "") + text, width, style)
+        lines += _labelled_lines("engine" if index == 0 else "", (start if index == 0 else "") + text, width, style)
     implementation = shown_engine.result.implementations.get(group.name)
     for name in implementation.engine_layers[:2] if implementation is not None else ():
         lines.append([(" " * 10, ""), (shorten_middle(name, max(10, width - 10)), "dim")])

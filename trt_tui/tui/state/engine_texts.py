@@ -149,8 +149,8 @@ def implementation_text(implementation: GroupImplementation | None, requested_pr
 
 
 def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> list[str]:
-    """Returns sentences about a group in an engine: builder, precision, time and reformat layers, and whether TensorRT
-    reports more.
+    """Returns sentences about a group in an engine: precision, time and reformat layers, and whether TensorRT reports
+    more.
 
     Args:
         requested_precision: The precision in the current config.
@@ -165,7 +165,7 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
                  if shown_engine.is_stale else f", requested {group.precision_label(built_precision)}")
     elif requested_precision is not built_precision:
         text += f", {group.precision_label(requested_precision)} requested since"
-    parts = [f"{release_text(shown_engine.result)}{f', {shown_engine.name}' if shown_engine.is_stale else ''}: {text}"]
+    parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
     if implementation.latency_ms is not None:
         build_text = " in a quick build" if shown_engine.result.is_quick_build else ""
         parts.append(f"{milliseconds_text(implementation.latency_ms)}{build_text}")

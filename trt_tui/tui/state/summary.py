@@ -175,8 +175,7 @@ class _SummaryTable:
         value_title = "SQNR" if displayed_target.kind == "sqnr" else metric_title
         position = next((index for index, column in enumerate(simulated_columns, 1) if column.title == value_title), 1)
         simulated_columns.insert(position, RunColumn(
-            MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=6,
-            narrow_width=5))
+            MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5))
         shows_layers = is_wide and shows_engine_layers(session)
         hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
         built_column, *built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
@@ -190,7 +189,7 @@ class _SummaryTable:
                 [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
                  for column in columns] for columns in (simulated_columns, built_columns))
         title = built_column_title(session, width < 72)
-        built_columns = [replace(built_column, title=title, width=max(10 if is_wide else 8, cell_width(title))),
+        built_columns = [replace(built_column, title=title, width=max(8, cell_width(title))),
                          *built_columns]
         if not has_built_values(session):
             built_columns = []
