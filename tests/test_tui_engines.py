@@ -1,6 +1,7 @@
 """What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, engine_page, and what others add.
 """
 
+import re
 import time
 from dataclasses import replace
 
@@ -74,9 +75,10 @@ def text(line) -> str:
 
 
 def table(session, width: int, height: int = 40) -> dict[str, str]:
-    """The lines of the verdict by the first two words of their run's name, FP32's by that."""
+    """The lines of the verdict without the gauge, by the first two words of their run's name, FP32's by that."""
     lines = [text(line) for line in summary.summary_lines(session, width, height)]
     assert all(len(line) <= width for line in lines)
+    lines = [re.sub(r" [█▏▎▍▌▋▊▉░]{3,}.*", "", line) for line in lines]
     return {" ".join(line[:13].split()[:2]): line for line in lines[1:]}
 
 
@@ -272,6 +274,7 @@ def test_the_detail_says_what_the_engine_made(build):
             QKV, *size) and "≠" in said(QKV, *size)
         assert "1 reformat around it" in said(around, *size)
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
+    assert "TensorRT 11.4: precision not reported" in said(CORE, *sizes[1])
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
     assert "fused" in line and "1 ≠ requested" in line and " ms" in line

@@ -25,12 +25,13 @@ from trt_tui.formatting import cell_width, decibels_text, number_text, percent_t
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.row_toggles import list_toggled_configs
 from trt_tui.tui import config_status, spans, themes
-from trt_tui.tui.state import charts, detail, summary
-from trt_tui.tui.state.columns import bar_text, build_row_cells, column_title_line, fit_columns, layer_row_line
+from trt_tui.tui.state import charts, detail, detail_pane, summary
+from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band, legend_text
+from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = local.outline()
@@ -195,8 +196,8 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
     assert "share (c1)" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
-    assert (raised.glyph, raised.cells["precision"][0], raised.cells["share"].replacement) == ("↑", "FP32", "raised")
-    assert raised.glyph_style == raised.cells["precision"][1] == "raised"
+    assert (raised.glyph, raised.cells["precision"].text, raised.cells["share"].replacement) == ("↑", "FP32", "raised")
+    assert raised.glyph_style == raised.cells["precision"].style == "raised"
     scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
     assert scope.cells["share"].config_name == "c0"
     assert not found(session.rest(), last=before).stale_groups
@@ -222,8 +223,8 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     one, other, alone = cell(worst), cell(next_worst), session.config.with_toggled_fp32([VIT.group_by_name[worst]])
     assert one.value_text == decibels_text(
         session.results.get_results_or_empty(alone).accuracy.worst_output[1].errors.sqnr_db)
-    assert (one.outcome_text.rstrip("?"), other.outcome_text.rstrip("?"), other.outcome_style) == ("PASS", "FAIL",
-                                                                                                   "bad")
+    assert one.outcome_text.rstrip("?") == "PASS" and one.margin_of_error_text.startswith("±")
+    assert (other.outcome_text, other.outcome_style) == ("≈", "dim"), "it changes nothing"
     session.toggle_fp32([VIT.group_by_name[worst]])
     session.rest()
     back = cell(worst)
@@ -248,7 +249,8 @@ def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(ses
     session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
     session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
     row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
-    assert build_row_cells(found(session), row).cells["precision"][0] == f"INT8 {mark}"
+    cell = build_row_cells(found(session), row).cells["precision"]
+    assert (cell.text, cell.marks) == ("INT8", mark)
     said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
     assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
 
@@ -354,7 +356,10 @@ def test_the_detail_of_every_kind_of_row(session):
         for width, height in ((80, 3), (48, 20)):
             drawn = detail.detail_lines(session, figures, line, width, height)
             assert drawn and all(spans.line_width(one) <= width for one in drawn)
-        assert detail.detail_title(MODEL, line)
+        for width in (20, 34, 200):
+            title = detail_pane.detail_title(MODEL, line, width)
+            end = line.row.group.operator if isinstance(line.row, GroupRow) else ""
+            assert title and end in title and (width < 34 or len(title) <= width), (width, title)
     scope = next(line for line in lines if isinstance(line.row, Scope))
     assert "INT8" in text(detail.detail_lines(session, figures, scope, 80, 3)[0])
 
@@ -499,8 +504,9 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     equal, others = detail.split_by_noise(session, remedies)
     assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
     lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
-    assert ("≈ equal within noise" in lines) is are_equal
-    assert ["≈" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
+    assert any("≈ equal within noise, ±" in line for line in lines) is are_equal
+    assert ["≈ ~" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
+    assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
     shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
 
@@ -538,16 +544,27 @@ def test_raising_to_nan_meets_no_target(session):
                                                                      cumulative=raised)) == rows
 
 
-@pytest.mark.parametrize("width", [34, 60])
-def test_a_tall_detail_pane_ends_with_a_legend_in_whole_entries(session, width):
+@pytest.mark.parametrize("measure", [ColourMeasure.SHARE, ColourMeasure.ISOLATED])
+def test_a_legend_has_whole_entries_at_every_width(measure):
+    whole = {entry.strip() for width in (200, 140) for entry in legend_text(measure, width).split("  ")}
+    assert {"↑ raised", "k kept by rule", "+ other change", "? not measured"} <= whole
+    for width in range(0, 200):
+        legend = legend_text(measure, width)
+        assert len(legend) <= width and set(filter(None, legend.split("  "))) <= whole, (width, legend)
+    assert legend_text(measure, 69).count("  ") >= 3, "beside a screen of 80 columns"
+
+
+def test_a_wide_detail_pane_has_charts_beside_its_text(session):
     row_values, group = found(session), VIT.groups[0]
+    session.results.statistics[group.name] = {group.activation_qdq_sites()[0].tensor: _stats(31.9, 0.46)}
     row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
-    shown = [text(line) for line in detail.detail_pane_lines(session, row_values, row, group, width, 60)]
-    assert len(shown) == 60 and " marks" in shown and max(map(len, shown[shown.index(" marks"):])) < width
-    legend = " ".join(shown[shown.index(" marks"):])
-    assert all(entry in legend for entry in ("█ ≥20%", "? not measured", "k kept by rule", "+ other change"))
-    assert " marks" not in [text(line) for line in
-                            detail.detail_pane_lines(session, row_values, row, group, width, 19)]
+    lines = detail_pane.detail_pane_lines(session, row_values, row, group, 90, 40)
+    shown = [text(line) for line in lines]
+    assert all(spans.line_width(line) <= 90 for line in lines) and all(" │ " in line for line in shown)
+    left, right = (" ".join(line.partition(" │ ")[2 * side] for line in shown) for side in (0, 1))
+    assert "set " in left and "|x| of" in right and "|x| of" not in left
+    narrow = [text(line) for line in detail_pane.detail_pane_lines(session, row_values, row, group, 60, 40)]
+    assert any("|x| of" in line for line in narrow) and not any(" │ " in line for line in narrow)
 
 
 def test_the_summary_has_built_columns_only_for_built_values(session):

@@ -15,6 +15,7 @@ from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import (
     LAYER_COLUMNS_BY_ID,
     SHARE_COLUMN,
+    PrecisionCell,
     RowCells,
     ShareCell,
     build_row_cells,
@@ -54,7 +55,8 @@ def cut(shown: str, whole: list[float]) -> list[float]:
 
 EXTREMES = [
     RowCells("»", "█", "", "blocks/17/attention/conv123", cells={
-        "layer": "", "operator": "Convolution64", "precision": ("FP16+↑epku", ""), "engine": ("≠ FP16 +128", ""),
+        "layer": "", "operator": "Convolution64", "engine": ("≠ FP16 +128", ""),
+        "precision": PrecisionCell("FP16+", "↑epku", "chip16"),
         "share": ShareCell(value, config_name=of, bar_fraction=0.7), "cost": cost,
         "toggle": ToggleResult(figure, outcome, is_partial=outcome.startswith("on"))})
     for value, figure, outcome, cost, of in (("~-12345%", "~-123456.7", "on 16384", "1.2e-10",
@@ -74,7 +76,7 @@ def test_no_number_of_a_row_is_cut():
                 for depth in (0, 3, 9):
                     line = layer_row_line(row, depth, fit, True)
                     assert spans.line_width(line) <= min(width, 120), (width, text(line))
-                    texts = (row.name, row.cells["operator"], row.cells["precision"][0], row.cells["engine"][0],
+                    texts = (row.name, row.cells["operator"], row.cells["precision"].text, row.cells["engine"][0],
                              row.cells["cost"], row.cells["share"].text, row.cells["share"].config_name,
                              row.cells["toggle"].value_text, row.cells["toggle"].outcome_text)
                     whole = [number for one in texts for number in numbers(one)]
@@ -180,7 +182,8 @@ def test_a_raised_row_keeps_its_mark_in_every_colouring(session, measure, run, b
     for group, marked in ((first, True), (second, Precision.INT8 in second.allowed_precisions), (other, False)):
         row = model.rows_by_group[group.name]
         line = build_row_cells(found, VisibleRow(row.path, 0, row))
-        assert (RAISED_MARK in f"{line.mark}{line.glyph}{line.cells['precision'][0]}") is marked, (measure, run, line)
+        shown_marks = f"{line.mark}{line.glyph}{line.cells['precision'].marks}"
+        assert (RAISED_MARK in shown_marks) is marked, (measure, run, line)
         assert not bad or line.glyph == "!", "what is not finite is never hidden"
 
 

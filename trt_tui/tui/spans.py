@@ -24,8 +24,8 @@ from trt_tui.formatting import (
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot",
-"raised" or "band0" to "band4". A suffix such as "@do('build')" names the action of the main screen that a click
-on the text performs: "key@do('build')"."""
+"raised", "band0" to "band4", or "chip32" to "chip4". Several names are separated by blanks. A suffix such as
+"@do('build')" names the action of the main screen that a click on the text performs: "key@do('build')"."""
 
 Line: TypeAlias = list[Span]
 

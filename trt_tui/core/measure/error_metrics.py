@@ -138,7 +138,7 @@ ERROR_METRICS = {metric.name: metric for metric in (
     ErrorMetric(
         name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
-        noise_ratio=lambda value, bound: 10**((bound - value) / 10), is_always_recorded=True,
+        noise_ratio=lambda value, bound: 10**min(300.0, (bound - value) / 10), is_always_recorded=True,
         tables=("runs", "verdict", "outputs", "stages", "stage report", "configs", "config list", "simulated", "built",
                 "dumps", "test report")),
     ErrorMetric(

@@ -134,7 +134,7 @@ TERMS = (
     Term("NaN/Inf", "The number of output values that are not finite although they are in the reference.",
          ("NaN", "Inf", "bad", "overflow", "overflows")),
     Term("confidence interval", "The 95% interval: with this probability it contains the value on many samples.",
-         ("margin", "interval")),
+         ("margin", "interval", "±")),
     Term("target", "The bound that a run must meet, such as sqnr>=20 or f1>=base-1%.", ("targets",)),
     Term("tolerance", "A target of a search (--tolerance).", ("tolerances",)),
     Term("baseline", "The value of FP32 from which a relative target is computed; base in a target.", ("base",)),

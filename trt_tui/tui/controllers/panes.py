@@ -30,7 +30,7 @@ class ScreenPanes:
 
     @property
     def screen_width(self) -> int:
-        """The width of the screen in cells."""
+        """The width of the screen in cells without its last column, which stays blank."""
         return self.screen.size.width
 
     @property

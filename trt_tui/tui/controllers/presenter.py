@@ -6,17 +6,20 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from trt_tui.errors import NotReadyError, TrtTuiError
+from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_action_line
 from trt_tui.tui.controllers.panes import ScreenPanes
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
-from trt_tui.tui.state import detail, summary
+from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.config_list import ConfigMarks
+from trt_tui.tui.state.detail_pane import detail_pane_lines, detail_title
 from trt_tui.tui.state.hint import next_step_hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
+from trt_tui.tui.state.row_values import legend_text
 from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.tutorial import Tutorial
@@ -219,7 +222,7 @@ class Presenter(ScreenPanes):
         if outline is not None and self.layer_list.open_network(outline):
             self._requested_details = None
             self.screen.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
-        size = self.screen.size
+        size = self.screen.outer_size
         self.text_pane("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
         with_row_values = with_row_values or not self.layer_list.has_row_values  # a newly opened network has none
         if self.layer_list.is_network_open and with_row_values:
@@ -227,7 +230,7 @@ class Presenter(ScreenPanes):
             self.layer_list.update_row_values()
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
         panel = self.text_pane("verdict")
-        panel.lines = summary.summary_lines(session, width, self.screen.size.height)
+        panel.lines = summary.summary_lines(session, width, size.height)
         panel.styles.height = len(panel.lines)
         if with_row_values:
             self.draw_layer_tree()
@@ -286,11 +289,12 @@ class Presenter(ScreenPanes):
             title_rule.set_texts(fill_in_keys("{pane_detail} Detail"))
             return
         row = self.current_row
-        pane.lines = detail.detail_pane_lines(self.session, self.layer_list.row_values, row, self.current_group, width,
-                                              height)
-        hint_text = fill_in_keys("{pane_detail}: less" if self.zoomed_pane_name == "detail" else "{pane_detail}: more")
-        title_rule.set_texts(f"{shown_key('pane_detail')} {detail.detail_title(self.layer_list.tree_model, row)}",
-                             "" if self.is_wide_screen else hint_text)
+        pane.lines = detail_pane_lines(self.session, self.layer_list.row_values, row, self.current_group, width, height)
+        hint_text = "" if self.is_wide_screen else fill_in_keys(
+            "{pane_detail}: less" if self.zoomed_pane_name == "detail" else "{pane_detail}: more")
+        key_text = f"{shown_key('pane_detail')} "
+        title_width = width - cell_width(key_text) - (cell_width(hint_text) + 7 if hint_text else 3)
+        title_rule.set_texts(f"{key_text}{detail_title(self.layer_list.tree_model, row, title_width)}", hint_text)
 
     def draw_status_lines(self) -> None:
         """Draws the status lines with the jobs and the hint, the rule above them, and the footer."""
@@ -307,5 +311,8 @@ class Presenter(ScreenPanes):
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
-        self.title_rule("job").set_texts(f"! {warning}" if warning else "Jobs" if self.is_wide_screen else "")
+        title = f"! {warning}" if warning else "Jobs" if self.is_wide_screen else ""
+        has_legend = row_values is not None and self.layer_list.view is not View.BLOCKS
+        self.title_rule("job").set_texts(title, legend_text(
+            row_values.measure, self.screen_width - cell_width(title) - 10) if row_values and has_legend else "")
         self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions.values())]

@@ -12,7 +12,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import TERMS_BY_NAME
 from trt_tui.formatting import SIMULATED_MARK, cell_width, pad_left, pad_right, percent_text, shorten_number_in_text
-from trt_tui.tui.spans import Line, Span, clip_line, pad_or_shorten, shorten_path
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, pad_or_shorten, shorten_path
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BARRIER_MARK,
@@ -26,6 +26,7 @@ from trt_tui.tui.state.marks import (
     UNKNOWN_GLYPH,
 )
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
+from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
@@ -72,6 +73,7 @@ class LayerColumn:
         max_width: The maximum width of the column if names have enough room; 0 for no growth.
         is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
         needs_engines: If True, the column is displayed only if a builder reports on the groups, or may do so later.
+        title_indent: The number of blanks before the title, for values that begin with as many.
         yields_to_reason: If True, the reason why a layer cannot run in a lower precision replaces the cell.
     """
 
@@ -88,6 +90,7 @@ class LayerColumn:
     is_additive: bool = False
     is_right_aligned: bool = False
     needs_engines: bool = False
+    title_indent: int = 0
     yields_to_reason: bool = False
     names: tuple[str, ...] = field(kw_only=True)
     explanation: str = field(kw_only=True)
@@ -126,7 +129,7 @@ def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: 
     line: Line = []
     for column_id, width in widths.items():
         column = LAYER_COLUMNS_BY_ID[column_id]
-        title = column.title(row_values, width)
+        title = " " * column.title_indent + column.title(row_values, width)
         title = pad_left(title, width) if column.is_right_aligned else pad_or_shorten(title, width)
         is_highlighted = column is sort_column is not SHARE_COLUMN
         start, end = "     " if column is NAME_COLUMN else "", "" if column_id == next(reversed(widths)) else " "
@@ -258,30 +261,50 @@ def _draw_operator(operator: str, width: int) -> Line:
     return [(pad_right("".join(part for part, _ in clip_line([(text, "")], width)), width) + " ", "dim")]
 
 
-def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
+@dataclass(frozen=True)
+class PrecisionCell:
+    """The requested precision of a row.
+
+    Attributes:
+        marks: The marks of the changes behind the precision.
+        chip_style: The style of the tint behind the precision, by the size of its values; "" for no tint.
+        style: The style of the text.
+    """
+
+    text: str = ""
+    marks: str = ""
+    chip_style: str = ""
+    style: str = "dim"
+
+
+_CHIP_STYLES_BY_BYTES = {4.0: "chip32", 2.0: "chip16", 1.0: "chip8", 0.5: "chip4"}
+"""The tints behind precisions, by the size of a value in bytes."""
+
+
+def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> PrecisionCell:
     """Returns the requested precision of a group with the marks of its changes; for a scope, the number of raised
     groups."""
     row = visible_row.row
     if isinstance(row, GroupRow):
-        label = row.group.precision_label(row_values.requested_precision(row.group))
-        marks = row_values.config_change_marks(row.group)
-        gap = " " if marks and " " not in label else ""
-        return f"{label}{gap}{marks}", _precision_style(row_values, row.group, marks)
+        group, precision = row.group, row_values.requested_precision(row.group)
+        marks, replacement = row_values.config_change_marks(group), row_values.share_replacement_text(group)
+        style = "raised" if replacement == "raised" else "strong" if marks or replacement else ""
+        chip_style = _CHIP_STYLES_BY_BYTES[group.resolve_file_precision(precision).value_bytes]
+        label, _, file_mark = group.precision_label(precision).partition(" ")
+        return PrecisionCell(label, file_mark + marks, chip_style, style)
     if isinstance(row, Scope):
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return f"{raised_count} {RAISED_MARK}" if raised_count else "", "strong"
-    return ("FP32", "dim") if isinstance(row, UngroupedRow) else ("", "")
+        return PrecisionCell(f"{raised_count} {RAISED_MARK}" if raised_count else "", style="strong")
+    return PrecisionCell("FP32" if isinstance(row, UngroupedRow) else "")
 
 
-def _precision_style(row_values: RowValues, group: FusionGroup, marks: str) -> str:
-    if row_values.share_replacement_text(group) == "raised":
-        return "raised"
-    return "strong" if marks or row_values.share_replacement_text(group) else "dim"
-
-
-def _draw_precision(cell: Span, width: int) -> Line:
-    text, style = cell
-    return [(f"{pad_right(clip_line([(text, '')], width)[0][0], width)} ", style)]
+def _draw_precision(cell: PrecisionCell, width: int) -> Line:
+    """Draws a precision on its tint, with a blank on both sides if the marks leave room for them."""
+    label = f" {cell.text} "
+    if cell_width(label + cell.marks) > width:
+        label = f"{cell.text} " if cell_width(cell.text + cell.marks) < width else cell.text
+    spans = clip_line([(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style)], width)
+    return [*spans, (" " * (width + 1 - line_width(spans)), "")]
 
 
 def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
@@ -375,16 +398,6 @@ def shorten_share_text(text: str, width: int) -> str:
     if cell_width(text) <= width:
         return text
     return "<0" if "-" in text and text.endswith("%") else shorten_number_in_text(text, width)
-
-
-BAR_BLOCKS = " ▏▎▍▌▋▊▉"
-
-
-def bar_text(fraction: float, width: int) -> str:
-    """Returns a horizontal bar, with a resolution of an eighth of a cell."""
-    eighths = round(min(1.0, max(0.0, fraction)) * width * 8)
-    full_cells, eighths_left = divmod(eighths, 8)
-    return ("█" * full_cells + (BAR_BLOCKS[eighths_left] if eighths_left else "")).ljust(width)
 
 
 def _share_title(row_values: RowValues, width: int) -> str:
@@ -498,11 +511,12 @@ LAYER_COLUMNS = (
     LayerColumn(
         "operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
         _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
-        names=("op",), explanation="The operator that gives the fused layer its character: the one that multiplies, "
-        "or the first one.", next_steps="{open} lists the nodes of the row"),
+        max_width=9, names=("op",),
+        explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
+        next_steps="{open} lists the nodes of the row"),
     LayerColumn(
         "precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
-        _weights_by_key(_precision_sort_key), names=("prec",),
+        _weights_by_key(_precision_sort_key), title_indent=1, names=("prec",),
         explanation=f"{TERMS_BY_NAME['precision'].explanation} Letters and arrows behind it are changes.",
         next_steps="{precision} chooses a precision, {higher} and {lower} go one step up or down, {toggle} switches to "
         "FP32 and back"),

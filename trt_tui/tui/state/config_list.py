@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import EngineResult, ExportedRun
-from trt_tui.core.measure.target import ALL_PARTS
+from trt_tui.core.measure.target import ALL_PARTS, Target
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
@@ -22,8 +22,9 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
 from trt_tui.tui.state import engine_texts
-from trt_tui.tui.state.marks import CURSOR_MARK, OTHER_PRECISION_MARK, PINNED_MARK
+from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK, PINNED_MARK
 from trt_tui.tui.state.preview_texts import kernel_difference_lines
+from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.tree import TreeModel
 
 
@@ -77,8 +78,9 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     ms = "ms" if session.builder is not None else ""  # an exported network has no latency
     columns = list_run_columns("config list")
     titles = {"name": "", "raised": "raised", **{column.title: column.title for column in columns}, "target": title,
-              "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
-              "comment": comment}
+              "margin": MARGIN_MARK, "built": engine_texts.built_column_title(session, width < 60), "ms": ms,
+              "outcome": "", "comment": comment}
+    margin_target = session.target or Target("sqnr", 0.0)
     rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
     for config, name in session.config_names.list_configs_newest_first():
         results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
@@ -93,7 +95,9 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
             "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
             **{column.title: (column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style)
                for column in columns},
-            "target": (target_value_span(session, accuracy)[0] if title else "", ""), "built": built, "ms": latency,
+            "target": (target_value_span(session, accuracy)[0] if title else "", ""),
+            "margin": (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
+            "built": built, "ms": latency,
             "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
             "comment": (note.comment, "dim"),
         }))
@@ -101,7 +105,7 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
               for column in shown_columns}
     # Without enough room, columns are dropped in this order. Errors are dropped only if the target is another value.
-    for column in ("comment", "raised", *(column.title for column in reversed(columns) if title)):
+    for column in ("comment", "raised", "margin", *(column.title for column in reversed(columns) if title)):
         if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
 

@@ -14,13 +14,14 @@ from trt_tui.core.measure.causes import (
     fp16_range_note,
     range_use_text,
 )
+from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.hierarchy import OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.known_issues import known_issue_lines
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.tree_text import tensor_shape_text
@@ -46,19 +47,26 @@ from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_c
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, target_value_span
 from trt_tui.tui.keys import find_current_key
-from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle, sqnr_span, wrap_text
+from trt_tui.tui.spans import (
+    Line,
+    clip_line,
+    line_width,
+    pad_or_shorten,
+    shorten_distinctly,
+    shorten_middle,
+    sqnr_span,
+    wrap_text,
+)
 from trt_tui.tui.state import engine_texts, preview_texts
-from trt_tui.tui.state.depth_chart import share_by_depth_lines
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.row_values import (
-    PRECISION_LEGEND,
     ColourMeasure,
     RowValues,
     find_engine_errors,
-    legend_text,
 )
-from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
-from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
+from trt_tui.tui.state.target_gauge import value_margin_text
+from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
+from trt_tui.tui.state.value_charts import histogram_lines
 
 RAISING_HARMS_TEXT = "raising it makes it worse"
 """The meaning of a negative error share."""
@@ -163,25 +171,50 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
             [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
 
 
+_MARGIN_CELLS = 6
+"""The width of a margin of error and the blank before it."""
+
+_MIN_NAME_CELLS_BESIDE_MARGIN = 16
+"""The minimum width of the names of remedies with margins of error behind their values."""
+
+
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
     A mark names the remedies whose values equal the best value within noise. These come first, so that a pane with
-    little room omits others.
+    little room omits others. A remedy whose value equals that of the current config within noise changes nothing.
     """
     lines: list[Line] = []
     remedies = session.results.remedies.get((group.name, session.config), ())
     equal_remedies, other_remedies = split_by_noise(session, remedies)
+    config_accuracy = session.get_run_results("config").accuracy
+    margin_target = session.target or Target("sqnr", 0.0)
+    labels = {id(remedy): _short_remedy_label(remedy) for remedy in remedies}
+    value_width = max((cell_width(target_value_span(session, remedy.accuracy)[0]) for remedy in remedies), default=0)
+    room = width - value_width - 9
+    room -= _MARGIN_CELLS if room - _MARGIN_CELLS >= _MIN_NAME_CELLS_BESIDE_MARGIN else 0
+    name_width = max(8, min(max(map(cell_width, labels.values()), default=0), room))
+    short_names = shorten_distinctly(labels.values(), name_width)
     for remedy in (*equal_remedies, *other_remedies):
         text, style = target_value_span(session, remedy.accuracy)
-        name = pad_or_shorten(_short_remedy_label(remedy), max(8, min(18, width - 15)))
-        target_spans: Line = [("  meets the target", "good")] if meets_target(session, remedy.accuracy) else []
+        name = pad_or_shorten(short_names[labels[id(remedy)]], name_width)
+        is_met = bool(meets_target(session, remedy.accuracy))
         is_equal = len(equal_remedies) > 1 and any(remedy is equal_remedy for equal_remedy in equal_remedies)
-        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (name, ""),
-                      (SAME_VALUE_MARK if is_equal else " ", "dim"), (f"{text:>8}", "good" if target_spans else style)]
-        line += target_spans if line_width(line + target_spans) <= width else []
+        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (f"{name} ", ""),
+                      (SAME_VALUE_MARK if is_equal else " ", "dim"),
+                      (f" {text:>{value_width}}", "good" if is_met else style)]
+        notes: Line = [(f" {value_margin_text(margin_target, remedy.accuracy)}".ljust(_MARGIN_CELLS), "dim")]
+        if is_met:
+            notes.append((" meets the target", "good"))
+        elif config_accuracy is not None and is_within_noise(session, remedy.accuracy, config_accuracy):
+            notes.append((f" {SAME_VALUE_MARK} now", "dim"))
+        for note in notes:
+            line += [note] if line_width(line) + line_width([note]) <= width else []
         lines.append(clip_line(line, width))
-    return [*lines, [(f"{SAME_VALUE_MARK} equal within noise", "dim")]] if len(equal_remedies) > 1 else lines
+    if len(equal_remedies) > 1:
+        margin_text = value_margin_text(margin_target, equal_remedies[0].accuracy)
+        lines.append([(f"{SAME_VALUE_MARK} equal within noise, {margin_text}", "dim")])
+    return lines
 
 
 def _short_remedy_label(remedy: Remedy) -> str:
@@ -191,43 +224,26 @@ def _short_remedy_label(remedy: Remedy) -> str:
 def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Line:
     """Returns all remedies in one line, in the longest form that fits; values that are equal within noise come first.
 
-    If no form fits, the last remedies are omitted and counted.
+    If no form fits, the last remedies are omitted and counted, and the name of the first one is shortened.
     """
     equal_remedies, other_remedies = split_by_noise(session, remedies)
     ordered_remedies = [*equal_remedies, *other_remedies]
 
-    def build_line(count: int, is_short: bool) -> Line:
+    def build_line(count: int, is_short: bool, name_width: int = 200) -> Line:
         line: Line = [(" try   ", "dim")]
         for index, remedy in enumerate(ordered_remedies[:count]):
             text, style = target_value_span(session, remedy.accuracy)
             separator = f" {SAME_VALUE_MARK} " if index < len(equal_remedies) else " · "
-            line += [(separator if index else "", "dim"), (f"{find_current_key(remedy.key)}: ", "key"),
-                     (f"{_short_remedy_label(remedy) if is_short else remedy.label} ", ""),
+            name = shorten_middle(_short_remedy_label(remedy) if is_short else remedy.label, name_width)
+            line += [(f"{separator if index else ''}{find_current_key(remedy.key)}: ", "key"), (f"{name} ", ""),
                      (text.removesuffix(" dB") if is_short else text,
                       "good" if meets_target(session, remedy.accuracy) else style)]
-        return [*line, (f" +{len(remedies) - count}", "dim")] if count < len(remedies) else line
+        return [*line, (f" +{len(remedies) - count}", "")] if count < len(remedies) else line
 
     forms = [(len(remedies), False), *((count, True) for count in range(len(remedies), 0, -1))]
-    return clip_line(next((line for form in forms if line_width(line := build_line(*form)) <= width),
-                          build_line(1, True)), width)
-
-
-def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None) -> str:
-    """Returns the title of the detail pane for a row."""
-    if visible_row is None:
-        return "Detail"
-    row = visible_row.row
-    if row is None:
-        layer = tree_model.outline.layer_by_name[visible_row.node]
-        return f"{layer.name} ─ {layer.op_type}"
-    if isinstance(row, GroupRow):
-        return (
-            f"{tree_model.titles[row.group.name]} ─ "
-            f"{row.group.operator}, {counted_noun_text(len(row.group.layers), 'node')}"
-        )
-    if isinstance(row, Scope):
-        return f"{row.path} ─ {counted_noun_text(len(row.groups), 'fused layer')}"
-    return row.label
+    first_cells = line_width(build_line(1, True)) - cell_width(_short_remedy_label(ordered_remedies[0]))
+    return next((line for form in forms if line_width(line := build_line(*form)) <= width),
+                clip_line(build_line(1, True, max(4, width - first_cells)), width))
 
 
 def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None, width: int,
@@ -263,54 +279,6 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
     if height < 8:
         return _short_detail_lines(session, row_values, group, width)[:height]
     return _long_detail_lines(session, row_values, group, width)
-
-
-def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
-                      group: FusionGroup | None, width: int, height: int) -> list[Line]:
-    """Returns the text of the detail pane, followed by charts and a legend if there is room.
-
-    The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
-    network.
-    """
-    lines = _detail_and_chart_lines(session, row_values, visible_row, group, width, height)
-    legend = _legend_lines(row_values, width)
-    room = height - len(lines) - len(legend)
-    return [*lines, *([[]] * room), *legend] if height >= MIN_LEGEND_ROWS and room > 0 else lines
-
-
-MIN_LEGEND_ROWS = 20
-"""The minimum height of a detail pane with a legend."""
-
-
-def _legend_lines(row_values: RowValues, width: int) -> list[Line]:
-    """Returns the legend of the glyphs before names and the marks behind precisions, in whole entries."""
-    lines: list[Line] = [[(" marks", "dim")]]
-    for text in (legend_text(row_values.measure), PRECISION_LEGEND):
-        line = ""
-        for entry in text.split("  "):
-            if line and cell_width(f" {line}  {entry} ") > width:
-                lines.append([(f" {line}", "dim")])
-                line = ""
-            line = f"{line}  {entry}" if line else entry
-        lines.append([(f" {line}", "dim")])
-    return lines
-
-
-def _detail_and_chart_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
-                            group: FusionGroup | None, width: int, height: int) -> list[Line]:
-    """Returns the text of the detail pane, followed by charts if there is room."""
-    lines = detail_lines(session, row_values, visible_row, width, height)
-    if height < 8 or group is None:
-        row = visible_row.row if visible_row is not None and height >= 8 else None
-        depth = share_by_depth_lines(row_values, row.groups, width) if isinstance(row, Scope) else []
-        return [*lines, [], *depth] if depth else lines
-    rows = 4 if height >= len(lines) + 9 else 2
-    for plot in (worst_input_lines(session, row_values, group, width,
-                                   rows), group_channel_range_lines(session, group, width),
-                 share_by_depth_lines(row_values, [group.name], width)):
-        if plot and len(lines) + len(plot) + 1 <= height:
-            lines = [*lines, [], *plot]
-    return lines
 
 
 def worst_input_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
@@ -489,10 +457,14 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
     if index >= len(measured.cumulative):
         return []
     text, style = target_value_span(session, measured.cumulative[index])
+    margin_text = value_margin_text(session.target or Target("sqnr", 0.0), measured.cumulative[index])
     line: Line = [(" sweep    ", "dim"), (f"worst {index + 1} in FP32: " if index else "in FP32: ", "dim"),
                   (text, style)]
-    if meets_target(session, measured.cumulative[index]):
+    is_met = meets_target(session, measured.cumulative[index])
+    if is_met:
         line[-1] = (text, "good")
+    line += [(f" {margin_text}", "dim")] if line_width(line) + cell_width(margin_text) + 1 <= width else []
+    if is_met:
         line += [(" meets it", "good")] if line_width(line) + 9 <= width else []
     return [clip_line(line, width)]
 
@@ -512,10 +484,11 @@ def _group_engine_lines(session: Session, row_values: RowValues, group: FusionGr
     style = "stale" if shown_engine.is_stale else ""
     mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
         shown_engine, group, row_values.requested_precision(group)) else ""
+    start = f"{mark}{engine_texts.release_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
     lines: list[Line] = []
     for index, text in enumerate(
             engine_texts.group_engine_sentences(shown_engine, group, row_values.requested_precision(group))):
-        lines += _labelled_lines("engine" if index == 0 else "", (mark if index == 0 else "") + text, width, style)
+        lines += _labelled_lines("engine" if index == 0 else "", (start if index == 0 else "") + text, width, style)
     implementation = shown_engine.result.implementations.get(group.name)
     for name in implementation.engine_layers[:2] if implementation is not None else ():
         lines.append([(" " * 10, ""), (shorten_middle(name, max(10, width - 10)), "dim")])

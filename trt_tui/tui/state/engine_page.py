@@ -27,7 +27,6 @@ from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten, worst_sqnr_span, wrap_text
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
-from trt_tui.tui.state.columns import bar_text
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
     ShownEngine,
@@ -35,6 +34,7 @@ from trt_tui.tui.state.engine_texts import (
     find_shown_engine,
     fp32_engine_texts,
 )
+from trt_tui.tui.state.text_plots import bar_text
 
 _MAX_SLOWEST_LAYERS = 8
 _LABEL_CELLS = 11

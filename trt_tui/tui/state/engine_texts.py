@@ -82,6 +82,12 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
     return [f"{gpu} {title}", title] if gpu else [title]
 
 
+def release_text(engine_result: EngineResult) -> str:
+    """Returns the builder of an engine with its release, without the number of the patch: ``TensorRT 8.6``."""
+    name, _, version = engine_result.builder_name.rpartition(" ")
+    return f"{name} {'.'.join(version.split('.')[:2])}".strip()
+
+
 def built_column_title(session: Session, is_short: bool = False) -> str:
     """Returns the title of the column of built values: the builder, or the exported network if there is no builder."""
     builder = session.builder

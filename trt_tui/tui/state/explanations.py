@@ -32,10 +32,12 @@ from trt_tui.tui.config_status import config_name, config_title
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.spans import Line, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts, preview_texts
-from trt_tui.tui.state.columns import BAR_BLOCKS, LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
-from trt_tui.tui.state.marks import MARKS, Mark, find_marks
+from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
+from trt_tui.tui.state.marks import MARGIN_MARK, MARKS, Mark, find_marks
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
+from trt_tui.tui.state.target_gauge import find_displayed_target
+from trt_tui.tui.state.text_plots import BAR_BLOCKS
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _VALUE_CELLS = 24
@@ -385,7 +387,8 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     elif column.kind == "simulated" or row.kind == "exported":
         source = _simulation_source_text(session, accuracy) if accuracy is not None else (
             _not_measured_text(session) if row.kind != "fp32" else "The reference has no error.")
-        texts += _labelled("how", [source, *_interval_texts(accuracy, title)])
+        value_title = find_displayed_target(session).column_title[:7] if title == MARGIN_MARK else title
+        texts += _labelled("how", [source, *_interval_texts(accuracy, value_title)])
     elif engine is not None:
         texts += _labelled("how", [_engine_source_text(engine, ""), *_interval_texts(engine.accuracy, title)])
     elif (exported_run := session.get_run_results(row.run).exported_run if row.run else None) is not None:

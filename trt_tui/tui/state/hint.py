@@ -127,8 +127,9 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         ]
     toggle = find_toggle_result(session, [outline.get_group(worst)])
     gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
+    sure_gain = f"{gain} {toggle.margin_of_error_text}".rstrip() if gain else ""
     rows_text = f"; {row_count} rows to FP32 meet the target" if row_count is not None and row_count > 1 else ""
-    return Hint((f"{prefix}{search_text}, or {action_texts[0]}{gain}{rows_text}",
+    return Hint((f"{prefix}{search_text}, or {action_texts[0]}{sure_gain}{rows_text}",
                  f"{prefix}{search_text}, or {action_texts[1]}{gain}", f"{prefix}{search_text}, or {action_texts[1]}",
                  f"{prefix}{action_texts[1]}"), actions, worst)
 

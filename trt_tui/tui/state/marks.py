@@ -24,7 +24,7 @@ USER_RANGE_MARK, KEPT_MARK, OTHER_CHANGE_MARK = "u", "k", "+"
 """The letters after a row's precision for a range set by hand, for a keep rule, and for any other change."""
 BARRIER_MARK = "┤"
 """The mark of a row with a fusion barrier behind its result."""
-SAME_VALUE_MARK = "≈"
+SAME_VALUE_MARK, MARGIN_MARK = "≈", "±"
 OTHER_PRECISION_MARK = "≠"
 OPENED_MARK, CLOSED_MARK, CURSOR_MARK = "▾", "▸", ">"
 PINNED_MARK = "•"
@@ -76,8 +76,10 @@ MARKS = (
     Mark(SIMULATED_MARK, "Simulated. A value of a built engine has no mark."),
     Mark(NOT_MEASURED, "Not measured."),
     Mark("·", "Less than 0.2%."),
-    Mark(SAME_VALUE_MARK, "The values on both sides are equal within their noise."),
-    Mark("±", "The half width of the 95% confidence interval, in points."),
+    Mark(SAME_VALUE_MARK, "Equal within noise: the values on both sides, or this value and that of the current "
+         "config."),
+    Mark(MARGIN_MARK, "The half width of the 95% confidence interval, in the unit of the value; of a share in points. "
+         "±?: the interval is not measured."),
     Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain."),
     Mark("!", "Behind a gap: the engine is worse than simulation explains. Before a text: a warning."),
     Mark("…", "Not all of it: values of a sum are missing, or a text has too little room."),

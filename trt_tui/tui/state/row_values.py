@@ -20,7 +20,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import SIMULATED_MARK, decibels_text, number_text, percent_text, run_title
+from trt_tui.formatting import SIMULATED_MARK, cell_width, decibels_text, number_text, percent_text, run_title
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, current_config_meets_target
 from trt_tui.tui.spans import Span
@@ -69,16 +69,28 @@ def find_colour_band(value: float, measure: ColourMeasure) -> int:
     return next((i for i, max_db in enumerate(BAND_LIMITS_DB) if value < max_db), 4)
 
 
-def legend_text(measure: ColourMeasure) -> str:
+def band_legend_text(measure: ColourMeasure) -> str:
     """Returns the legend of the glyphs for a measure."""
     if measure is ColourMeasure.SHARE:
         return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ 0.2–1  · less  ! NaN/Inf  ? not measured"
     return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
 
 
-PRECISION_LEGEND = (f"{RAISED_MARK} raised  {REDUCED_MARK} reduced  e p m x u another range  {KEPT_MARK} kept by rule  "
-                    f"f as in the file  {OTHER_CHANGE_MARK} other change")
-"""The legend of the marks behind the precision of a row."""
+def legend_text(measure: ColourMeasure, width: int) -> str:
+    """Returns the legend of the glyphs before names and of the marks behind precisions.
+
+    If the legend is wider than ``width`` cells, it has a shorter form, or its last entries are left out.
+    """
+    long_text = (f"{band_legend_text(measure)}  {RAISED_MARK} raised  {REDUCED_MARK} reduced  e p m x u another range  "
+                 f"{KEPT_MARK} kept by rule  f as in the file  {OTHER_CHANGE_MARK} other change")
+    if cell_width(long_text) <= width:
+        return long_text
+    bands = ["█ ≥20%", "▓ ≥5", "▒ ≥1", "░ ≥0.2"] if measure is ColourMeasure.SHARE else ["█ <10 dB", "▓ <20", "▒ <30",
+                                                                                      "░ <40"]
+    entries = [" ".join(bands), f"{RAISED_MARK} raised", "e p m x u range", f"{KEPT_MARK} kept", "f file",
+               f"{OTHER_CHANGE_MARK} other", f"{REDUCED_MARK} reduced", "! NaN/Inf", "? not measured"]
+    count = next((count for count in range(len(entries), 0, -1) if cell_width("  ".join(entries[:count])) <= width), 0)
+    return "  ".join(entries[:count])
 
 
 @dataclass

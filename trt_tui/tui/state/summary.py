@@ -29,6 +29,7 @@ from trt_tui.tui.config_status import (
     config_name,
     config_title,
     current_config_meets_target,
+    has_unfinished_accuracy,
     meets_target,
     target_outcome_line,
 )
@@ -53,10 +54,14 @@ from trt_tui.tui.state.engine_texts import (
     quantized_time_share_text,
     shows_engine_layers,
 )
-from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
+from trt_tui.tui.state.marks import MARGIN_MARK, OTHER_PRECISION_MARK
+from trt_tui.tui.state.target_gauge import find_displayed_target, target_gauge_line, value_margin_text
 
 _MAX_TABLE_CELLS = 120
 """The maximum width of the summary table."""
+
+_OUTCOME_AND_GAUGE_CELLS = 28
+"""The cells for an outcome and a gauge. Names of runs are shortened to 13 cells before a gauge has fewer."""
 
 
 def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
@@ -166,6 +171,11 @@ class _SummaryTable:
         metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
         titles = {"metric": metric_title}
         simulated_columns = list_run_columns("simulated", titles)
+        displayed_target = find_displayed_target(session)
+        value_title = "SQNR" if displayed_target.kind == "sqnr" else metric_title
+        position = next((index for index, column in enumerate(simulated_columns, 1) if column.title == value_title), 1)
+        simulated_columns.insert(position, RunColumn(
+            MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5))
         shows_layers = is_wide and shows_engine_layers(session)
         hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
         built_column, *built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
@@ -179,15 +189,17 @@ class _SummaryTable:
                 [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
                  for column in columns] for columns in (simulated_columns, built_columns))
         title = built_column_title(session, width < 72)
-        built_columns = [replace(built_column, title=title, width=max(10, cell_width(title))), *built_columns]
+        built_columns = [replace(built_column, title=title, width=max(8, cell_width(title))),
+                         *built_columns]
         if not has_built_values(session):
             built_columns = []
-        for title in ("MB", "ms", metric_title):  # the outcome must fit at every width
+        for columns, column_title in ((simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
+                                      (built_columns, metric_title)):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
-                built_columns = [column for column in built_columns if column.title != title]
+                columns[:] = [column for column in columns if column.title != column_title]
         used_cells = _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns)
-        name = max(13, min(24, width - used_cells - (15 if is_wide else 6)))
+        name = max(13, min(24, width - used_cells - (15 if is_wide else _OUTCOME_AND_GAUGE_CELLS)))
         room = width - used_cells - name - 1
         target_text = session.target.description if is_wide and session.target is not None else ""
         return cls(name, simulated_columns, built_columns, metric_title, is_wide,
@@ -221,7 +233,8 @@ def _run_spans(run_row: RunRow, columns: Sequence[RunColumn]) -> Line:
 def _cell_style(column: RunColumn, run_row: RunRow, text: str) -> str:
     if text.endswith("!"):
         return "warn"
-    if column.path in ("accuracy.worst_output", "sqnr_gap_db") or text == NOT_MEASURED or (
+    if column.title == MARGIN_MARK or column.path in ("accuracy.worst_output", "sqnr_gap_db") or (
+            text == NOT_MEASURED) or (
             column.source == "engine" and run_row.engine is not None and run_row.engine.is_quick_build):
         return "dim"
     if column.path == "accuracy.nonfinite_count":
@@ -335,6 +348,9 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
             if leaves_quantized_precision_unused(session.outline, config):
                 line = [*rows[-1].line, (f" nothing in {config.quantized.label}", "dim")]
                 rows[-1] = replace(rows[-1], line=clip_line(line, width))
+            if run == "config" and not has_unfinished_accuracy(session, config):
+                line = rows[-1].line
+                rows[-1] = replace(rows[-1], line=[*line, *target_gauge_line(session, width - line_width(line))])
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]
@@ -421,8 +437,11 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
     else:
         metric = metric_text(next(iter(session.results.reference_metric.values()),
                                   None)) if session.metric_name else NOT_MEASURED
-        line += [(f"{metric:>{column.width}} ", "") if column.title == table.metric_title else
-                 (f"{NOT_MEASURED:>{column.width}} ", "dim") for column in table.simulated_columns]
+        titles = [column.title for column in table.simulated_columns]
+        metric_index = titles.index(table.metric_title) if session.metric_name else len(titles)
+        before, after = table.simulated_columns[:metric_index], table.simulated_columns[metric_index:]
+        line.append(("reference ".rjust(_total_columns_width(before)), "dim"))
+        line += [(f"{metric if column.title == table.metric_title else '':>{column.width}} ", "") for column in after]
     shown_engine = ShownEngine(engine, session.config, FP32_TITLE) if engine is not None else None
     line += [_SEPARATOR, *_engine_cells(shown_engine, None, table)]
     if engine is not None and not engine.failure_reason and not fp32_engine_fault_text(engine):
@@ -440,7 +459,7 @@ def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy
     """Returns the cells of a built engine, padded to their columns."""
     columns = table.built_columns
     if shown_engine is None:
-        return _padded_cells(_run_spans(RunRow(), columns), columns)
+        return _padded_cells([(NOT_MEASURED if column is columns[0] else "", "dim") for column in columns], columns)
     engine, accuracy = shown_engine.result, shown_engine.result.accuracy
     if accuracy is None:
         size_columns = [column for column in columns if column.title == "MB"]

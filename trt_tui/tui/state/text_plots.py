@@ -17,6 +17,16 @@ HEIGHT_BLOCKS = " ▁▂▃▄▅▆▇█"
 """Characters for the height of a bar in a cell, in eighths."""
 
 
+BAR_BLOCKS = " ▏▎▍▌▋▊▉"
+
+
+def bar_text(fraction: float, width: int) -> str:
+    """Returns a horizontal bar, with a resolution of an eighth of a cell."""
+    eighths = round(min(1.0, max(0.0, fraction)) * width * 8)
+    full_cells, eighths_left = divmod(eighths, 8)
+    return ("█" * full_cells + (BAR_BLOCKS[eighths_left] if eighths_left else "")).ljust(width)
+
+
 def bar_height_in_eighths(fraction: float, row_count: int = 1) -> int:
     """Returns the height of a bar in eighths of a row, from 0 for nothing to ``8 * row_count`` for a fraction of 1.
 

@@ -5,16 +5,21 @@ from dataclasses import dataclass
 
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, OutputErrors
+from trt_tui.core.measure.target import Target
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
     config_meets_target_simulated,
+    is_within_noise,
     meets_target,
     target_outcome_text,
     target_value_span,
 )
+from trt_tui.tui.spans import Span
+from trt_tui.tui.state.marks import SAME_VALUE_MARK
+from trt_tui.tui.state.target_gauge import value_margin_text
 
 
 @dataclass(frozen=True)
@@ -23,9 +28,11 @@ class ToggleResult:
 
     Attributes:
         outcome_text: FAIL or FAIL? if the value misses the target; PASS or PASS? if it meets a target that the config
-            misses. ``on 8`` if only 8 samples were measured, which decides nothing.
+            misses. ``≈`` if the value equals that of the config within noise, and so does its outcome. ``on 8`` if only
+            8 samples were measured, which decides nothing.
         margin: The distance by which the value is better than the bound of the target; None if it is unknown.
         is_partial: True if not all required samples were measured.
+        margin_of_error_text: The half width of the value's confidence interval, such as ``±2.1``; "" if it is unknown.
     """
 
     value_text: str = ""
@@ -34,6 +41,7 @@ class ToggleResult:
     outcome_style: str = ""
     margin: float | None = None
     is_partial: bool = False
+    margin_of_error_text: str = ""
 
 
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
@@ -48,20 +56,29 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     toggled_config = config.with_toggled_fp32(groups)
     if toggled_config == config:
         return ToggleResult()
-    accuracy, meets_now = session.results.get_results_or_empty(toggled_config).accuracy, config_meets_target_simulated(
-        session, config)
+    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
     if accuracy is not None:
         value_text, style = target_value_span(session, accuracy)
         value_text = value_text.removesuffix(" dB")
         margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
         if accuracy.samples < accuracy.total:
             return ToggleResult(value_text, f"on {accuracy.samples}", style, "dim", margin, True)
-        meets_toggled = meets_target(session, accuracy)
-        if meets_toggled is None or meets_toggled and meets_now is not False:
-            return ToggleResult(value_text, "", style, margin=margin)
-        outcome_style = "good" if meets_toggled else "bad"
-        return ToggleResult(value_text, target_outcome_text(session, accuracy), style, outcome_style, margin)
+        outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
+        error_text = value_margin_text(session.target or Target("sqnr", 0.0), accuracy)
+        return ToggleResult(value_text, outcome_text, style, outcome_style, margin, margin_of_error_text=error_text)
     return _estimate_toggle_from_share(session, groups[0]) if len(groups) == 1 else ToggleResult()
+
+
+def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
+    """Returns the outcome of a toggled row and its style, as `ToggleResult.outcome_text` describes it."""
+    meets_toggled, meets_now = meets_target(session, accuracy), config_meets_target_simulated(session, session.config)
+    config_accuracy = session.results.get_results_or_empty(session.config).accuracy
+    has_same_outcome = meets_toggled is None or meets_toggled is (meets_now is not False)
+    if has_same_outcome and config_accuracy is not None and is_within_noise(session, accuracy, config_accuracy):
+        return SAME_VALUE_MARK, "dim"
+    if meets_toggled is None or meets_toggled and meets_now is not False:
+        return "", ""
+    return target_outcome_text(session, accuracy), "good" if meets_toggled else "bad"
 
 
 def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
@@ -73,14 +90,10 @@ def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleR
     if (share is None or share.sqnr_if_raised_db is None or target is None or target.kind != "sqnr"
             or target.output_name is not None):
         return ToggleResult()
-    value_text, meets_now = decibels_text(share.sqnr_if_raised_db), config_meets_target_simulated(
-        session, session.config)
-    margin = share.sqnr_if_raised_db - target.value
+    value_text, margin = decibels_text(share.sqnr_if_raised_db), share.sqnr_if_raised_db - target.value
     if session.data_summary is not None and share.samples < session.data_summary.what_if_count:
         return ToggleResult(value_text, f"on {share.samples}", "", "dim", margin, True)
     accuracy = Accuracy({"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples,
                         total=share.samples)
-    meets_toggled, outcome = meets_target(session, accuracy), target_outcome_text(session, accuracy)
-    if meets_toggled is False:
-        return ToggleResult(value_text, outcome, "", "bad", margin)
-    return ToggleResult(value_text, outcome if meets_now is False else "", "", "good", margin)
+    outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
+    return ToggleResult(value_text, outcome_text, "", outcome_style, margin)

@@ -75,10 +75,9 @@ def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int)
     if len(amaxes) < 2:
         return []
     ranked = sorted(amaxes)
-    summary = (
-        f"{count} channels, max "
-        f"{number_text(ranked[-1])} #{top_channels.indices[0]}, median {number_text(ranked[len(ranked) // 2])}"
-    )
+    short_summary = f"{count} channels, max {number_text(ranked[-1])} #{top_channels.indices[0]}"
+    summary = f"{short_summary}, median {number_text(ranked[len(ranked) // 2])}"
+    summary = summary if len(summary) < width else short_summary
     room = width - len(summary) - 3
     head: Line = [(f" {shorten_middle(tensor, room)}  ", ""),
                   (summary, "dim")] if room >= 8 else [(f" {summary}", "dim")]
@@ -96,4 +95,5 @@ def group_channel_range_lines(session: Session, group: FusionGroup, width: int) 
         line for tensor, top_channels in channels_by_tensor if top_channels is not None
         for line in channel_range_lines(short_names[tensor], top_channels, width)
     ]
-    return [[(" ranges by channel: each step down halves the range", "dim")], *lines] if lines else []
+    titles = " ranges by channel: each step down halves the range", " ranges by channel, step ÷2", " ranges"
+    return [[(next(title for title in titles if len(title) <= max(width, 7)), "dim")], *lines] if lines else []

@@ -11,7 +11,7 @@ from trt_tui.core.network.blocks import BlockMatrix
 from trt_tui.formatting import escape_hidden_characters, pad_left
 from trt_tui.tui.spans import Line, line_width, pad_or_shorten
 from trt_tui.tui.state.marks import RAISED_MARK
-from trt_tui.tui.state.row_values import RowValues, block_cell_span, block_precisions_text, legend_text
+from trt_tui.tui.state.row_values import RowValues, band_legend_text, block_cell_span, block_precisions_text
 from trt_tui.tui.widgets.lines import RIGHT_BUTTON, StyledStrips
 
 
@@ -134,7 +134,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
                     (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}", "dim")]
         role = y - 1
         if role == len(self.blocks.roles):
-            return [(f"  {legend_text(self._row_values.measure)}", "dim")]
+            return [(f"  {band_legend_text(self._row_values.measure)}", "dim")]
         if role > len(self.blocks.roles):
             return []
         is_current_role = role == self.role_index and self.has_focus

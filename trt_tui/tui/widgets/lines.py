@@ -11,10 +11,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from trt_tui.formatting import cell_width, escape_hidden_characters
-from trt_tui.tui.spans import Line, clip_line, justify_line, line_width
+from trt_tui.tui.spans import Line, clip_line, line_width, shorten_middle
 
 SPAN_STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor", "raised",
-               "band0", "band1", "band2", "band3", "band4")
+               "band0", "band1", "band2", "band3", "band4", "chip32", "chip16", "chip8", "chip4")
 
 SPAN_COMPONENT_CLASSES = {f"span--{name}" for name in SPAN_STYLES}
 """Component classes of the span styles. They belong to the app, and all widgets that draw spans share them. Separate
@@ -30,11 +30,16 @@ class StyledStrips(Widget):
     _span_styles: dict[str, Style]
 
     def get_span_style(self, name: str) -> Style:
-        """Returns the Rich style of a span by its style name; a suffix with an action is ignored."""
+        """Returns the Rich style of a span by its style name; a suffix with an action is ignored.
+
+        The name may consist of several names, separated by blanks: a later style replaces what it shares with an
+        earlier one.
+        """
         if not (style_name := name.partition("@")[0]):
             return Style.null()
         if style_name not in self._span_styles:
-            self._span_styles[style_name] = self.app.get_component_styles(f"span--{style_name}").partial_rich_style
+            self._span_styles[style_name] = Style.combine(
+                self.app.get_component_styles(f"span--{part}").partial_rich_style for part in style_name.split())
         return self._span_styles[style_name]
 
     def make_strip(self, line: Line, width: int, *overlays: str) -> Strip:
@@ -43,17 +48,15 @@ class StyledStrips(Widget):
         A wider line is cut and ends with an ellipsis; a number is never cut in two.
 
         Args:
-            overlays: Names of styles that apply to the whole strip.
+            overlays: Names of styles that apply to the whole strip, below the styles of the spans: the background of a
+                span stays.
         """
         line = clip_line(line, width)
         base = self.rich_style
-        overlay_style = Style.combine([self.get_span_style(name) for name in overlays]) if overlays else None
-        segments = []
-        for text, name in line:
-            style = base + self.get_span_style(name)
-            segments.append(Segment(escape_hidden_characters(text), style + overlay_style if overlay_style else style))
-        blank = base + overlay_style if overlay_style else base
-        return Strip(segments).adjust_cell_length(width, blank)
+        if overlays:
+            base += Style.combine([self.get_span_style(name) for name in overlays])
+        segments = [Segment(escape_hidden_characters(text), base + self.get_span_style(name)) for text, name in line]
+        return Strip(segments).adjust_cell_length(width, base)
 
     def notify_style_update(self) -> None:
         """Clears the cached styles after a change of theme."""
@@ -179,15 +182,15 @@ class TitleRule(Lines):
         return f"{self._title} {''.join(text for text, _ in self._right_spans)}".strip()
 
     def get_drawn_line(self, y: int) -> Line:
-        """Returns the line with the title, the rule and the right text. The right text is omitted if it does not fit.
+        """Returns the line with the title, the rule and the right text.
+
+        The right text is omitted if it does not fit. A title without enough room is shortened in its middle.
         """
         width = self.size.width
         title, right = self._title, self._right_spans
         end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if right else []
-        start = [("─", "rule"), (f"{title} ", "strong")] if title else []
         room = width - line_width(end)
-        if room < line_width(start) + 2:
+        if room < cell_width(escape_hidden_characters(title)) + 4:
             end, room = [], width
-        start = justify_line(start, min(room, line_width(start)))
-        fill = room - line_width(start)
-        return [*start, ("─" * max(0, fill), "rule"), *end]
+        start = [("─", "rule"), (f"{shorten_middle(title, room - 3)} ", "strong")] if title else []
+        return [*start, ("─" * max(0, room - line_width(start)), "rule"), *end]

@@ -1,0 +1,63 @@
+"""The main screen at four sizes: what stays blank, what keeps its end, and what is shown where there is room."""
+
+import pytest
+from textual.geometry import Region
+
+from tests.local import H200
+from tests.screen import answered, opened, screen_text, verdict
+from trt_tui.core.precision import Precision
+from trt_tui.tui.widgets.lines import TitleRule
+
+pytestmark = pytest.mark.usefixtures("quick")
+SIZES = [(60, 15), (80, 24), (120, 40), (200, 60)]
+
+
+def rule_text(main, name: str) -> str:
+    """A rule as it is drawn; "" if it is not."""
+    rule = main.query_one(f"#{name}-rule", TitleRule)
+    return "".join(text for text, _ in rule.get_drawn_line(0)) if rule.region else ""
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_last_column_is_blank_and_ends_stay(tmp_path, size):
+    async with opened(tmp_path, size=size, builder=H200) as (app, main, pilot):
+        for keys in ("", "w", "b", "j j", "t", "t t", "2", "2", "1", "space", "slash 0 escape"):
+            await answered(pilot, *keys.split())
+            shown = screen_text(app).splitlines()
+            assert len(shown) == size[1] and max(map(len, shown)) < size[0], (keys, shown)
+            for name in ("tree", "configs", "job"):
+                drawn, whole = rule_text(main, name), main.query_one(f"#{name}-rule", TitleRule)._title
+                assert not drawn or whole[-12:] in drawn, (keys, drawn)
+            if (row := main.presenter.current_group) and (drawn := rule_text(main, "detail")):
+                assert f"─ {row.operator}" in drawn, (keys, drawn)
+        assert main.presenter.layer_tree.size.height >= 5
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_value_of_the_config_has_a_margin_and_a_gauge(tmp_path, size):
+    async with opened(tmp_path, size=size) as (app, main, pilot):
+        lines = verdict(main)
+        row = next(line for line in lines if line.startswith(" c0"))
+        assert "±" in lines[0] and "±" in row and "FAIL" in row and "░" in row
+        assert size[0] == 60 or row.endswith("dB to go")
+        assert not any("–" in line for line in lines), "nothing is missing before a build"
+        await answered(pilot, *"space n space n space".split())
+        row = next(line for line in verdict(main) if line.startswith(" c3"))
+        assert "PASS" in row and "░" not in row and (size[0] == 60 or row.endswith("dB to spare"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_precisions_stand_on_tints_and_stay_words(tmp_path, size):
+    async with opened(tmp_path, size=size) as (app, main, pilot):
+        await answered(pilot, "t", "w", "space")
+        tree = main.presenter.layer_tree
+        region = tree.region
+        strips = app.screen._compositor.render_strips()
+        tints = {}
+        for strip in strips[region.y:region.bottom]:
+            for segment in strip.crop(*Region(*region).column_span):
+                if segment.text.strip() in ("FP32", "INT8", "FP16"):
+                    tints.setdefault(segment.text.strip(), set()).add(segment.style.bgcolor)
+        assert tints.keys() >= {Precision.FP32.label, Precision.INT8.label}
+        assert all(len(colours) == 1 for colours in tints.values()), "the cursor does not hide a tint"
+        assert len(set.union(*tints.values())) == len(tints)
