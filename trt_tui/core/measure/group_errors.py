@@ -5,7 +5,7 @@ Only error sums leave the graph.
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, are_float32_sums_exact
+from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
@@ -133,14 +134,14 @@ class ConfigWithGroupErrors(SimulatedConfig):
         network, has_mask = analysis.network, find_common_mask_name(analysis.judged_outputs)
         session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
                                      ranges, analysis.mask_axes_by_tensor if has_mask else {}, with_isolated=False,
-                                     with_outputs=True)
+                                     counts_fp16=False, with_outputs=True)
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
                 feed = analysis.samples.read_feed(index)
                 if has_mask:
                     feed = {**feed, **session.make_mask_feed(read_mask(has_mask, analysis.samples, index))}
-                tables, reference, outputs = session.execute_feed(self.run.name, feed, counts_values_beyond_fp16=False)
+                tables, reference, outputs = session.execute_feed(self.run.name, feed)
                 analysis.store_fp32_outputs(index, reference)
                 reducer.add_feed_outputs(index, outputs)
                 for group_sums, row in zip(sums, tables["accumulated"], strict=True):
@@ -183,15 +184,14 @@ class _GroupErrorsTask:
             for config in self._configs.values():
                 features |= GatedFeatures.from_config(analysis.network, config)
             self._tables = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
-                                              self._isolated)
+                                              self._isolated, self._counts_fp16)
         feed = analysis.samples.read_feed(feed_index)
         if self._masked_groups:
             mask = find_common_mask_name(analysis.judged_outputs)
             feed = {**feed, **self._tables.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
         counts: np.ndarray | None = None  # counts of the reference, which all configs share
         for run in self._configs:
-            tables_by_kind = self._tables.measure_error_tables(
-                run, feed, counts_values_beyond_fp16=counts is None and self._counts_fp16)
+            tables_by_kind, *_ = self._tables.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
             for table in tables_by_kind.values():
                 if counts is None:
                     counts = table[:, _FP16_COUNT_COLUMNS]
@@ -209,14 +209,19 @@ class _GroupErrorsTask:
 class _ErrorTableSession:
     """The loaded graph that computes error sums at every group, so that no tensor must leave the graph.
 
-    On a device gates are data. That form cannot tell apart sums that are not finite. From the first such sum on, gates
-    are control flow on a device too.
+    On a device gates are data. With a single config on a CPU, the graph has no gates. These forms cannot tell apart
+    sums that are not finite. From the first such sum on, gates are control flow.
+
+    Args:
+        counts_fp16: True to count values that FP16 cannot represent.
+        with_outputs: True to fetch the judged tensors.
     """
 
     def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
                  ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
-                 with_outputs: bool = False) -> None:
+                 counts_fp16: bool, with_outputs: bool = False) -> None:
         self._analysis = analysis
+        self._counts_fp16 = counts_fp16
         self._features = features
         self._configs, self._ranges = configs, ranges
         self._masked_groups, self._isolated = masked_groups, with_isolated
@@ -233,7 +238,15 @@ class _ErrorTableSession:
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
             norm_operators=features.norm_operators, outputs=self._fetched_tensors or analysis.fetched_tensors[:1],
             with_reference=True,
-            with_isolated=self._isolated, mask_axes=self._masked_groups, gates_as_data=self._uses_gates_as_data)
+            with_isolated=self._isolated, mask_axes=self._masked_groups, gates_as_data=self._uses_gates_as_data,
+            expects_finite_sums=self._has_single_config_graph)
+        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
+        if self._has_single_config_graph:
+            (feed,) = self._config_feeds.values()
+            if gated_graph.counting_gate is not None:
+                feed = {**feed, gated_graph.counting_gate: np.array(self._counts_fp16)}
+            fix_inputs(gated_graph.model, feed)
+            self._config_feeds = {run: {} for run in self._configs}
         analysis.session_count += 1
         joins = {
             name: _merge_error_tables
@@ -248,12 +261,15 @@ class _ErrorTableSession:
             if not self._graph_loader.switch_to_next_graph_form():
                 raise
             self._load_error_graph()
-            return
-        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
 
     @property
     def _uses_gates_as_data(self) -> bool:
         return self._graph_loader.uses_gates_as_data and self._has_finite_sums
+
+    @property
+    def _has_single_config_graph(self) -> bool:
+        """True if the graph computes a single config without gates, and its sums in float32."""
+        return len(self._configs) == 1 and self._has_finite_sums and not self._uses_gates_as_data
 
     @property
     def measured_groups(self) -> Sequence[str]:
@@ -263,24 +279,19 @@ class _ErrorTableSession:
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
         return self._gated_graph.make_mask_feed(mask)
 
-    def measure_error_tables(self, run_name: str, feed: Mapping[str, np.ndarray], *,
-                             counts_values_beyond_fp16: bool) -> dict[str, np.ndarray]:
-        """Returns the error sums at all groups for a config on one feed: one table of accumulated and one of isolated
-        errors.
-
-        The isolated table is absent if it was not requested.
-        """
-        return self.execute_feed(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)[0]
-
-    def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool) -> tuple[
-            dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool = True
+                     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Executes a config on one feed. Returns the error tables, and the judged tensors of FP32 and of the config.
 
-        The tables are those of `measure_error_tables`. The tensors are absent if they were not requested.
+        There is a table of accumulated errors and one of isolated errors, which is absent if it was not requested. The
+        tensors are absent too if they were not requested.
+
+        Args:
+            counts_values_beyond_fp16: False if the counts of this feed are known from another config.
         """
         gated_graph, extra_inputs = self._gated_graph, {}
-        if gated_graph.counting_gate is not None:
-            extra_inputs[gated_graph.counting_gate] = np.array(counts_values_beyond_fp16)
+        if gated_graph.counting_gate is not None and not self._has_single_config_graph:
+            extra_inputs[gated_graph.counting_gate] = np.array(self._counts_fp16 and counts_values_beyond_fp16)
         names = {
             kind: name
             for kind, name in (("accumulated", gated_graph.accumulated_sums), ("isolated", gated_graph.isolated_sums))
@@ -293,7 +304,7 @@ class _ErrorTableSession:
                                       [*names.values(), *(name for outputs in output_names
                                                           for name in outputs.values())])
             tables = {kind: result[name] for kind, name in names.items()}
-            if not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables.values()):
+            if self._are_sums_valid(tables.values()):
                 reference, outputs = ({tensor: convert_to_comparable_array(result[name])
                                        for tensor, name in outputs.items()} for outputs in output_names)
                 return tables, reference, outputs
@@ -306,6 +317,12 @@ class _ErrorTableSession:
             self._has_finite_sums = False
         self._load_error_graph()
         return self.execute_feed(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)
+
+    def _are_sums_valid(self, tables: Iterable[np.ndarray]) -> bool:
+        """Returns False if the form of the graph cannot compute some sums of the tables."""
+        if self._has_single_config_graph:
+            return all(map(are_float32_sums_exact, tables))
+        return not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables)
 
     def close(self) -> None:
         self._runner.close()

@@ -87,6 +87,7 @@ def build_gated_graph(
     gates_as_data: bool = False,
     compared_tensors: Sequence[ComparedTensor] = (),
     mask_axes: Mapping[str, tuple[bool, ...]] | None = None,
+    expects_finite_sums: bool = False,
 ) -> GatedGraph:
     """Builds the gated graph of a network.
 
@@ -106,6 +107,8 @@ def build_gated_graph(
         compared_tensors: Tensors that are compared in the graph with a reference input; only with ``gates_as_data``.
         mask_axes: The axes of the presence mask, an input of the graph, by the name of the tensor whose sums it
             restricts.
+        expects_finite_sums: Computes the sums in float32 only, where gates are control flow.
+            `trt_tui.core.lowering.gated.error_sums.are_float32_sums_exact` tells if they are valid.
 
     Raises:
         TrtTuiError: the groups depend on each other in a cycle.
@@ -156,7 +159,8 @@ def build_gated_graph(
             sums_emitter = DataFlowErrorSumsEmitter(emitter, flow, present, share)
         else:
             gate = emitter.add_input("counting", ir.DataType.BOOL)
-            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(emitter, flow, gate, present, share)
+            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(
+                emitter, flow, gate, present, share, expects_finite_sums)
         graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
                                                         kinds)
     return GatedGraph(

@@ -30,8 +30,20 @@ Sums are accurate to 1e-4 of their value up to a million elements, and to 2e-3 a
 _TEST_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("count")
 """The number of columns of a row that depend on the test."""
 
+_SQUARE_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("diff1")
+"""The number of columns with sums of squares, which are the first."""
+
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
+
+
+def are_float32_sums_exact(table: np.ndarray) -> bool:
+    """Returns True if float32 can represent all sums of squares of a table; NaN and larger values need float64.
+
+    Args:
+        table: Rows of `ERROR_SUM_COLUMNS` that were computed in float32.
+    """
+    return bool((table[:, :_SQUARE_COLUMN_COUNT].sum(1) < _MAX_FLOAT32).all())
 
 
 class ReferenceSums(NamedTuple):
@@ -261,13 +273,16 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
     Args:
         counting_gate: The gate for counting values that FP16 cannot represent.
+        expects_finite_sums: True to compute each row in float32; `are_float32_sums_exact` tells if the rows are valid.
     """
 
     def __init__(self, emitter: NodeEmitter, flow: ControlFlowEmitter, counting_gate: ir.Value,
-                 presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None) -> None:
+                 presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None,
+                 expects_finite_sums: bool = False) -> None:
         super().__init__(emitter, presence_masks, present_share)
         self._flow = flow
         self._counting_gate = counting_gate
+        self._expects_finite_sums = expects_finite_sums
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -277,11 +292,15 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         reference = self._get_reference_sums(tail)
         fast: Nodes = []
         row = self._concatenate_exact_columns(reference, fast)
-        finite = emitter.add_operator(
-            exact, "Less",
-            [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-        row = self._emit_row_choice(finite, emitter.build_graph([row], fast, "fast"),
-                                    self._build_float64_sums_graph(reference.flat_tensor, reference.flat_tensor), exact)
+        if self._expects_finite_sums:
+            exact.extend(fast)
+        else:
+            finite = emitter.add_operator(
+                exact, "Less",
+                [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
+            row = self._emit_row_choice(
+                finite, emitter.build_graph([row], fast, "fast"),
+                self._build_float64_sums_graph(reference.flat_tensor, reference.flat_tensor), exact)
         gates = self._flow.inputs.gates.get(group.name)
         if gates is None:
             emitter.nodes.extend(exact)
@@ -331,11 +350,13 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         test2 = self._emit_reduction("ReduceSumSquare", flat, nodes)
         diff1 = self._emit_reduction("ReduceL1", difference, nodes)
         diff_max = self._emit_max_magnitude(difference, nodes)
+        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
+                   "ref_max": largest}
+        if self._expects_finite_sums:
+            return self._concatenate_columns(columns, nodes)
         probe = emitter.add_operator(nodes, "Add",
                                      [emitter.add_operator(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
         finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
-                   "ref_max": largest}
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
         wide: Nodes = []
