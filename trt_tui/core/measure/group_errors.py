@@ -11,9 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from trt_tui.core.data.adaptive_runner import OutputJoin, join_shapes
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, are_float32_sums_exact
+from trt_tui.core.lowering.gated.error_sums import (
+    ERROR_SUM_COLUMNS,
+    EXTREME_COLUMNS,
+    EXTREMES_OUTPUT,
+    are_float32_sums_exact,
+)
 from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
@@ -31,9 +37,10 @@ from trt_tui.core.measure.fp16_range import (
     find_largest_magnitude,
     fp16_headroom_text,
     scale_magnitudes,
+    uses_fp16,
 )
 from trt_tui.core.measure.graph_forms import GatedGraphLoader
-from trt_tui.core.measure.magnitudes import Magnitudes
+from trt_tui.core.measure.magnitudes import MagnitudeEvaluation, Magnitudes
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import GroupErrors
 from trt_tui.core.measure.weight_errors import measure_weight_errors
@@ -119,8 +126,8 @@ def measure_group_errors(
 class ConfigWithGroupErrors(SimulatedConfig):
     """A simulated config whose outputs and accumulated errors at the groups come from the same executions.
 
-    One execution of a feed computes FP32, the config and the error sums at all groups. FP32 is the reference, so no
-    other execution is needed. Arguments are those of `SimulatedConfig`.
+    One execution of a feed computes FP32, the config and the error sums at all groups, and on a CPU the extremes that
+    the check of FP16's range needs. FP32 is the reference. Arguments are those of `SimulatedConfig`.
 
     Attributes:
         group_errors: The accumulated errors by group, over the measured feeds.
@@ -132,9 +139,10 @@ class ConfigWithGroupErrors(SimulatedConfig):
         """Implements `RunSource.measure`. Values beyond FP16's range are not counted."""
         analysis, config, ranges = self._analysis, self._config, self._ranges
         network, has_mask = analysis.network, find_common_mask_name(analysis.judged_outputs)
+        evaluation = MagnitudeEvaluation(analysis) if uses_fp16(network, config) else None
         session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
                                      ranges, analysis.mask_axes_by_tensor if has_mask else {}, with_isolated=False,
-                                     counts_fp16=False, with_outputs=True)
+                                     counts_fp16=False, with_outputs=True, extremes=evaluation)
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
@@ -144,10 +152,15 @@ class ConfigWithGroupErrors(SimulatedConfig):
                 tables, reference, outputs = session.execute_feed(self.run.name, feed)
                 analysis.store_fp32_outputs(index, reference)
                 reducer.add_feed_outputs(index, outputs)
+                if evaluation is not None and session.last_extremes is not None:
+                    analysis.store_magnitudes(index, evaluation.compute_magnitudes(
+                        analysis.samples.read_feed(index), *session.last_extremes))
                 for group_sums, row in zip(sums, tables["accumulated"], strict=True):
                     group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
                 if done < len(feed_indices):
                     yield None
+        if evaluation is not None:
+            evaluation.close()
         for _ in self._measure_magnitudes(feed_indices):
             pass
         magnitudes = analysis.get_magnitudes(feed_indices) or Magnitudes()
@@ -215,11 +228,19 @@ class _ErrorTableSession:
     Args:
         counts_fp16: True to count values that FP16 cannot represent.
         with_outputs: True to fetch the judged tensors.
+        extremes: The tensors whose FP32 extremes and shapes are measured where gates are control flow; None for none.
+
+    Attributes:
+        last_extremes: The extremes and shapes of the last feed, as `MagnitudeEvaluation.compute_magnitudes` reads them.
+            None if they were not measured.
     """
+
+    last_extremes: tuple[dict[str, list[float]], dict[str, tuple[int, ...]]] | None = None
 
     def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
                  ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
-                 counts_fp16: bool, with_outputs: bool = False) -> None:
+                 counts_fp16: bool, with_outputs: bool = False, extremes: MagnitudeEvaluation | None = None) -> None:
+        self._evaluation = extremes
         self._analysis = analysis
         self._counts_fp16 = counts_fp16
         self._features = features
@@ -233,13 +254,22 @@ class _ErrorTableSession:
 
     def _load_error_graph(self) -> None:
         analysis, features = self._analysis, self._features
+        names = [group.name for group in analysis.network.groups
+                 if group.final_tensor not in analysis.network.blocking_plugins]
+        evaluation = self._evaluation if not self._uses_gates_as_data else None
+        by_group = evaluation.find_extreme_tensors(names) if evaluation is not None else None
+        self._extreme_tensors = [tensor for tensors in (by_group or {}).values() for tensor in tensors]
+        shape_tensors = evaluation.shape_tensors if evaluation is not None and self._extreme_tensors else ()
+        self._shape_outputs = {tensor: f"shape/{tensor}" for tensor in shape_tensors}
+        mask_axes = {**(evaluation.mask_axes if evaluation is not None and by_group else {}), **self._masked_groups}
         self._gated_graph = gated_graph = build_gated_graph(
             analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
             norm_operators=features.norm_operators, outputs=self._fetched_tensors or analysis.fetched_tensors[:1],
             with_reference=True,
-            with_isolated=self._isolated, mask_axes=self._masked_groups, gates_as_data=self._uses_gates_as_data,
-            expects_finite_sums=self._has_single_config_graph)
+            with_isolated=self._isolated, mask_axes=mask_axes, gates_as_data=self._uses_gates_as_data,
+            expects_finite_sums=self._has_single_config_graph, measured_groups=names,
+            extreme_tensors=by_group if self._extreme_tensors else None, shape_tensors=shape_tensors)
         self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
         if self._has_single_config_graph:
             (feed,) = self._config_feeds.values()
@@ -248,11 +278,12 @@ class _ErrorTableSession:
             fix_inputs(gated_graph.model, feed)
             self._config_feeds = {run: {} for run in self._configs}
         analysis.session_count += 1
-        joins = {
+        joins: dict[str, OutputJoin] = {
             name: _merge_error_tables
             for name in (gated_graph.accumulated_sums, gated_graph.isolated_sums)
             if name is not None
         }
+        joins |= {EXTREMES_OUTPUT: _merge_extremes, **dict.fromkeys(self._shape_outputs.values(), join_shapes)}
         try:
             self._runner = self._graph_loader.load_graph(gated_graph, None, allow_data_gates=self._uses_gates_as_data,
                                                          extra_inputs=[*gated_graph.mask_inputs.values()],
@@ -302,9 +333,14 @@ class _ErrorTableSession:
                             for outputs in (gated_graph.reference_outputs, gated_graph.test_outputs)]
             result = self._runner.run({**feed, **self._config_feeds[run_name], **extra_inputs},
                                       [*names.values(), *(name for outputs in output_names
-                                                          for name in outputs.values())])
+                                                          for name in outputs.values()),
+                                       *([EXTREMES_OUTPUT, *self._shape_outputs.values()] if self._extreme_tensors
+                                         else ())])
             tables = {kind: result[name] for kind, name in names.items()}
             if self._are_sums_valid(tables.values()):
+                self.last_extremes = None if not self._extreme_tensors else (
+                    dict(zip(self._extreme_tensors, result[EXTREMES_OUTPUT].tolist(), strict=True)),
+                    {tensor: tuple(map(int, result[name])) for tensor, name in self._shape_outputs.items()})
                 reference, outputs = ({tensor: convert_to_comparable_array(result[name])
                                        for tensor, name in outputs.items()} for outputs in output_names)
                 return tables, reference, outputs
@@ -336,6 +372,12 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
     merged: np.ndarray = np.sum(tables_by_portion, axis=0)
     merged[:, _MAX_COLUMNS] = np.max(tables_by_portion, axis=0)[:, _MAX_COLUMNS]
     return merged
+
+
+def _merge_extremes(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
+    """Merges the extremes of the portions of a feed: the largest maxima and the smallest minima."""
+    return np.stack([(np.max if name.endswith("max") else np.min)([table[:, index] for table in tables_by_portion], 0)
+                     for index, name in enumerate(EXTREME_COLUMNS)], axis=1)
 
 
 def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],

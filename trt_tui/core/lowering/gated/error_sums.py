@@ -37,6 +37,13 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
 
 
+EXTREME_COLUMNS = ("max", "min", "unpadded_max", "unpadded_min")
+"""The columns of the extremes of a reference tensor. Those with "unpadded" have 0 at the elements that a mask hides."""
+
+EXTREMES_OUTPUT = "extremes"
+"""The name of the graph output with the extremes."""
+
+
 def are_float32_sums_exact(table: np.ndarray) -> bool:
     """Returns True if float32 can represent all sums of squares of a table; NaN and larger values need float64.
 
@@ -80,8 +87,11 @@ class ErrorSumsEmitter(ABC):
         self._unmasked_flags: dict[str, ir.Value] = {}
 
     def emit_error_tables(self, groups: Sequence[FusionGroup], test_tensors: Mapping[str, ir.Value],
-                          error_kinds: Sequence[str]) -> list[ir.Value]:
+                          error_kinds: Sequence[str],
+                          extreme_tensors: Mapping[str, Sequence[str]] | None = None) -> list[ir.Value]:
         """Emits the error sums of all groups, one table ``(len(groups), len(ERROR_SUM_COLUMNS))`` for each kind.
+
+        With ``extreme_tensors`` a table ``(len(tensors), len(EXTREME_COLUMNS))`` of reference tensors follows.
 
         ONNX Runtime computes the inputs of an operator one after the other, beginning with the input whose node is last
         in the graph. Therefore the rows are emitted in reverse order, so that the tensors of a group are freed after
@@ -91,6 +101,8 @@ class ErrorSumsEmitter(ABC):
             test_tensors: The tensors of the test branch, by their names in the network.
             error_kinds: "accumulated" takes the final tensors from the test branch; "isolated" computes each from the
                 reference.
+            extreme_tensors: Float tensors of the reference whose extremes are measured, by the group before or after
+                whose row they are computed.
         """
         emitter, nodes = self._emitter, self._emitter.nodes
         rows: Nodes = []
@@ -100,9 +112,15 @@ class ErrorSumsEmitter(ABC):
                 row = self._emit_isolated_error_row(group) if kind == "isolated" else self._emit_error_sums_row(
                     group.final_tensor, test_tensors[group.final_tensor], nodes)
                 emitter.add_operator(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
+            for tensor in (extreme_tensors or {}).get(group.name, ()):
+                emitter.add_operator(rows, "Concat", [self._emit_extremes(tensor)], f"extremes/{tensor}", axis=0)
         columns = [node.outputs[0] for node in rows]
         nodes.extend(reversed(rows))
         joined = emitter.add_operator(nodes, "Concat", columns, "rows", axis=0)
+        extremes = []
+        if extreme_tensors:
+            joined, table = self._separate_extremes(joined, groups, len(error_kinds), extreme_tensors)
+            extremes.append(table)
         shape = emitter.get_array_constant(np.array([-1, len(error_kinds), len(ERROR_SUM_COLUMNS)], np.int64),
                                            f"shape/{len(error_kinds)}")
         table = emitter.add_operator(nodes, "Reshape", [joined, shape], "table")
@@ -113,7 +131,39 @@ class ErrorSumsEmitter(ABC):
             result.name = f"sums/{kind}"
             result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(ERROR_SUM_COLUMNS)])
             results.append(result)
-        return results
+        return results + extremes
+
+    def _separate_extremes(self, joined: ir.Value, groups: Sequence[FusionGroup], kind_count: int,
+                           extreme_tensors: Mapping[str, Sequence[str]]) -> tuple[ir.Value, ir.Value]:
+        """Returns the error sums and the table of extremes, which follow each other group by group in one vector."""
+        positions: tuple[list[int], list[int]] = [], []
+        for group in groups:
+            extreme_count = len(extreme_tensors.get(group.name, ())) * len(EXTREME_COLUMNS)
+            for part, count in zip(positions, (kind_count * len(ERROR_SUM_COLUMNS), extreme_count), strict=True):
+                start = len(positions[0]) + len(positions[1])
+                part.extend(range(start, start + count))
+        emitter = self._emitter
+        indices = [emitter.get_array_constant(np.array(part, np.int64), f"positions/{number}")
+                   for number, part in enumerate(positions)]
+        sums, extremes = (emitter.add_operator(emitter.nodes, "Gather", [joined, index], "part", axis=0)
+                          for index in indices)
+        shape = emitter.get_array_constant(np.array([-1, len(EXTREME_COLUMNS)], np.int64), "shape/extremes")
+        table = emitter.add_operator(emitter.nodes, "Reshape", [extremes, shape], "extremes")
+        table.name = EXTREMES_OUTPUT
+        table.dtype, table.shape = ir.DataType.DOUBLE, ir.Shape([None, len(EXTREME_COLUMNS)])
+        return sums, table
+
+    def _emit_extremes(self, tensor: str) -> ir.Value:
+        """Emits the `EXTREME_COLUMNS` of a reference tensor, float64."""
+        emitter, nodes, value = self._emitter, self._emitter.nodes, self._emitter.values[tensor]
+        if value.dtype != ir.DataType.FLOAT:
+            value = emitter.add_operator(nodes, "Cast", [value], "float", to=int(ir.DataType.FLOAT))
+        columns = []
+        for masked in dict.fromkeys((value, self._set_padding_to_zero(tensor, value, nodes))):
+            flat = self._flatten(masked, nodes)
+            columns += [self._emit_reduction(operator, flat, nodes) for operator in ("ReduceMax", "ReduceMin")]
+        columns = (columns * 2)[:len(EXTREME_COLUMNS)]
+        return self._cast_to_float64(emitter.add_operator(nodes, "Concat", columns, "extremes", axis=0), nodes)
 
     @abstractmethod
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
