@@ -626,3 +626,25 @@ def test_a_device_counts_what_is_not_finite(analysed, monkeypatch):
     analysis.classifier_output = None
     analysis.backend.capabilities = replace(analysis.backend.capabilities, has_device=True)
     assert last(analysis.measure_accuracy(FP16, {})).outputs["y"].errors.inf > 0
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+def test_magnitudes_come_from_the_executions_that_measure_errors(name, tmp_path, named_network, monkeypatch):
+    """The extremes are those of the graph of magnitudes alone, padding and values inside operators included."""
+    network, data = named_network(name), tmp_path / "data.npz"
+    feeds = networks.feeds(onnx.load(network.path), seed=3, n=4, **({"sequence": 16} if name == "bert" else {}))
+    np.savez(data, **feeds)
+    samples = load_samples(data, network.inputs, batch=2)
+    judged = select_judged_outputs(network, ("last_hidden_state@attention_mask",) if name == "bert" else ())
+    backend = OnnxRuntimeBackend(threads=2)
+    with Analysis(network, backend, samples, judged) as alone, Analysis(network, backend, samples, judged) as joint:
+        for _ in alone.measure_magnitudes():
+            pass
+        source = layers_module.ConfigWithGroupErrors(joint, FP16, {})
+        monkeypatch.setattr(simulation_module, "MagnitudeTask", None)  # no other execution measures magnitudes
+        accuracy = last(joint.compare(source))
+        expected, measured = alone.get_magnitudes(), joint.get_magnitudes()
+    assert accuracy.outputs and set(source.group_errors) == {group.name for group in network.groups}
+    assert measured.tensor_magnitudes == pytest.approx(expected.tensor_magnitudes, rel=1e-4)
+    assert measured.inner_magnitudes == pytest.approx(expected.inner_magnitudes, rel=1e-4)
+    assert len(measured.tensor_magnitudes) > len(network.groups)

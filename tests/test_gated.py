@@ -12,7 +12,8 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, are_float32_sums_exact
+from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import piecewise_runner
@@ -270,6 +271,37 @@ def test_sums_are_those_of_numpy(name, case, backend):
                 floor = 1e-12 * expected.ref2 if column == "diff2" else 0
                 wanted = pytest.approx(getattr(expected, column), rel=1e-4, abs=floor, nan_ok=True)
                 assert value == wanted, (tail, column)
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+@pytest.mark.parametrize("config", [PrecisionConfig.from_precision(FP16), PrecisionConfig.from_precision(INT8),
+                                    ALL_INT8], ids=["fp16", "int8 in fp16", "int8"])
+def test_a_graph_with_fixed_inputs_computes_what_the_feed_would_select(name, config, case, backend):
+    one = case(name)
+
+    gated, fixed = (build_gated_graph(one.network, boundary_types=(FP16, FP32), with_reference=True, with_isolated=True,
+                                      expects_finite_sums=expects) for expects in (False, True))
+    feed = {**gated.make_feed(config, one.ranges), gated.counting_gate: np.array(True)}
+    fix_inputs(fixed.model, feed)
+    names = {value.name for value in fixed.model.graph.inputs}
+    assert names == set(one.feeds)
+    assert not any(node.op_type == "If" and node.inputs[0].is_graph_input() for node in fixed.model.graph.all_nodes())
+    assert len(list(fixed.model.graph.all_nodes())) < len(list(gated.model.graph.all_nodes()))
+    with backend.load(gated.model, optimize=False) as runner, backend.load(fixed.model, optimize=False) as other:
+        selected, result = runner.run({**one.feeds, **feed}), other.run(one.feeds)
+    assert result.keys() == selected.keys()
+    assert all(are_float32_sums_exact(result[name]) for name in (fixed.accumulated_sums, fixed.isolated_sums))
+    for output, array in selected.items():
+        error = lowered.sqnr(array, result[output])
+        assert error > (60 if config == PrecisionConfig.from_precision(FP16) else 35), output
+
+
+def test_sums_beyond_float32_are_told_apart():
+    table = np.ones((3, len(ERROR_SUM_COLUMNS)))
+    assert are_float32_sums_exact(table)
+    for value in (np.nan, np.inf, 2e38):  # the sum of two such squares is beyond float32
+        table[1, :2] = value
+        assert not are_float32_sums_exact(table)
 
 
 def test_isolated_masks_do_not_overflow(case, backend):

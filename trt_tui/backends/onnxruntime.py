@@ -136,7 +136,7 @@ class OnnxRuntimeBackend:
 
     def load(self, model: ir.Model, *, low_memory: bool = False,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, optimize: bool = True,
-             few_executions: bool = False) -> OnnxRuntimeRunner:
+             few_executions: bool = False, frees_tensors_early: bool = False) -> OnnxRuntimeRunner:
         """Loads a network. Its large weights are shared with ``model`` and not copied.
 
         Args:
@@ -146,6 +146,8 @@ class OnnxRuntimeBackend:
                 and there is a GPU, inputs stay on the GPU, and an execution is a CUDA graph if possible.
             optimize: False to keep every operator as written, without fusion.
             few_executions: True to capture no CUDA graph.
+            frees_tensors_early: True to execute operators on a CPU in the order of the graph. Reductions behind each
+                layer then free its tensor at once. By default ONNX Runtime may execute them after all layers.
 
         Raises:
             OutOfMemoryError: An allocation failed.
@@ -160,6 +162,8 @@ class OnnxRuntimeBackend:
         if low_memory:
             options.enable_mem_pattern = False
             arguments["disabled_optimizers"] = ["ConstantFolding"]
+        if frees_tensors_early and self.provider == "cpu":
+            options.execution_order = self._ort.ExecutionOrder.PRIORITY_BASED
         if any(_is_cubic_resize(node) for node in model.graph.all_nodes()):
             arguments["disabled_optimizers"] = [*arguments.get("disabled_optimizers", ()), _TRANSPOSE_OPTIMIZER]
         if on_mode_change is not None and self.provider == "cuda":

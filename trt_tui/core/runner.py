@@ -148,7 +148,8 @@ class Backend(Protocol):
         """
 
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
-             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False) -> Runner:
+             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
+             frees_tensors_early: bool = False) -> Runner:
         """Loads a network for execution; no file is written where the user would see it.
 
         Args:
@@ -158,6 +159,8 @@ class Backend(Protocol):
             on_mode_change: Called with the new execution mode whenever the mode changes. If present, inputs stay on the
                 device (if there is one), and an execution uses as few launches as the graph allows.
             few_executions: True if so few executions follow that a preparation for speed is not worth its time.
+            frees_tensors_early: True if operators shall be executed in the order of the graph where the backend can
+                choose another. Reductions behind each layer then free its tensor at once.
 
         Raises:
             OutOfMemoryError: An allocation failed.

@@ -153,12 +153,12 @@ class NetworkProbe:
             collect_garbage_and_trim_memory()
         try:
             return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
-                                        optimize=not has_small_layers)
+                                        optimize=not has_small_layers, frees_tensors_early=True)
         except OutOfMemoryError:
             raise
         except InputError:  # If two Convs are added, the fusions of ONNX Runtime can lose one that is also an output.
             return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
-                                        optimize=False)
+                                        optimize=False, frees_tensors_early=True)
 
     def add_output(self, value: ir.Value) -> str:
         """Makes a value an output of the cloned network and returns the name of that output."""

@@ -396,7 +396,7 @@ def _join_by_minimum(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(np.minimum.reduce(list(arrays)))
 
 
-def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
+def join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Joins the shapes of a tensor's portions: sizes are added along the axis that differs.
 
     If no axis differs, sizes are added along the first.
@@ -410,7 +410,7 @@ def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "ReduceMax": _join_by_maximum, "ReduceMin": _join_by_minimum, "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
-    "Size": _join_by_sum, "Shape": _join_shapes
+    "Size": _join_by_sum, "Shape": join_shapes
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""
 

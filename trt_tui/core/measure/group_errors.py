@@ -5,15 +5,22 @@ Only error sums leave the graph.
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
+from trt_tui.core.data.adaptive_runner import OutputJoin, join_shapes
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+from trt_tui.core.lowering.gated.error_sums import (
+    ERROR_SUM_COLUMNS,
+    EXTREME_COLUMNS,
+    EXTREMES_OUTPUT,
+    are_float32_sums_exact,
+)
+from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
@@ -30,9 +37,10 @@ from trt_tui.core.measure.fp16_range import (
     find_largest_magnitude,
     fp16_headroom_text,
     scale_magnitudes,
+    uses_fp16,
 )
 from trt_tui.core.measure.graph_forms import GatedGraphLoader
-from trt_tui.core.measure.magnitudes import Magnitudes
+from trt_tui.core.measure.magnitudes import MagnitudeEvaluation, Magnitudes
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import GroupErrors
 from trt_tui.core.measure.weight_errors import measure_weight_errors
@@ -118,8 +126,8 @@ def measure_group_errors(
 class ConfigWithGroupErrors(SimulatedConfig):
     """A simulated config whose outputs and accumulated errors at the groups come from the same executions.
 
-    One execution of a feed computes FP32, the config and the error sums at all groups. FP32 is the reference, so no
-    other execution is needed. Arguments are those of `SimulatedConfig`.
+    One execution of a feed computes FP32, the config and the error sums at all groups, and on a CPU the extremes that
+    the check of FP16's range needs. FP32 is the reference. Arguments are those of `SimulatedConfig`.
 
     Attributes:
         group_errors: The accumulated errors by group, over the measured feeds.
@@ -131,22 +139,28 @@ class ConfigWithGroupErrors(SimulatedConfig):
         """Implements `RunSource.measure`. Values beyond FP16's range are not counted."""
         analysis, config, ranges = self._analysis, self._config, self._ranges
         network, has_mask = analysis.network, find_common_mask_name(analysis.judged_outputs)
+        evaluation = MagnitudeEvaluation(analysis) if uses_fp16(network, config) else None
         session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
                                      ranges, analysis.mask_axes_by_tensor if has_mask else {}, with_isolated=False,
-                                     with_outputs=True)
+                                     counts_fp16=False, with_outputs=True, extremes=evaluation)
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
                 feed = analysis.samples.read_feed(index)
                 if has_mask:
                     feed = {**feed, **session.make_mask_feed(read_mask(has_mask, analysis.samples, index))}
-                tables, reference, outputs = session.execute_feed(self.run.name, feed, counts_values_beyond_fp16=False)
+                tables, reference, outputs = session.execute_feed(self.run.name, feed)
                 analysis.store_fp32_outputs(index, reference)
                 reducer.add_feed_outputs(index, outputs)
+                if evaluation is not None and session.last_extremes is not None:
+                    analysis.store_magnitudes(index, evaluation.compute_magnitudes(
+                        analysis.samples.read_feed(index), *session.last_extremes))
                 for group_sums, row in zip(sums, tables["accumulated"], strict=True):
                     group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
                 if done < len(feed_indices):
                     yield None
+        if evaluation is not None:
+            evaluation.close()
         for _ in self._measure_magnitudes(feed_indices):
             pass
         magnitudes = analysis.get_magnitudes(feed_indices) or Magnitudes()
@@ -183,15 +197,14 @@ class _GroupErrorsTask:
             for config in self._configs.values():
                 features |= GatedFeatures.from_config(analysis.network, config)
             self._tables = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
-                                              self._isolated)
+                                              self._isolated, self._counts_fp16)
         feed = analysis.samples.read_feed(feed_index)
         if self._masked_groups:
             mask = find_common_mask_name(analysis.judged_outputs)
             feed = {**feed, **self._tables.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
         counts: np.ndarray | None = None  # counts of the reference, which all configs share
         for run in self._configs:
-            tables_by_kind = self._tables.measure_error_tables(
-                run, feed, counts_values_beyond_fp16=counts is None and self._counts_fp16)
+            tables_by_kind, *_ = self._tables.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
             for table in tables_by_kind.values():
                 if counts is None:
                     counts = table[:, _FP16_COUNT_COLUMNS]
@@ -209,14 +222,27 @@ class _GroupErrorsTask:
 class _ErrorTableSession:
     """The loaded graph that computes error sums at every group, so that no tensor must leave the graph.
 
-    On a device gates are data. That form cannot tell apart sums that are not finite. From the first such sum on, gates
-    are control flow on a device too.
+    On a device gates are data. With a single config on a CPU, the graph has no gates. These forms cannot tell apart
+    sums that are not finite. From the first such sum on, gates are control flow.
+
+    Args:
+        counts_fp16: True to count values that FP16 cannot represent.
+        with_outputs: True to fetch the judged tensors.
+        extremes: The tensors whose FP32 extremes and shapes are measured where gates are control flow; None for none.
+
+    Attributes:
+        last_extremes: The extremes and shapes of the last feed, as `MagnitudeEvaluation.compute_magnitudes` reads them.
+            None if they were not measured.
     """
+
+    last_extremes: tuple[dict[str, list[float]], dict[str, tuple[int, ...]]] | None = None
 
     def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
                  ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
-                 with_outputs: bool = False) -> None:
+                 counts_fp16: bool, with_outputs: bool = False, extremes: MagnitudeEvaluation | None = None) -> None:
+        self._evaluation = extremes
         self._analysis = analysis
+        self._counts_fp16 = counts_fp16
         self._features = features
         self._configs, self._ranges = configs, ranges
         self._masked_groups, self._isolated = masked_groups, with_isolated
@@ -228,18 +254,36 @@ class _ErrorTableSession:
 
     def _load_error_graph(self) -> None:
         analysis, features = self._analysis, self._features
+        names = [group.name for group in analysis.network.groups
+                 if group.final_tensor not in analysis.network.blocking_plugins]
+        evaluation = self._evaluation if not self._uses_gates_as_data else None
+        by_group = evaluation.find_extreme_tensors(names) if evaluation is not None else None
+        self._extreme_tensors = [tensor for tensors in (by_group or {}).values() for tensor in tensors]
+        shape_tensors = evaluation.shape_tensors if evaluation is not None and self._extreme_tensors else ()
+        self._shape_outputs = {tensor: f"shape/{tensor}" for tensor in shape_tensors}
+        mask_axes = {**(evaluation.mask_axes if evaluation is not None and by_group else {}), **self._masked_groups}
         self._gated_graph = gated_graph = build_gated_graph(
             analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
             norm_operators=features.norm_operators, outputs=self._fetched_tensors or analysis.fetched_tensors[:1],
             with_reference=True,
-            with_isolated=self._isolated, mask_axes=self._masked_groups, gates_as_data=self._uses_gates_as_data)
+            with_isolated=self._isolated, mask_axes=mask_axes, gates_as_data=self._uses_gates_as_data,
+            expects_finite_sums=self._has_single_config_graph, measured_groups=names,
+            extreme_tensors=by_group if self._extreme_tensors else None, shape_tensors=shape_tensors)
+        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
+        if self._has_single_config_graph:
+            (feed,) = self._config_feeds.values()
+            if gated_graph.counting_gate is not None:
+                feed = {**feed, gated_graph.counting_gate: np.array(self._counts_fp16)}
+            fix_inputs(gated_graph.model, feed)
+            self._config_feeds = {run: {} for run in self._configs}
         analysis.session_count += 1
-        joins = {
+        joins: dict[str, OutputJoin] = {
             name: _merge_error_tables
             for name in (gated_graph.accumulated_sums, gated_graph.isolated_sums)
             if name is not None
         }
+        joins |= {EXTREMES_OUTPUT: _merge_extremes, **dict.fromkeys(self._shape_outputs.values(), join_shapes)}
         try:
             self._runner = self._graph_loader.load_graph(gated_graph, None, allow_data_gates=self._uses_gates_as_data,
                                                          extra_inputs=[*gated_graph.mask_inputs.values()],
@@ -248,12 +292,15 @@ class _ErrorTableSession:
             if not self._graph_loader.switch_to_next_graph_form():
                 raise
             self._load_error_graph()
-            return
-        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
 
     @property
     def _uses_gates_as_data(self) -> bool:
         return self._graph_loader.uses_gates_as_data and self._has_finite_sums
+
+    @property
+    def _has_single_config_graph(self) -> bool:
+        """True if the graph computes a single config without gates, and its sums in float32."""
+        return len(self._configs) == 1 and self._has_finite_sums and not self._uses_gates_as_data
 
     @property
     def measured_groups(self) -> Sequence[str]:
@@ -263,24 +310,19 @@ class _ErrorTableSession:
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
         return self._gated_graph.make_mask_feed(mask)
 
-    def measure_error_tables(self, run_name: str, feed: Mapping[str, np.ndarray], *,
-                             counts_values_beyond_fp16: bool) -> dict[str, np.ndarray]:
-        """Returns the error sums at all groups for a config on one feed: one table of accumulated and one of isolated
-        errors.
-
-        The isolated table is absent if it was not requested.
-        """
-        return self.execute_feed(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)[0]
-
-    def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool) -> tuple[
-            dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool = True
+                     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Executes a config on one feed. Returns the error tables, and the judged tensors of FP32 and of the config.
 
-        The tables are those of `measure_error_tables`. The tensors are absent if they were not requested.
+        There is a table of accumulated errors and one of isolated errors, which is absent if it was not requested. The
+        tensors are absent too if they were not requested.
+
+        Args:
+            counts_values_beyond_fp16: False if the counts of this feed are known from another config.
         """
         gated_graph, extra_inputs = self._gated_graph, {}
-        if gated_graph.counting_gate is not None:
-            extra_inputs[gated_graph.counting_gate] = np.array(counts_values_beyond_fp16)
+        if gated_graph.counting_gate is not None and not self._has_single_config_graph:
+            extra_inputs[gated_graph.counting_gate] = np.array(self._counts_fp16 and counts_values_beyond_fp16)
         names = {
             kind: name
             for kind, name in (("accumulated", gated_graph.accumulated_sums), ("isolated", gated_graph.isolated_sums))
@@ -291,9 +333,14 @@ class _ErrorTableSession:
                             for outputs in (gated_graph.reference_outputs, gated_graph.test_outputs)]
             result = self._runner.run({**feed, **self._config_feeds[run_name], **extra_inputs},
                                       [*names.values(), *(name for outputs in output_names
-                                                          for name in outputs.values())])
+                                                          for name in outputs.values()),
+                                       *([EXTREMES_OUTPUT, *self._shape_outputs.values()] if self._extreme_tensors
+                                         else ())])
             tables = {kind: result[name] for kind, name in names.items()}
-            if not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables.values()):
+            if self._are_sums_valid(tables.values()):
+                self.last_extremes = None if not self._extreme_tensors else (
+                    dict(zip(self._extreme_tensors, result[EXTREMES_OUTPUT].tolist(), strict=True)),
+                    {tensor: tuple(map(int, result[name])) for tensor, name in self._shape_outputs.items()})
                 reference, outputs = ({tensor: convert_to_comparable_array(result[name])
                                        for tensor, name in outputs.items()} for outputs in output_names)
                 return tables, reference, outputs
@@ -307,6 +354,12 @@ class _ErrorTableSession:
         self._load_error_graph()
         return self.execute_feed(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)
 
+    def _are_sums_valid(self, tables: Iterable[np.ndarray]) -> bool:
+        """Returns False if the form of the graph cannot compute some sums of the tables."""
+        if self._has_single_config_graph:
+            return all(map(are_float32_sums_exact, tables))
+        return not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables)
+
     def close(self) -> None:
         self._runner.close()
 
@@ -319,6 +372,12 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
     merged: np.ndarray = np.sum(tables_by_portion, axis=0)
     merged[:, _MAX_COLUMNS] = np.max(tables_by_portion, axis=0)[:, _MAX_COLUMNS]
     return merged
+
+
+def _merge_extremes(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
+    """Merges the extremes of the portions of a feed: the largest maxima and the smallest minima."""
+    return np.stack([(np.max if name.endswith("max") else np.min)([table[:, index] for table in tables_by_portion], 0)
+                     for index, name in enumerate(EXTREME_COLUMNS)], axis=1)
 
 
 def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],

@@ -120,9 +120,16 @@ class MagnitudeTask:
             self._loaded = None
 
 
-class _MagnitudeSession:
-    """The two loaded graphs that measure magnitudes: one reduces every tensor, the other computes selected values
-    exactly."""
+class MagnitudeEvaluation:
+    """The tensors whose extremes are measured, and the computation of magnitudes from these extremes.
+
+    Values inside operators that may exceed FP16 are measured exactly by another execution.
+
+    Attributes:
+        tensors: The tensors whose extremes are needed.
+        mask_axes: The axes of the mask of the judged outputs, by tensor; a tensor without these axes is absent.
+        shape_tensors: The tensors whose shapes are needed.
+    """
 
     def __init__(self, analysis: MagnitudeSource) -> None:
         self._network = network = analysis.network
@@ -135,43 +142,22 @@ class _MagnitudeSession:
         results = (tensor for group in network.groups for name in group.layers
                    for tensor in find_compute_type_results(network, network.get_layer(name)))
         read = (tensor for group in network.groups for tensor in group.inputs)
-        tensors = [
+        self.tensors = [
             tensor for tensor in dict.fromkeys((*results, *read, *operands)) if tensor not in network.masked_tensors
             and tensor not in network.blocking_plugins and network.is_float(tensor)
         ]
-        self._mask_name = find_common_mask_name(analysis.judged_outputs)
-        axes = find_mask_axes(network, analysis.backend, analysis.samples, self._mask_name,
-                              tensors) if self._mask_name else {}
-        probe = NetworkProbe(network.model)
-        self._mask_inputs = {axes_key: probe.add_input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(axes_key))
-                             for number, axes_key in enumerate(dict.fromkeys(axes.values()))}
-        zero = probe.add_constant(np.float32(0))
-        self._extreme_outputs: dict[str, list[str]] = {}
-        self._masked_outputs: dict[str, list[str]] = {}
-        for tensor in tensors:
-            value = probe.get_fp32_value(tensor)
-            self._extreme_outputs[tensor] = _emit_max_and_min_outputs(probe, value)
-            if tensor in axes:
-                self._masked_outputs[tensor] = _emit_max_and_min_outputs(
-                    probe, probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero))
-        self._logarithm_outputs = {
-            layer: self._extreme_outputs[layer.outputs[0]]
-            for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
-            if layer.outputs[0] in self._extreme_outputs
-        }
+        self.mask_name = find_common_mask_name(analysis.judged_outputs)
+        self.mask_axes = find_mask_axes(network, analysis.backend, analysis.samples, self.mask_name,
+                                        self.tensors) if self.mask_name else {}
+        self._logarithms = [layer for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
+                            if layer.outputs[0] in self.tensors]
         counted = {
             product_bound.counted_operand
             for product_bound in self._product_bounds
             if product_bound.counted_operand
         }
         counted |= {layer.outputs[0] for layer in self._softmaxes}
-        self._shape_outputs = {
-            tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor),
-                                                           dtype=ir.DataType.INT64))
-            for tensor in sorted(counted - network.blocking_plugins.keys())
-        }
-        self._runner = (probe.load_probe_runner(analysis.backend, analysis.samples) if tensors
-                        else None)  # no runtime accepts a graph without outputs
+        self.shape_tensors = sorted(counted - network.blocking_plugins.keys())
         self._exact_graph: _ExactMagnitudeGraph | None = None
         self._in_use = False
         analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
@@ -184,8 +170,6 @@ class _MagnitudeSession:
 
     def close(self) -> None:
         self._in_use = False
-        if self._runner is not None:
-            self._runner.close()
         if self._exact_graph is not None:
             self._exact_graph.close()
 
@@ -196,27 +180,32 @@ class _MagnitudeSession:
         self.close()
         return in_use
 
-    def measure_feed_magnitudes(self, feed_index: int) -> Generator[None, None, Magnitudes]:
-        """Measures the largest FP32 magnitudes of tensors in one feed; yields between two executions."""
-        if self._runner is None:
-            return Magnitudes()
-        samples = self._analysis.samples
-        feed = samples.read_feed(feed_index)
-        masks = {}
-        if self._mask_inputs:
-            mask = read_mask(self._mask_name, samples, feed_index)
-            masks = {value_name(value): expand_mask_to_axes(mask, axes) for axes, value in self._mask_inputs.items()}
-        self._in_use = True
-        scalars = self._runner.run({**feed, **masks})
-        tensors = {
-            tensor: _max_magnitude_of_outputs(scalars, outputs)
-            for tensor, outputs in self._extreme_outputs.items()
-        }
-        tensors.update((tensor, _max_magnitude_of_outputs(scalars, outputs))
-                       for tensor, outputs in self._masked_outputs.items()
+    def find_extreme_tensors(self, group_names: Sequence[str]) -> dict[str, list[str]] | None:
+        """Returns the tensors by the first of some groups that computes or reads them; None if none of these groups
+        does."""
+        remaining = dict.fromkeys(self.tensors)
+        by_group = {}
+        for name in group_names:
+            group = self._network.get_group(name)
+            touched = (*group.inputs, *(tensor for layer in map(self._network.get_layer, group.layers)
+                                        for tensor in (*layer.inputs, *layer.outputs)))
+            by_group[name] = [tensor for tensor in dict.fromkeys(touched) if tensor in remaining]
+            for tensor in by_group[name]:
+                del remaining[tensor]
+        return None if remaining else by_group
+
+    def compute_magnitudes(self, feed: Mapping[str, np.ndarray], extremes: Mapping[str, Sequence[float]],
+                           sizes: Mapping[str, Sequence[int]]) -> Magnitudes:
+        """Computes the largest magnitudes of a feed, with another execution if some must be measured exactly.
+
+        Args:
+            extremes: The maximum and the minimum of each tensor, and both again without the elements that the mask of
+                the judged outputs hides.
+            sizes: The shapes of `shape_tensors`.
+        """
+        tensors = {tensor: max(values[0], -values[1]) for tensor, values in extremes.items()}
+        tensors.update((tensor, max(extremes[tensor][2], -extremes[tensor][3])) for tensor in self.mask_axes
                        if tensors[tensor] <= FP16_MAX)
-        yield
-        sizes = {tensor: tuple(map(int, scalars[output])) for tensor, output in self._shape_outputs.items()}
         requested = _ExactMeasurementRequest(
             tuple(product_bound.layer
                   for product_bound in self._product_bounds
@@ -226,8 +215,8 @@ class _MagnitudeSession:
             tuple(tensor for tensor, amax in tensors.items() if not math.isfinite(amax)))
         inner = {
             layer.name: argument
-            for layer, outputs in self._logarithm_outputs.items()
-            if (argument := _max_log_argument(layer, *(float(scalars[output]) for output in outputs))) >= FP16_OVERFLOW
+            for layer in self._logarithms
+            if (argument := _max_log_argument(layer, *extremes[layer.outputs[0]][:2])) >= FP16_OVERFLOW
         }
         if any((requested.products, requested.softmaxes, requested.tensors)):
             if self._exact_graph is None or not self._exact_graph.can_measure(requested):
@@ -239,9 +228,57 @@ class _MagnitudeSession:
             finite_values, inner_values = self._exact_graph.measure_exact_magnitudes(feed)
             tensors.update(finite_values)
             inner.update(inner_values)
-            yield
         finite = {tensor: amax for tensor, amax in tensors.items() if math.isfinite(amax)}
         return Magnitudes({**finite, **self._large_constants}, inner)
+
+
+class _MagnitudeSession(MagnitudeEvaluation):
+    """The loaded graph that measures the extremes of every tensor, with the evaluation of its results."""
+
+    def __init__(self, analysis: MagnitudeSource) -> None:
+        super().__init__(analysis)
+        axes = self.mask_axes
+        probe = NetworkProbe(self._network.model)
+        self._mask_inputs = {axes_key: probe.add_input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(axes_key))
+                             for number, axes_key in enumerate(dict.fromkeys(axes.values()))}
+        zero = probe.add_constant(np.float32(0))
+        self._extreme_outputs: dict[str, list[str]] = {}
+        for tensor in self.tensors:
+            value = probe.get_fp32_value(tensor)
+            self._extreme_outputs[tensor] = _emit_max_and_min_outputs(probe, value)
+            if tensor in axes:
+                self._extreme_outputs[tensor] += _emit_max_and_min_outputs(
+                    probe, probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero))
+        self._shape_outputs = {
+            tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor),
+                                                           dtype=ir.DataType.INT64))
+            for tensor in self.shape_tensors
+        }
+        self._runner = (probe.load_probe_runner(analysis.backend, analysis.samples) if self.tensors
+                        else None)  # no runtime accepts a graph without outputs
+
+    def close(self) -> None:
+        super().close()
+        if self._runner is not None:
+            self._runner.close()
+
+    def measure_feed_magnitudes(self, feed_index: int) -> Generator[None, None, Magnitudes]:
+        """Measures the largest FP32 magnitudes of tensors in one feed; yields between two executions."""
+        if self._runner is None:
+            return Magnitudes()
+        samples = self._analysis.samples
+        feed = samples.read_feed(feed_index)
+        masks = {}
+        if self._mask_inputs:
+            mask = read_mask(self.mask_name, samples, feed_index)
+            masks = {value_name(value): expand_mask_to_axes(mask, axes) for axes, value in self._mask_inputs.items()}
+        self._in_use = True
+        scalars = self._runner.run({**feed, **masks})
+        extremes = {tensor: [float(scalars[output]) for output in outputs]
+                    for tensor, outputs in self._extreme_outputs.items()}
+        sizes = {tensor: tuple(map(int, scalars[output])) for tensor, output in self._shape_outputs.items()}
+        yield
+        return self.compute_magnitudes(feed, extremes, sizes)
 
 
 def _find_layers_of_operators(network: Network, operators: Sequence[str]) -> list[Layer]:
@@ -484,8 +521,3 @@ def _emit_max_and_min_outputs(probe: NetworkProbe, value: ir.Value) -> list[str]
         probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
         for operator in ("ReduceMax", "ReduceMin")
     ]
-
-
-def _max_magnitude_of_outputs(scalar_outputs: Mapping[str, np.ndarray], max_and_min_names: Sequence[str]) -> float:
-    maximum, minimum = max_and_min_names
-    return max(float(scalar_outputs[maximum]), -float(scalar_outputs[minimum]))

@@ -245,6 +245,10 @@ class Simulation:
         finally:
             task.close()
 
+    def store_magnitudes(self, feed_index: int, magnitudes: Magnitudes) -> None:
+        """Stores the largest magnitudes of a feed that another execution of the network measured."""
+        self._magnitudes[feed_index] = magnitudes
+
     def get_magnitudes(self, feed_indices: Sequence[int] | None = None) -> Magnitudes | None:
         """Returns the largest FP32 magnitudes over feeds; None if one of the feeds was not measured."""
         indices = self.resolve_feed_indices(feed_indices)

@@ -87,6 +87,9 @@ def build_gated_graph(
     gates_as_data: bool = False,
     compared_tensors: Sequence[ComparedTensor] = (),
     mask_axes: Mapping[str, tuple[bool, ...]] | None = None,
+    expects_finite_sums: bool = False,
+    extreme_tensors: Mapping[str, Sequence[str]] | None = None,
+    shape_tensors: Sequence[str] = (),
 ) -> GatedGraph:
     """Builds the gated graph of a network.
 
@@ -106,6 +109,11 @@ def build_gated_graph(
         compared_tensors: Tensors that are compared in the graph with a reference input; only with ``gates_as_data``.
         mask_axes: The axes of the presence mask, an input of the graph, by the name of the tensor whose sums it
             restricts.
+        expects_finite_sums: Computes the sums in float32 only, where gates are control flow.
+            `trt_tui.core.lowering.gated.error_sums.are_float32_sums_exact` tells if they are valid.
+        extreme_tensors: Tensors of the FP32 branch whose extremes are an output, by measured group; see
+            `trt_tui.core.lowering.gated.error_sums.ErrorSumsEmitter.emit_error_tables`.
+        shape_tensors: Tensors of the FP32 branch whose shapes are outputs, named ``shape/<tensor>``.
 
     Raises:
         TrtTuiError: the groups depend on each other in a cycle.
@@ -146,6 +154,10 @@ def build_gated_graph(
     padding: dict[tuple[bool, ...], ir.Value] = {}
     if with_reference:
         kinds = ("accumulated", "isolated")[:1 + with_isolated]
+        for tensor in shape_tensors:  # in front of the sums, which ONNX Runtime then computes first
+            shape = emitter.add_operator(emitter.nodes, "Shape", [emitter.values[tensor]], f"shape/{tensor}")
+            shape.name, shape.dtype, shape.shape = f"shape/{tensor}", ir.DataType.INT64, ir.Shape([None])
+            graph_outputs.append(shape)
         padding = {axes: emitter.add_input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
                                            ir.Shape([None if has else 1 for has in axes]))
                    for axes in dict.fromkeys((mask_axes or {}).values())}
@@ -156,9 +168,10 @@ def build_gated_graph(
             sums_emitter = DataFlowErrorSumsEmitter(emitter, flow, present, share)
         else:
             gate = emitter.add_input("counting", ir.DataType.BOOL)
-            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(emitter, flow, gate, present, share)
+            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(
+                emitter, flow, gate, present, share, expects_finite_sums)
         graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
-                                                        kinds)
+                                                        kinds, extreme_tensors)
     return GatedGraph(
         _build_model(emitter,
                      graph_outputs), network, features, gates=inputs.gate_names(), scale_inputs=inputs.scale_names(),

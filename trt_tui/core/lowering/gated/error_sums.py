@@ -30,8 +30,27 @@ Sums are accurate to 1e-4 of their value up to a million elements, and to 2e-3 a
 _TEST_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("count")
 """The number of columns of a row that depend on the test."""
 
+_SQUARE_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("diff1")
+"""The number of columns with sums of squares, which are the first."""
+
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
+
+
+EXTREME_COLUMNS = ("max", "min", "unpadded_max", "unpadded_min")
+"""The columns of the extremes of a reference tensor. Those with "unpadded" have 0 at the elements that a mask hides."""
+
+EXTREMES_OUTPUT = "extremes"
+"""The name of the graph output with the extremes."""
+
+
+def are_float32_sums_exact(table: np.ndarray) -> bool:
+    """Returns True if float32 can represent all sums of squares of a table; NaN and larger values need float64.
+
+    Args:
+        table: Rows of `ERROR_SUM_COLUMNS` that were computed in float32.
+    """
+    return bool((table[:, :_SQUARE_COLUMN_COUNT].sum(1) < _MAX_FLOAT32).all())
 
 
 class ReferenceSums(NamedTuple):
@@ -68,8 +87,11 @@ class ErrorSumsEmitter(ABC):
         self._unmasked_flags: dict[str, ir.Value] = {}
 
     def emit_error_tables(self, groups: Sequence[FusionGroup], test_tensors: Mapping[str, ir.Value],
-                          error_kinds: Sequence[str]) -> list[ir.Value]:
+                          error_kinds: Sequence[str],
+                          extreme_tensors: Mapping[str, Sequence[str]] | None = None) -> list[ir.Value]:
         """Emits the error sums of all groups, one table ``(len(groups), len(ERROR_SUM_COLUMNS))`` for each kind.
+
+        With ``extreme_tensors`` a table ``(len(tensors), len(EXTREME_COLUMNS))`` of reference tensors follows.
 
         ONNX Runtime computes the inputs of an operator one after the other, beginning with the input whose node is last
         in the graph. Therefore the rows are emitted in reverse order, so that the tensors of a group are freed after
@@ -79,6 +101,8 @@ class ErrorSumsEmitter(ABC):
             test_tensors: The tensors of the test branch, by their names in the network.
             error_kinds: "accumulated" takes the final tensors from the test branch; "isolated" computes each from the
                 reference.
+            extreme_tensors: Float tensors of the reference whose extremes are measured, by the group before or after
+                whose row they are computed.
         """
         emitter, nodes = self._emitter, self._emitter.nodes
         rows: Nodes = []
@@ -88,9 +112,15 @@ class ErrorSumsEmitter(ABC):
                 row = self._emit_isolated_error_row(group) if kind == "isolated" else self._emit_error_sums_row(
                     group.final_tensor, test_tensors[group.final_tensor], nodes)
                 emitter.add_operator(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
+            for tensor in (extreme_tensors or {}).get(group.name, ()):
+                emitter.add_operator(rows, "Concat", [self._emit_extremes(tensor)], f"extremes/{tensor}", axis=0)
         columns = [node.outputs[0] for node in rows]
         nodes.extend(reversed(rows))
         joined = emitter.add_operator(nodes, "Concat", columns, "rows", axis=0)
+        extremes = []
+        if extreme_tensors:
+            joined, table = self._separate_extremes(joined, groups, len(error_kinds), extreme_tensors)
+            extremes.append(table)
         shape = emitter.get_array_constant(np.array([-1, len(error_kinds), len(ERROR_SUM_COLUMNS)], np.int64),
                                            f"shape/{len(error_kinds)}")
         table = emitter.add_operator(nodes, "Reshape", [joined, shape], "table")
@@ -101,7 +131,39 @@ class ErrorSumsEmitter(ABC):
             result.name = f"sums/{kind}"
             result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(ERROR_SUM_COLUMNS)])
             results.append(result)
-        return results
+        return results + extremes
+
+    def _separate_extremes(self, joined: ir.Value, groups: Sequence[FusionGroup], kind_count: int,
+                           extreme_tensors: Mapping[str, Sequence[str]]) -> tuple[ir.Value, ir.Value]:
+        """Returns the error sums and the table of extremes, which follow each other group by group in one vector."""
+        positions: tuple[list[int], list[int]] = [], []
+        for group in groups:
+            extreme_count = len(extreme_tensors.get(group.name, ())) * len(EXTREME_COLUMNS)
+            for part, count in zip(positions, (kind_count * len(ERROR_SUM_COLUMNS), extreme_count), strict=True):
+                start = len(positions[0]) + len(positions[1])
+                part.extend(range(start, start + count))
+        emitter = self._emitter
+        indices = [emitter.get_array_constant(np.array(part, np.int64), f"positions/{number}")
+                   for number, part in enumerate(positions)]
+        sums, extremes = (emitter.add_operator(emitter.nodes, "Gather", [joined, index], "part", axis=0)
+                          for index in indices)
+        shape = emitter.get_array_constant(np.array([-1, len(EXTREME_COLUMNS)], np.int64), "shape/extremes")
+        table = emitter.add_operator(emitter.nodes, "Reshape", [extremes, shape], "extremes")
+        table.name = EXTREMES_OUTPUT
+        table.dtype, table.shape = ir.DataType.DOUBLE, ir.Shape([None, len(EXTREME_COLUMNS)])
+        return sums, table
+
+    def _emit_extremes(self, tensor: str) -> ir.Value:
+        """Emits the `EXTREME_COLUMNS` of a reference tensor, float64."""
+        emitter, nodes, value = self._emitter, self._emitter.nodes, self._emitter.values[tensor]
+        if value.dtype != ir.DataType.FLOAT:
+            value = emitter.add_operator(nodes, "Cast", [value], "float", to=int(ir.DataType.FLOAT))
+        columns = []
+        for masked in dict.fromkeys((value, self._set_padding_to_zero(tensor, value, nodes))):
+            flat = self._flatten(masked, nodes)
+            columns += [self._emit_reduction(operator, flat, nodes) for operator in ("ReduceMax", "ReduceMin")]
+        columns = (columns * 2)[:len(EXTREME_COLUMNS)]
+        return self._cast_to_float64(emitter.add_operator(nodes, "Concat", columns, "extremes", axis=0), nodes)
 
     @abstractmethod
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
@@ -261,13 +323,16 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
     Args:
         counting_gate: The gate for counting values that FP16 cannot represent.
+        expects_finite_sums: True to compute each row in float32; `are_float32_sums_exact` tells if the rows are valid.
     """
 
     def __init__(self, emitter: NodeEmitter, flow: ControlFlowEmitter, counting_gate: ir.Value,
-                 presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None) -> None:
+                 presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None,
+                 expects_finite_sums: bool = False) -> None:
         super().__init__(emitter, presence_masks, present_share)
         self._flow = flow
         self._counting_gate = counting_gate
+        self._expects_finite_sums = expects_finite_sums
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -277,11 +342,15 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         reference = self._get_reference_sums(tail)
         fast: Nodes = []
         row = self._concatenate_exact_columns(reference, fast)
-        finite = emitter.add_operator(
-            exact, "Less",
-            [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-        row = self._emit_row_choice(finite, emitter.build_graph([row], fast, "fast"),
-                                    self._build_float64_sums_graph(reference.flat_tensor, reference.flat_tensor), exact)
+        if self._expects_finite_sums:
+            exact.extend(fast)
+        else:
+            finite = emitter.add_operator(
+                exact, "Less",
+                [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
+            row = self._emit_row_choice(
+                finite, emitter.build_graph([row], fast, "fast"),
+                self._build_float64_sums_graph(reference.flat_tensor, reference.flat_tensor), exact)
         gates = self._flow.inputs.gates.get(group.name)
         if gates is None:
             emitter.nodes.extend(exact)
@@ -331,11 +400,13 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         test2 = self._emit_reduction("ReduceSumSquare", flat, nodes)
         diff1 = self._emit_reduction("ReduceL1", difference, nodes)
         diff_max = self._emit_max_magnitude(difference, nodes)
+        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
+                   "ref_max": largest}
+        if self._expects_finite_sums:
+            return self._concatenate_columns(columns, nodes)
         probe = emitter.add_operator(nodes, "Add",
                                      [emitter.add_operator(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
         finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
-                   "ref_max": largest}
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
         wide: Nodes = []
