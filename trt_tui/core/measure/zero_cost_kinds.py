@@ -327,9 +327,11 @@ class RoundingKind(ZeroCostKind):
                 progress=context.make_progress("errors of rounded weights")), subjects=names)
         for proposal in roundings.proposals:
             moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
-            count = f" ({len(moves)} of {len(names)} layers)" if len(names) > 1 else ""
-            yield ConfigProposal(f"{ROUNDING_TITLES[proposal.method]}{count}{suffix}",
-                                 add_zero_cost_moves(changed, network, moves), ROUNDING_SHORT_TITLES[proposal.method])
+            short_title = ROUNDING_SHORT_TITLES[proposal.method]
+            title = (f"{short_title} ({len(moves)} of {len(names)} layers)" if len(names) > 1 else
+                     ROUNDING_TITLES[proposal.method])
+            yield ConfigProposal(f"{title}{suffix}",
+                                 add_zero_cost_moves(changed, network, moves), short_title)
 
 
 class AttentionScaleKind(ZeroCostKind):
