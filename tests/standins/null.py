@@ -214,7 +214,8 @@ class NullBackend:
         return None
 
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
-             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False) -> NullRunner:
+             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
+             first_piece: object = None) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
