@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.whatif [bert6] [resnet50] [--rounds N]
 
-A pass gives one of seven groups, spread evenly over the network, another precision, runs the loaded graph over 4 batches
-of 8, in pieces as the app does, and takes the output's error against the FP32 outputs. Gates are all FP32 or all INT8
-but for that group.
+A pass gives one of seven groups, spread evenly over the network, another precision, runs the loaded graph over 4
+batches of 8, in pieces as the app does, and takes the output's error against the FP32 outputs. Gates are all FP32 or
+all INT8 but for that group.
 """
 
 import itertools
