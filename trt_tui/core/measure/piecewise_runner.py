@@ -26,7 +26,8 @@ MAX_CACHED_BYTES, MAX_CACHED_DEVICE_BYTES = 1 << 28, 1 << 29
 start."""
 
 DEVICE_PIECES = 8
-"""The number of pieces on a device. With more pieces the launches and copies between them cost more than they save."""
+"""The number of pieces on a device. With more pieces, a change of a first layer costs more, and results take more memory.
+"""
 
 _MAX_CONFIGS_PER_FEED, _MAX_AGE_ROUNDS = 2, 4
 """The maximum number of configs that are cached for a feed, and the maximum age of a cached feed. A feed is dropped
@@ -255,8 +256,8 @@ class PiecewiseRunner:
                            key=lambda cached: (cached.can_recur(stamps), cached.last_use, -cached.stamp))
         added_bytes = piece.size_bytes - (replaced.size_bytes if replaced is not None else 0)
         oldest = self._run_count - _MAX_AGE_ROUNDS * len(self._cached_feeds)
-        was_used_lately = replaced is not None and replaced.can_recur(stamps) and replaced.last_use > oldest
-        if self._cached_bytes + added_bytes > self._max_cached_bytes or is_full and was_used_lately:
+        if self._cached_bytes + added_bytes > self._max_cached_bytes or (
+                is_full and replaced is not None and replaced.last_use > oldest and replaced.can_recur(stamps)):
             return
         if replaced is not None:
             cached_pieces.remove(replaced)
