@@ -26,7 +26,7 @@ MAX_CACHED_BYTES, MAX_CACHED_DEVICE_BYTES = 1 << 28, 1 << 29
 start."""
 
 DEVICE_PIECES = 8
-"""The number of pieces on a device. With more pieces, a change of a first layer costs more, and results take more memory.
+"""The number of pieces on a device. With more, a change of a first layer costs more, and the results take more memory.
 """
 
 _MAX_CONFIGS_PER_FEED, _MAX_AGE_ROUNDS = 2, 4
