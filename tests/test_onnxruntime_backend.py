@@ -300,7 +300,7 @@ def refused(session, providers, *rest, **named):
 def bound(monkeypatch):
     """Bound runs of ``relu(x @ w)``, by the CPU's memory; what is captured, and what told, is noted."""
     monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
-    monkeypatch.setattr(onnxruntime_device, "copy_device_memory", lambda copies: [
+    monkeypatch.setattr(onnxruntime_device, "copy_device_memory", lambda copies, stream: [
         ctypes.memmove(target, source, size) for source, target, size in copies])
     b = Builder()
     b.node("Relu", [b.node("MatMul", ["x", "w"])], output="y")
@@ -341,7 +341,7 @@ def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(bound):
     for x, w in [(x, w) for _ in range(2) for w in weights for x in inputs]:
         right(runs, {"x": x, "w": w})
     assert tried == [{"x": (8, 4), "w": (4, 3)}] and told == [ExecutionMode("CUDA graph")] == [runs.mode]
-    assert len(runs._device_copies) == 5
+    assert len(runs.device_copies) == 5
 
 
 def test_where_no_graph_is_captured_runs_stay_bound_and_it_is_said_why(bound):
@@ -361,7 +361,7 @@ def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_ma
     held, left = [], [failures]
 
     def copied(ort, array):
-        held.append((len(runs._device_copies), runs._captured_graph))
+        held.append((len(runs.device_copies), runs._captured_graph))
         if left[0]:
             left[0] -= 1
             raise RuntimeError("Available memory of 512 is smaller than requested bytes of 1024")
@@ -386,7 +386,7 @@ def test_copies_of_what_no_run_needs_are_kept_up_to_a_limit(bound, monkeypatch):
     for x in inputs * 2:
         right(runs, {"x": x, "w": w})
     assert told == [ExecutionMode("CUDA graph")] and len(
-        runs._device_copies) == 3 and runs._device_copies.total_bytes == 3 * 128
+        runs.device_copies) == 3 and runs.device_copies.total_bytes == 3 * 128
 
 
 def test_another_failure_of_a_bound_run_is_no_reason_to_go_on(bound):

@@ -1,11 +1,13 @@
 """What-ifs, shares, sweeps, errors at the groups and searches on a GPU beside plain runs with inputs on the device.
 
     python -m tests.benchmarks.gpu NETWORK.onnx DATA.npz [...] [--batch 8] [--groups 8] [--rounds 15] [--search TEXT]
-        [--memory MB]
+        [--memory MB] [--pieces N]
 
 Runs of ONNX Runtime's CUDA provider, TF32 off; a pass goes over all samples, outputs back on the host. Prints one line
 of JSON for each network (milliseconds, medians, and ratios; seconds where it says so), and last one table of all. A
-sweep is the exact share of every group that can be INT8; a search is the whole command for a tolerance, without
+what-if raises one group; the mean is over groups spread evenly over the network, after the config without them. The
+worst one raises the first group, so that no piece of the network is shared. A sweep is the exact share of every group
+that can be INT8; a search is the whole command for a tolerance, without
 engines, INT8 among FP16. With ``--memory`` the arena of each session is no larger than that (plain runs aside), and
 how what-ifs ran is told.
 """
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +58,7 @@ def plain(model: Path, batches: list[dict[str, np.ndarray]], rounds: int) -> flo
 
 
 def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool, levels: list[str],
-             memory: int | None = None) -> dict[str, float]:
+             memory: int | None = None, pieces: int | None = None) -> dict[str, float]:
     """Milliseconds of what-ifs and shares, INT8 among FP32 and among FP16."""
     from dataclasses import replace
 
@@ -64,16 +66,20 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.calibration.calibration import calibrate
     from trt_tui.core.data.samples import load_samples
+    from trt_tui.core.measure import piecewise_runner
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.group_errors import measure_group_errors
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
     from trt_tui.core.moves.config import PrecisionConfig
+    from trt_tui.core.network.layers import FusionGroup
     from trt_tui.core.network.network import open_network
     from trt_tui.core.precision import Precision
 
     backend = OnnxRuntimeBackend("cuda")
     if memory is not None:
         backend.cuda_options["gpu_mem_limit"] = str(memory << 20)
+    if pieces is not None:
+        piecewise_runner.DEVICE_PIECES = pieces
     if not data_form:
         backend.capabilities = replace(backend.capabilities, has_device=False)
     network = open_network(model, lambda: backend)
@@ -89,14 +95,20 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             found[f"first what-if among {label}"] = 1e3 * (time.perf_counter() - since)
             worst = first.value.worst_output
             found[f"SQNR among {label}"] = (worst[1].errors.sqnr_db if worst is not None else None) or float("nan")
-            changed = iter([config.with_group_precision([group], Precision.FP32) for group in quantizable] *
-                           (rounds + 3))
+            spread = [quantizable[index * len(quantizable) // rounds] for index in range(rounds)]
 
-            def measure_next_config(analysis: Analysis = analysis,
-                                    changed: Iterator[PrecisionConfig] = changed) -> None:
-                list(analysis.measure_accuracy(next(changed), ranges))
+            def take(raised: list[FusionGroup], analysis: Analysis = analysis,
+                     config: PrecisionConfig = config) -> float:
+                """Milliseconds of a what-if."""
+                since = time.perf_counter()
+                list(analysis.measure_accuracy(config.with_group_precision(raised, Precision.FP32), ranges))
+                return 1e3 * (time.perf_counter() - since)
 
-            found[f"what-if among {label}"] = median_ms(measure_next_config, rounds)
+            for _ in range(3):
+                take([])
+            found[f"what-if among {label}"] = statistics.mean([take([group]) for _ in range(2) for group in spread])
+            found[f"worst what-if among {label}"] = statistics.median(
+                (take([]), take(quantizable[:1]))[1] for _ in range(rounds))
             levels.append(f"{analysis.execution_mode.name}: {analysis.execution_mode.reason}" if analysis.
                           execution_mode is not None else "")
             since = time.perf_counter()
@@ -127,7 +139,8 @@ def searched(model: Path, data: Path, batch: int, tolerance: str) -> tuple[float
         return took, " ".join(done.stdout.split("\n\n")[0].split())
 
 
-COLUMNS = ("plain", "what-if among FP32", "what-if among FP16", "share among FP32", "share among FP16",
+COLUMNS = ("plain", "what-if among FP32", "worst what-if among FP32", "what-if among FP16",
+           "worst what-if among FP16", "share among FP32", "share among FP16",
            "sweep among FP32, s", "sweep among FP16, s", "errors at the groups among FP16, s", "search, s")
 
 
@@ -151,6 +164,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--search", metavar="TOLERANCE", help="also time a search for it")
     parser.add_argument("--memory", type=int, metavar="MB", help="the most that the arena of a session takes")
+    parser.add_argument("--pieces", type=int, help="the pieces of the network; 1 for one CUDA graph")
     parser.add_argument("--control-flow", action="store_true", help="gates as control flow, as on a CPU")
     arguments = parser.parse_args()
     records = []
@@ -164,9 +178,9 @@ def main() -> None:
         record["plain"] = round(base, 2)
         levels: list[str] = []
         for name, value in measured(model, data, arguments.batch, arguments.groups, arguments.rounds,
-                                    not arguments.control_flow, levels, arguments.memory).items():
+                                    not arguments.control_flow, levels, arguments.memory, arguments.pieces).items():
             record[name] = round(value, 2)
-            if name.startswith(("what-if", "share")):
+            if name.startswith(("what-if", "worst what-if", "share")):
                 record[f"{name}, in plain runs"] = round(value / base, 2)
         if arguments.search:
             seconds, said = searched(model, data, arguments.batch, arguments.search)

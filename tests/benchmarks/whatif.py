@@ -2,13 +2,17 @@
 
     python -m tests.benchmarks.whatif [bert6] [resnet50] [--rounds N]
 
-A pass gives the next group another precision, runs the loaded graph over 4 batches of 8, in pieces as the app does, and
-takes the output's error against the FP32 outputs. Gates are all FP32 or all INT8 but for that group.
+A pass gives one of seven groups, spread evenly over the network, another precision, runs the loaded graph over 4
+batches of 8, in pieces as the app does, and takes the output's error against the FP32 outputs. Gates are all FP32 or
+all INT8 but for that group.
 """
 
 import itertools
 
 from tests.benchmarks import prepared
+
+SPREAD = 7
+"""The number of groups that are toggled."""
 
 CONFIGS = {"FP32": prepared.FP32, "INT8, others FP32": prepared.INT8, "FP16": prepared.FP16,
            "INT8, others FP16": prepared.INT8_FP16}
@@ -34,7 +38,8 @@ def toggle(name: str, folder: str, label: str):
     outputs = list(gated.test_outputs.values())
     reference = [runner.run({**feed, **fp32}, outputs) for feed in feeds]
     del fp32
-    groups = itertools.cycle(group for group in network.groups if group.is_quantizable)
+    quantizable = [group for group in network.groups if group.is_quantizable]
+    groups = itertools.cycle(quantizable[index * len(quantizable) // SPREAD] for index in range(SPREAD))
     raised = Precision.INT8 if label == "FP32" else Precision.FP32
     sessions, make = [], onnxruntime.InferenceSession
     onnxruntime.InferenceSession = lambda *rest, **named: sessions.append(1) or make(*rest, **named)

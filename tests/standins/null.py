@@ -215,7 +215,7 @@ class NullBackend:
 
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
-             frees_tensors_early: bool = False) -> NullRunner:
+             frees_tensors_early: bool = False, first_piece: object = None) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 

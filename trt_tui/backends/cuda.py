@@ -9,6 +9,7 @@ from trt_tui.errors import BackendUnavailableError
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,49 @@ def count_devices() -> int:
     return count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
 
 
-def copy_device_memory(regions: Iterable[tuple[int, int, int]]) -> None:
-    """Copies regions within the memory of the first GPU and waits for the copies to end.
+def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | None = None) -> None:
+    """Copies regions within the memory of the first GPU.
 
     Args:
         regions: The regions, each as (source address, destination address, size in bytes).
+        stream: The stream that copies the regions after its earlier work; None to wait for the copies to end.
 
     Raises:
         RuntimeError: The driver refuses a copy.
     """
     cuda = _load_driver_with_context()
-    statuses = [cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(destination), ctypes.c_uint64(source), ctypes.c_size_t(size))
-                for source, destination, size in regions]
-    statuses.append(cuda.cuStreamSynchronize(None))  # device-to-device copies are asynchronous
-    for status in filter(None, statuses):
-        raise RuntimeError(f"a copy on the GPU failed: {_error_text(cuda, status)}")
+    for source, destination, size in regions:
+        _check_status(cuda, "a copy on the GPU", cuda.cuMemcpyDtoDAsync_v2(
+            ctypes.c_uint64(destination), ctypes.c_uint64(source), ctypes.c_size_t(size), ctypes.c_void_p(stream)))
+    if stream is None:
+        _check_status(cuda, "a copy on the GPU", cuda.cuStreamSynchronize(None))
+
+
+def create_stream() -> int:
+    """Creates a stream of the first GPU, and returns its address. It does not wait for the work of other streams.
+
+    Raises:
+        RuntimeError: The driver refuses to create a stream.
+    """
+    cuda, stream = _load_driver_with_context(), ctypes.c_void_p()
+    _check_status(cuda, "the creation of a CUDA stream", cuda.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING))
+    assert stream.value is not None
+    return stream.value
+
+
+def synchronize_stream(stream: int) -> None:
+    """Waits until all work of a stream has ended.
+
+    Raises:
+        RuntimeError: Some of the work failed.
+    """
+    cuda = _load_driver_with_context()
+    _check_status(cuda, "work on the GPU", cuda.cuStreamSynchronize(ctypes.c_void_p(stream)))
+
+
+def _check_status(cuda: ctypes.CDLL, work: str, status: int) -> None:
+    if status != 0:
+        raise RuntimeError(f"{work} failed: {_error_text(cuda, status)}")
 
 
 def _load_driver_with_context() -> ctypes.CDLL:

@@ -17,12 +17,19 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import find_first_device
-from trt_tui.backends.onnxruntime_device import BOUND_MODE, RUNS_BEFORE_CAPTURE, IoBindingRunner
+from trt_tui.backends.onnxruntime_device import (
+    BOUND_MODE,
+    DEVICE_LOCK,
+    NUMPY_TYPES,
+    RUNS_BEFORE_CAPTURE,
+    IoBindingRunner,
+    find_stream,
+)
 from trt_tui.backends.onnxruntime_randomness import make_random_nodes_deterministic
 from trt_tui.backends.onnxruntime_releases import MAX_IR_VERSION, adapt_to_release
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.randomness import is_random
-from trt_tui.core.runner import BackendCapabilities, ExecutionMode, TensorInfo
+from trt_tui.core.runner import BackendCapabilities, DeviceTensor, ExecutionMode, Runner, TensorInfo
 from trt_tui.errors import (
     FAILED_ALLOCATION,
     BackendUnavailableError,
@@ -75,12 +82,6 @@ _LOADING_REMEDIES = {
     "is under development": "Export the network at an older opset, or install a newer ONNX Runtime; Python 3.10 has "
                             "none beyond 1.23."}
 """The next steps after ONNX Runtime refuses a network, by a part of its error message."""
-
-_NUMPY_TYPES = {
-    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8,
-    "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32, "tensor(uint64)": np.uint64, "tensor(bool)": np.bool_
-}
 
 
 class OnnxRuntimeBackend:
@@ -136,7 +137,8 @@ class OnnxRuntimeBackend:
 
     def load(self, model: ir.Model, *, low_memory: bool = False,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, optimize: bool = True,
-             few_executions: bool = False, frees_tensors_early: bool = False) -> OnnxRuntimeRunner:
+             few_executions: bool = False, frees_tensors_early: bool = False,
+             first_piece: Runner | None = None) -> OnnxRuntimeRunner:
         """Loads a network. Its large weights are shared with ``model`` and not copied.
 
         Args:
@@ -148,6 +150,7 @@ class OnnxRuntimeBackend:
             few_executions: True to capture no CUDA graph.
             frees_tensors_early: True to execute operators on a CPU in the order of the graph. Reductions behind each
                 layer then free its tensor at once. By default ONNX Runtime may execute them after all layers.
+            first_piece: The runner of the first piece of the network, with which this piece shares its device copies.
 
         Raises:
             OutOfMemoryError: An allocation failed.
@@ -188,12 +191,12 @@ class OnnxRuntimeBackend:
             remedy = next((remedy for text, remedy in _LOADING_REMEDIES.items() if text in str(error)),
                           "Check it with onnx.checker; operators of other domains need their library.")
             raise InputError("ONNX Runtime refuses this network", _first_error_line(error), remedy) from None
-        io_binding_runner = None
+        io_binding_runner, first_binding = None, getattr(first_piece, "io_binding_runner", None)
         if on_mode_change is not None and self.provider == "cuda":
             io_binding_runner = IoBindingRunner(
                 self._ort, session, None if few_executions else lambda shapes: self._create_inference_session(
                     _set_static_input_shapes(proto, shapes), options, _CUDA_GRAPH_ARGUMENTS, capture_graphs=True),
-                on_mode_change)
+                on_mode_change, first_binding.device_copies if first_binding is not None else None)
         bf16_inputs = [value_name(value) for value in model.graph.inputs if value.dtype == ir.DataType.BFLOAT16]
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, io_binding_runner, bf16_inputs)
 
@@ -226,9 +229,12 @@ class OnnxRuntimeBackend:
         """
         providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
         if self.provider == "cuda":
-            providers.insert(0, (_CUDA_PROVIDER, self.cuda_options |
-                                 ({"enable_cuda_graph": "1"} if capture_graphs else {})))
-        session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
+            cuda_options = dict(self.cuda_options)
+            if capture_graphs:
+                cuda_options |= {"enable_cuda_graph": "1", "user_compute_stream": str(find_stream())}
+            providers.insert(0, (_CUDA_PROVIDER, cuda_options))
+        with DEVICE_LOCK:
+            session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
         if self.provider == "cuda" and _CUDA_PROVIDER not in session.get_providers(
         ):  # some releases ignore ``enable_fallback``
             raise RuntimeError("the CUDA provider did not start")
@@ -264,19 +270,30 @@ class OnnxRuntimeRunner:
         self._session = session
         self._bf16_inputs = tuple(bf16_inputs)
         self._session_arrays = session_arrays
+        self._uses_device = io_binding_runner is not None or session.get_providers()[0] == _CUDA_PROVIDER
         self._weights = dict(weights)
-        self._io_binding_runner = io_binding_runner
+        self.io_binding_runner = io_binding_runner
         infos = {value.name: _read_tensor_info(value) for value in session.get_inputs()}
         self.inputs = tuple(infos[name] for name in inputs if name in infos)
         self.outputs = tuple(_read_tensor_info(value) for value in session.get_outputs())
 
-    def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray | DeviceTensor],
+            fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
+        return self._execute(feed, names, keep_results=False)
+
+    def run_keeping_results(self, feed: Mapping[str, np.ndarray | DeviceTensor]
+                            ) -> dict[str, np.ndarray | DeviceTensor]:
+        return self._execute(feed, [info.name for info in self.outputs], keep_results=True)
+
+    def _execute(self, feed: Mapping[str, Any], names: Sequence[str], *, keep_results: bool) -> dict[str, Any]:
         full_feed = {**self._weights, **feed}
-        full_feed.update((name, feed[name].astype(np.float32)) for name in self._bf16_inputs if name in feed)
+        full_feed.update((name, feed[name].astype(np.float32)) for name in self._bf16_inputs
+                         if isinstance(feed.get(name), np.ndarray))
         try:
-            results = self._session.run(
-                names, full_feed) if self._io_binding_runner is None else self._io_binding_runner.run(full_feed, names)
+            with DEVICE_LOCK if self._uses_device else contextlib.nullcontext():
+                results = self._session.run(names, full_feed) if self.io_binding_runner is None else (
+                    self.io_binding_runner.run(full_feed, names, keep_results=keep_results))
             return dict(zip(names, results, strict=True))
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
@@ -290,8 +307,8 @@ class OnnxRuntimeRunner:
 
     def close(self) -> None:
         """Frees the inference session and the weights."""
-        if self._io_binding_runner is not None:
-            self._io_binding_runner.close()
+        if self.io_binding_runner is not None:
+            self.io_binding_runner.close()
         self._session = None
         self._session_arrays = None
         self._weights = {}
@@ -344,7 +361,7 @@ def _cuda_failure_reason() -> str:
 
 
 def _read_tensor_info(node_arg: Any) -> TensorInfo:
-    return TensorInfo(node_arg.name, np.dtype(_NUMPY_TYPES.get(node_arg.type, object)), tuple(node_arg.shape))
+    return TensorInfo(node_arg.name, np.dtype(NUMPY_TYPES.get(node_arg.type, object)), tuple(node_arg.shape))
 
 
 def _first_error_line(error: Exception) -> str:

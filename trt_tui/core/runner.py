@@ -131,6 +131,28 @@ class Runner(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+class DeviceTensor(Protocol):
+    """A result of an execution that stays on a device. Its values do not change."""
+
+    nbytes: int
+
+    def to_host(self) -> np.ndarray:
+        ...
+
+
+class PieceRunner(Runner, Protocol):
+    """A runner of a piece of a network on a device. `Runner.run` accepts results of other pieces in its feed."""
+
+    def run_keeping_results(self, feed: Mapping[str, np.ndarray | DeviceTensor]
+                            ) -> dict[str, np.ndarray | DeviceTensor]:
+        """Executes the piece once and returns all outputs by name, which stay on the device.
+
+        Raises:
+            OutOfMemoryError: An allocation failed.
+            TrtTuiError: The backend cannot execute this feed.
+        """
+
+
 @runtime_checkable
 class Backend(Protocol):
     """A backend that loads ONNX networks for execution."""
@@ -149,7 +171,7 @@ class Backend(Protocol):
 
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
-             frees_tensors_early: bool = False) -> Runner:
+             frees_tensors_early: bool = False, first_piece: Runner | None = None) -> Runner:
         """Loads a network for execution; no file is written where the user would see it.
 
         Args:
@@ -161,6 +183,8 @@ class Backend(Protocol):
             few_executions: True if so few executions follow that a preparation for speed is not worth its time.
             frees_tensors_early: True if operators shall be executed in the order of the graph where the backend can
                 choose another. Reductions behind each layer then free its tensor at once.
+            first_piece: The runner of the first piece of the network, if this model is a later piece. The pieces share
+                the memory limit of a device.
 
         Raises:
             OutOfMemoryError: An allocation failed.

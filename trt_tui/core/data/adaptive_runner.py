@@ -42,7 +42,9 @@ class _PortionJoinError(Exception):
 def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, run_kind: str = FP32_RUNS, *,
                          keep_on_device: bool = False, on_mode_change: Callable[[ExecutionMode], None] | None = None,
                          joins: Mapping[str, OutputJoin] | None = None, extra_inputs: Collection[str] = (),
-                         allow_host: bool = True, **options: Any) -> AdaptiveRunner:
+                         allow_host: bool = True,
+                         load_on_device: Callable[[Callable[[ExecutionMode], None]], Runner] | None = None,
+                         **options: Any) -> AdaptiveRunner:
     """Loads a network with `Backend.load` into a runner that falls back to smaller batches or other modes if memory
     runs out.
 
@@ -57,6 +59,8 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
             shapes of whole tensors need none.
         extra_inputs: Additional inputs that are divided like the inputs of the samples.
         allow_host: True if execution on the host is the last fallback.
+        load_on_device: A function that loads the network on the device, with a callback for the execution mode;
+            `Backend.load` by default.
         options: Options of `Backend.load`.
 
     Raises:
@@ -69,8 +73,10 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
                             indivisible=_has_random_operators(model))
     default_loader = partial(backend.load, model, **options)
     if keep_on_device and device:
-        runner.strategies += [("", partial(backend.load, model, on_mode_change=runner.set_device_mode, **options)),
-                              (HOST_ARRAYS_MODE, default_loader)]
+        device_loader: RunnerLoader = partial(
+            backend.load, model, on_mode_change=runner.set_device_mode,
+            **options) if load_on_device is None else partial(load_on_device, runner.set_device_mode)
+        runner.strategies += [("", device_loader), (HOST_ARRAYS_MODE, default_loader)]
     else:
         runner.strategies.append(("", default_loader))
     if allow_host and (host_backend := backend.get_host_backend()) is not None:

@@ -81,10 +81,11 @@ class GatedGraphLoader:
         form = self._memory_fallbacks.form_index + (self.uses_gates_as_data and not allow_data_gates)
         name, backend, allow_data_gates = self._graph_forms[form]
         if allow_data_gates and not self._has_many_small_layers_on_cpu:
+            load_pieces = None if few_executions else partial(self._load_piecewise_runner, backend, gated_graph, True)
             return load_adaptive_runner(backend, gated_graph.model, self._samples, self._description,
                                         keep_on_device=True, on_mode_change=on_mode_change, extra_inputs=extra_inputs,
                                         joins=output_joins, allow_host=False, low_memory=True,
-                                        few_executions=few_executions)
+                                        few_executions=few_executions, load_on_device=load_pieces)
         optimize = not allow_data_gates  # for small layers the optimization takes longer than it saves
         whole: Callable[[], Runner] = partial(backend.load, gated_graph.model, low_memory=True,
                                               few_executions=few_executions, optimize=optimize)
@@ -107,7 +108,8 @@ class GatedGraphLoader:
         return self._piecewise_runner.estimate_recomputed_fraction(
             changed_inputs) if self._piecewise_runner is not None else 1.0
 
-    def _load_piecewise_runner(self, backend: Backend, gated_graph: GatedGraph, optimize: bool) -> Runner:
-        runner = PiecewiseRunner.load_in_pieces(backend, gated_graph, optimize=optimize)
+    def _load_piecewise_runner(self, backend: Backend, gated_graph: GatedGraph, optimize: bool,
+                               on_mode_change: Callable[[ExecutionMode], None] | None = None) -> Runner:
+        runner = PiecewiseRunner.load_in_pieces(backend, gated_graph, optimize=optimize, on_mode_change=on_mode_change)
         self._piecewise_runner = runner if isinstance(runner, PiecewiseRunner) else None
         return runner

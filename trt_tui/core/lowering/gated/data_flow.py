@@ -91,6 +91,7 @@ class DataFlowEmitter:
             rounded_sum = self._round_fp16_sum(
                 group, value, rounding_count) if boundary_type is Precision.FP16 and rounding_count > 1 else value
             low = self.rounding.round_to_precision(rounded_sum, boundary_type, self.emitter.nodes)
+            low.type, low.shape = value.type, value.shape  # a graph is divided into pieces where types are known
             if len(self._half_types) == 1:
                 self._unrounded_results[tensor] = (group.name, value, low)
             value = self.select_by_gate(self._find_boundary_type_gate(group, boundary_type), low, value, tensor)

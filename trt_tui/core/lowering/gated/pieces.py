@@ -23,18 +23,23 @@ _MACS_PER_ELEMENT, _MACS_PER_LAYER = 50, 100_000
 """The cost of an element of a result, and of a layer, in multiply-accumulates, besides its own multiply-accumulates."""
 
 
-def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES) -> Iterator[ir.Model]:
+def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES, *,
+                      for_device: bool = False) -> Iterator[ir.Model]:
     """Yields the graph of a gated network as models that run in this order.
 
     Each model reads inputs of the graph and results of earlier models, by name. There is a single model if the graph is
     too small or no position has known types. Each model is a copy that is made when it is requested, so that the models
     need not be in memory together.
+
+    Args:
+        for_device: True if no sizes of tensors cross a cut. A CUDA graph needs them as constants. They are known within
+            a piece, because its inputs have fixed shapes.
     """
     model = gated_graph.model
     constant_nodes_of_graph = _find_constant_nodes(model.graph)
     nodes = [node for node in model.graph if node not in constant_nodes_of_graph]
     piece_count = min(piece_count, len(gated_graph.gates) // MIN_GROUPS_PER_PIECE)
-    cuts = _choose_cut_positions(gated_graph, nodes, piece_count) if piece_count > 1 else []
+    cuts = _choose_cut_positions(gated_graph, nodes, piece_count, for_device) if piece_count > 1 else []
     if not cuts:
         yield model
         return
@@ -78,11 +83,12 @@ def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, 
     return needed
 
 
-def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int) -> list[int]:
+def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int,
+                          for_device: bool) -> list[int]:
     """Returns the positions of the cuts: near equal parts of the cost, where the fewest elements cross."""
     cumulated_costs = list(accumulate(_iterate_node_costs(gated_graph, nodes)))
     cuts: list[int] = []
-    crossing = list(_iterate_element_counts_at_cuts(nodes))
+    crossing = list(_iterate_element_counts_at_cuts(nodes, for_device))
     for piece in range(1, piece_count):
         middle, reach = cumulated_costs[-1] * piece / piece_count, cumulated_costs[-1] / (4 * piece_count)
         near = [position for position in range(1, len(nodes)) if abs(cumulated_costs[position - 1] - middle) <= reach
@@ -114,8 +120,8 @@ def _iterate_nested_node_names(node: ir.Node) -> Iterator[str]:
                 yield from _iterate_nested_node_names(inner)
 
 
-def _iterate_element_counts_at_cuts(nodes: list[ir.Node]) -> Iterator[float]:
-    """Yields for each position the number of elements that cross it; infinite if a type is unknown.
+def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> Iterator[float]:
+    """Yields for each position the number of elements that cross it; infinite if a type is unknown or excluded.
 
     An element crosses a position if a node before it writes the element and a node behind it reads the element.
     """
@@ -131,10 +137,16 @@ def _iterate_element_counts_at_cuts(nodes: list[ir.Node]) -> Iterator[float]:
         for value in nodes[position].outputs if position < len(nodes) else ():
             if last.get(id(value), -1) > position:
                 has_known_size = isinstance(value.type, ir.TensorType) and value.dtype is not None and bool(
-                    value_name(value))
+                    value_name(value)) and not (for_device and _must_stay_in_piece(value))
                 size = float(_count_elements(value.shape)) if has_known_size else math.inf
                 ending.setdefault(last[id(value)] + 1, []).append(size)
                 unknown, crossing = (unknown, crossing + size) if has_known_size else (unknown + 1, crossing)
+
+
+def _must_stay_in_piece(value: ir.Value) -> bool:
+    """Returns True for a value that can be a size of a tensor, and for text, which no device has."""
+    is_integer = value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
+    return is_integer and (value.shape is None or len(value.shape) <= 1) or value.dtype is ir.DataType.STRING
 
 
 def _count_elements(shape: ir.Shape | tuple[int | str | None, ...] | None) -> int:
