@@ -566,7 +566,7 @@ def compare_kits(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
             ratios.append(f"{second['processor_s'] / first['processor_s']:.2f}" if (
                 "processor_s" in first and "processor_s" in second) else "–")
         rows.append((f"{mine} : {', '.join(theirs)}", *cells, ", ".join(ratios)))
-    return measure.table(("ours : theirs", *by_network, "processor seconds, ours / theirs"), rows) + (
+    return measure.table(("ours : theirs", *by_network, "processor seconds, ours / theirs, by network"), rows) + (
         f"\n\nCompared values: {outcomes.total()}. Led: {outcomes['led']}, level: {outcomes['level']}, lost: "
         f"{outcomes['lost']}.")
 
