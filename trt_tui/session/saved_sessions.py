@@ -7,6 +7,8 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from trt_tui.errors import InputError
 from trt_tui.files.damaged_files import rename_damaged_file
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
 from trt_tui.files.writing import make_private_folder, write_file_atomically
-from trt_tui.session.history import ConfigHistory, ConfigNames, ConfigNote
+from trt_tui.session.history import ChangeHistory, ConfigNames, ConfigNote, HistoryStep, UserState
 
 FORMAT = "trt-tui/session"
 VERSION = 2
@@ -45,6 +47,8 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     Attributes:
         groups: Precisions by group in version 1; empty in later versions, which use `moves`.
         ranges: Ranges by tensor in version 1; empty in later versions.
+        time: The Unix time of the change that led to the config; 0 if unknown.
+        target_text: The target before or after the config; None for the target of the session.
     """
 
     quantized: Precision
@@ -56,6 +60,21 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     pinned: bool = False
     groups: dict[str, dict[str, Any]] = {}
     ranges: dict[str, dict[str, Any]] = {}
+    time: float = 0.0
+    target_text: str | None = None
+
+    @classmethod
+    def from_history_step(cls, step: HistoryStep, session_target: str) -> StoredConfig:
+        """Builds the stored form of a step of the history. Names, notes and filters are not part of it."""
+        target_text = step.state.target_text
+        return msgspec.structs.replace(cls.from_precision_config(step.state.config), time=step.time,
+                                       target_text=None if target_text == session_target else target_text)
+
+    def to_history_step(self, session: SavedSession, config_names: ConfigNames) -> HistoryStep:
+        """Returns the step of the history, with the current names and notes of the saved session."""
+        target_text = session.target if self.target_text is None else self.target_text
+        return HistoryStep(UserState(self.to_precision_config(), target_text, "", config_names.chosen_names,
+                                     config_names.notes), self.time)
 
     @classmethod
     def from_precision_config(cls, config: PrecisionConfig, name: str = "",
@@ -108,25 +127,29 @@ class SavedSession(msgspec.Struct):
     sha256: str = ""
 
     @classmethod
-    def from_state(cls, outline: NetworkOutline, history: ConfigHistory, config_names: ConfigNames, target: str,
+    def from_state(cls, outline: NetworkOutline, history: ChangeHistory, config_names: ConfigNames, target: str,
                    sha256: str = "") -> SavedSession:
         """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind. Pinned configs are always
         stored."""
         past, current, future = history.snapshot()
+        current = replace(current, state=replace(current.state, target_text=target))
+        past_steps, future_steps = _list_distinct_steps(past, current), _list_distinct_steps(future, current)
         return cls(FORMAT, VERSION, os.path.realpath(outline.path),
-                   [StoredConfig.from_precision_config(config) for config in past[-MAX_STORED_CONFIGS:]],
-                   StoredConfig.from_precision_config(current),
-                   [StoredConfig.from_precision_config(config) for config in future[-MAX_STORED_CONFIGS:]], [
+                   [StoredConfig.from_history_step(step, target) for step in past_steps[-MAX_STORED_CONFIGS:]],
+                   StoredConfig.from_history_step(current, target),
+                   [StoredConfig.from_history_step(step, target) for step in future_steps[-MAX_STORED_CONFIGS:]], [
                        StoredConfig.from_precision_config(config, name, config_names.notes.get(config))
                        for index, (config, name) in enumerate(config_names.items())
                        if index >= len(config_names)
                        - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
                    ], target, sha256=sha256)
 
-    def to_config_history(self) -> ConfigHistory:
-        return ConfigHistory.from_snapshot([stored_config.to_precision_config() for stored_config in self.past],
-                                           self.current.to_precision_config(),
-                                           [stored_config.to_precision_config() for stored_config in self.future])
+    def to_change_history(self) -> ChangeHistory:
+        """Returns the history, in which all steps have the names and notes of the saved session."""
+        names = self.to_config_names()
+        past, (current,), future = ([stored_config.to_history_step(self, names) for stored_config in stored_configs]
+                                    for stored_configs in (self.past, [self.current], self.future))
+        return ChangeHistory.from_snapshot(past, current, future)
 
     def to_config_names(self) -> ConfigNames:
         """Returns the names and notes of the configs in the saved session."""
@@ -163,6 +186,15 @@ class SavedSession(msgspec.Struct):
                 if refusal := move.refusal_reason(network, subject):
                     return f"{subject} cannot {move.action_text}: {refusal}"
         return ""
+
+
+def _list_distinct_steps(steps: list[HistoryStep], current: HistoryStep) -> list[HistoryStep]:
+    """Returns the steps that lead to the current one without those that changed only names, notes or filters."""
+    def stored_part(step: HistoryStep) -> tuple[PrecisionConfig, str]:
+        return step.state.config, step.state.target_text
+
+    return [step for step, next_step in pairwise([*steps, current])
+            if stored_part(step) != stored_part(next_step)]
 
 
 class SessionFolder:

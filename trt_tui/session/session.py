@@ -330,11 +330,10 @@ class Session(EditableSession):
         changed = [group for group in self.opened_network.outline.groups
                    if search_status.best_config.precision_moves.get(group.name) != before.get(group.name)]
         search_status.adopted_config = search_status.best_config
-        self.choice_reasons |= search_status.move_reasons
         if search_status.end_event is not None and not search_status.end_event.has_other_samples:
             self.results.get_or_create_results(search_status.best_config).store_accuracy(
                 search_status.best_evaluation.target_result.accuracy)
-        self._apply_config_change(search_status.best_config, changed)
+        self._apply_config_change(search_status.best_config, changed, search_status.move_reasons)
         return True
 
     # -- files ----------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.widgets import Input
 
-from trt_tui.errors import NotReadyError, TrtTuiError
+from trt_tui.errors import InputError, NotReadyError, TrtTuiError
+from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_action_line
 from trt_tui.tui.controllers.panes import ScreenPanes
@@ -15,11 +17,15 @@ from trt_tui.tui.spans import Span
 from trt_tui.tui.state import detail, summary
 from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.config_list import ConfigMarks
+from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.hint import next_step_hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.tutorial import Tutorial
+
+MAX_FILTER_S = 0.5
+"""The maximum computing time of a filter, at each key press."""
 
 MIN_CURSOR_REST_S = 0.15
 """The time that the cursor must rest on a row before the detail pane shows that row."""
@@ -149,6 +155,33 @@ class Presenter(ScreenPanes):
         self.screen.remove_class("-filtering")
         self.layer_list.apply_filter(None)
         self.filter_input.value = ""
+        self.session.set_filter("")
+
+    def filter_rows(self, text: str) -> str:
+        """Filters the rows by a text, and returns the error in it; "" if it is a valid filter.
+
+        The caller must draw the layer list.
+        """
+        try:
+            with limit_reading_resources("the filter", max_seconds=MAX_FILTER_S, next_step="Type a simpler pattern."):
+                row_filter = parse_filter(text)
+                self.layer_list.apply_filter(row_filter)
+            return row_filter.error_text if row_filter is not None else ""
+        except InputError as error:
+            self.layer_list.apply_filter(None)
+            return f"{error.title}: {error.cause}. {error.next_step}"
+
+    def show_session_filter(self) -> None:
+        """Shows the filter of the session after undo or redo changed it. The caller must draw the layer list."""
+        text = self.session.filter_text
+        if text == self.filter_input.value.strip():
+            return
+        with self.filter_input.prevent(Input.Changed):
+            self.filter_input.value = text
+        self.screen.set_class(bool(text), "-filtering")
+        if text and self.layer_list.view is View.BLOCKS:
+            self.set_view(View.TREE)
+        self.filter_rows(text)
 
     # -- following the cursor -----------------------------------------------------------------------------------
 

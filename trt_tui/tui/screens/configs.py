@@ -61,8 +61,7 @@ class ConfigsPage(Dialog):
     def action_pin(self) -> None:
         """Pins the selected config to the top of the list, or unpins it."""
         if (config := self.query_one(ConfigList).selected_value) is not None:
-            self.session.config_names.toggle_config_pin(config)
-            self.session.save_session()
+            self.session.toggle_config_pin(config)
             self.update_config_list()
 
     def action_name(self) -> None:
@@ -75,9 +74,7 @@ class ConfigsPage(Dialog):
         def save_name(text: str | None) -> None:
             if text is not None:
                 name, _, new_comment = text.partition(":")
-                names.rename_config(config, name.strip())
-                names.set_config_comment(config, new_comment.strip())
-                self.session.save_session()
+                self.session.label_config(config, name.strip(), new_comment.strip())
                 self.update_config_list()
 
         self.app.push_screen(
