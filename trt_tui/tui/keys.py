@@ -28,7 +28,8 @@ KEYS: KeyTable = {
     "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
     "history": ("Z",), "view": ("t",),
     "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
-    "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
+    "copy": ("y",), "write_view": ("Y",),
+    "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "locate": ("f7",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
@@ -48,12 +49,14 @@ DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 _MOVE_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
 ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVE_ACTIONS, "copy", "log"),
-    "lists": (*_MOVE_ACTIONS, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
-    "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
+    "a file": ("up", "down", "left", "right", "toggle", "open", "close"),
+    "lists": (*_MOVE_ACTIONS, "write_view", "toggle"),
+    "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
+    "the configs": (*_MOVE_ACTIONS, "write_view", "toggle", "configs", "mark", "diff", "name", "pin"),
+    "the jobs": (*_MOVE_ACTIONS, "write_view", "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
-    "the history": (*_MOVE_ACTIONS, "toggle", "history"),
-    "the charts": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
+    "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
+    "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
 _SHOWN_KEY_NAMES = {

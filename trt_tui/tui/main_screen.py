@@ -20,6 +20,7 @@ from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.explanation import ExplanationController
+from trt_tui.tui.controllers.export import ExportController
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.view import ViewController
@@ -30,6 +31,7 @@ from trt_tui.tui.screens.history import HistoryPage
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
+from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.block_map import BlockMap
@@ -169,6 +171,10 @@ class MainScreen(ReliableTimers, Screen[None]):
     def on_screen_resume(self) -> None:
         """Draws the changes that were postponed while a page covered the main screen."""
         self.presenter.draw_after_page_closed()
+
+    def write_view_of_page(self, content: ViewContent) -> None:
+        """Shows the dialog that writes the table or chart of a page to a file."""
+        self._get_controller(ExportController).open_write_dialog([content])
 
     # -- events of the panes ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from textual.widgets import Input
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import BoundAction, footer_action_line
+from trt_tui.tui.actions import BoundAction, Focus, footer_action_line
 from trt_tui.tui.controllers.panes import ScreenPanes
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
@@ -132,6 +132,18 @@ class Presenter(ScreenPanes):
     def zoomed_pane_name(self) -> str:
         """The name of the pane that has the whole room: "list", "detail" or "configs"; "" in the normal layout."""
         return next((name for name in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{name}")), "")
+
+    @property
+    def focus(self) -> Focus:
+        """The part of the screen that has the keys."""
+        focused = self.screen.focused
+        if focused is self.filter_input:
+            return Focus.FILTER
+        if self.zoomed_pane_name == "detail":
+            return Focus.DETAIL
+        if focused is self.config_list:
+            return Focus.CONFIGS
+        return Focus.BLOCKS if focused is self.heat_map else Focus.LIST
 
     def go_to_group(self, group_name: str) -> None:
         """Moves the cursor of the tree to a group and focuses the tree.
@@ -341,4 +353,4 @@ class Presenter(ScreenPanes):
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
         self.title_rule("job").set_texts(f"! {warning}" if warning else "Jobs" if self.is_wide_screen else "")
-        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions.values())]
+        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus)]

@@ -6,9 +6,9 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog
-from trt_tui.tui.state.change_texts import history_lines, history_title_line
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, WritableScreen
+from trt_tui.tui.state.change_texts import history_lines, history_title_line, history_view
+from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -17,7 +17,7 @@ class StepList(ValueList[int]):
     """The list of the steps of the history by their indices, the newest first."""
 
 
-class HistoryPage(Dialog):
+class HistoryPage(WritableScreen, Dialog):
     """The page of the history. Its result is the index of the step that the user goes back to."""
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("Z", "close", id="history")]
@@ -31,8 +31,7 @@ class HistoryPage(Dialog):
             yield Static("History", classes="heading")
             yield Lines(id="history-header")
             yield StepList()
-            yield Static(fill_in_keys("{open} goes back to it, {undo} undoes that  {up}{down} go  {close} close"),
-                         classes="hint")
+        yield KeyHints("{open} goes back to it, {undo} undoes that  {write_view} to a file  {close} close")
 
     def on_mount(self) -> None:
         self.query_one(StepList).focus()
@@ -55,6 +54,9 @@ class HistoryPage(Dialog):
     @property
     def text(self) -> str:
         return self.query_one(StepList).text
+
+    def build_view_content(self) -> ViewContent:
+        return history_view(self.session)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self.query_one(StepList).values[event.option_index])
