@@ -26,7 +26,8 @@ from trt_tui.jobs import client
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.client import child_log_path
 from trt_tui.session.history import ChangeHistory, ConfigNames, HistoryStep, UserState
-from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
+from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession
+from trt_tui.session.session_folder import SessionFolder, SessionWriter
 from trt_tui.tui import tutorial
 
 STRUCTURE = "a" * 64

@@ -11,10 +11,10 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
-from trt_tui.session.history import ChangeHistory, ConfigNote, HistoryStep, UserState
+from trt_tui.session.history import ChangeHistory, ConfigNote, UserState
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.history import HistoryPage, StepList
-from trt_tui.tui.state.change_texts import change_text, history_lines, step_time_text
+from trt_tui.tui.state.change_texts import change_text, clock_text, history_lines
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,8 +32,8 @@ CHANGES = {
 """The keys of each action that changes what is kept in a session: config, target, filter, names and notes."""
 
 UNDONE_ELSEWHERE = {"toggle_kernel", "remove_qdq", "free", "find"}
-"""Changes of configs that need long measurements. They are undone in tests/test_tui.py, test_unused_qdq.py,
-test_tui_controllers.py and test_tui_search.py."""
+"""Changes of configs that need long measurements or previews. They are undone in test_unused_qdq.py,
+test_tui_controllers.py and test_tui_search.py; toggle_kernel changes the config as toggle does."""
 
 NO_CHANGES = {
     "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",
@@ -183,7 +183,7 @@ def test_changes_in_plain_words(tmp_path, measured_before):
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.0, ""), (1e300, ""), (float("inf"), ""), (86400.0 * 366, "1971")])
 def test_the_time_of_a_step_may_make_no_sense(tmp_path, seconds, shown):
-    text = step_time_text(HistoryStep(UserState(PrecisionConfig()), seconds), 1.7e9)
+    text = clock_text(seconds, 1.7e9)
     assert (text == "") == (shown == "")
 
 

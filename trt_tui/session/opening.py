@@ -115,8 +115,32 @@ class SessionOpener:
             self._keep_valid_ranges(previous, fingerprint)
             return
         self._adopt_session_of_same_content(fingerprint)
-        if state.saved_sha256 not in ("", fingerprint.sha256):
+        self._drop_moves_of_other_weights()
+        if state.automatic and state.outline is not None:
+            state.session_folder.claim_session(state.outline.structure_sha256, str(state.outline.path))
+            state.take_session_notices()
+
+    def _drop_moves_of_other_weights(self) -> None:
+        if self._state.saved_sha256 not in ("", self._state.network_sha256):
             self._drop_measured_moves("other weights, in the session resumed,")
+
+    def resume_session(self, name: str) -> None:
+        """Goes on with another saved session of the network. Its current config is not measured yet.
+
+        Raises:
+            InputError: The session cannot be opened.
+        """
+        state, outline = self._state, self._state.opened_network.outline
+        saved = state.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
+        self._apply_saved_session(saved)
+        state.filter_text, state.choice_reasons = "", {}
+        state.target_text = saved.target or None
+        state.set_initial_target()
+        state.update_target_baseline()
+        self._drop_moves_of_other_weights()
+        state.config_names.get_config_name(state.config)
+        if saved.note:
+            state.warnings.append(saved.note)
 
     def _adopt_session_of_same_content(self, fingerprint: Fingerprint) -> None:
         """Replaces a session of another network with the same structure by the session of a network with the same

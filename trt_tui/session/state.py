@@ -35,9 +35,10 @@ from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
 from trt_tui.session.jobs import PendingRequests
-from trt_tui.session.results import SessionResults, collect_run_accuracies
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
+from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
+from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_status import SearchStatus
+from trt_tui.session.session_folder import SessionFolder, SessionWriter
 
 TOLERANCE_SEPARATOR = "; "
 """The text between several tolerances in a file. When the file is read, all of them are targets."""
@@ -479,7 +480,18 @@ class SessionState:
         """Saves history, names and target, unless no network is open or the session belongs to a command."""
         if self.outline is None or not self.automatic:
             return
+        accuracy = self.get_run_results("config").accuracy
         self.session_writer.save_session(
             self.outline.structure_sha256,
             partial(SavedSession.from_state, self.outline, ChangeHistory.from_snapshot(*self.history.snapshot()),
-                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256))
+                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256,
+                    " ".join(outcome_texts(self.config_target_outcomes(self.config))),
+                    f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else ""))
+
+    def take_session_notices(self) -> bool:
+        """Adds what other programs did with saved sessions of this network to the warnings. Returns True if there is
+        anything new."""
+        notices = self.session_folder.take_notices()
+        self.warnings.extend(notices)
+        self.log.extend(notices)
+        return bool(notices)

@@ -26,7 +26,7 @@ KEYS: KeyTable = {
     "toggle": ("space",), "toggle_kernel": ("u",), "higher": ("equals_sign",), "lower": ("minus",),
     "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
     "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
-    "history": ("Z",), "view": ("t",),
+    "history": ("Z",), "sessions": ("S",), "view": ("t",),
     "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
     "copy": ("y",), "write_view": ("Y",),
     "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
@@ -39,7 +39,7 @@ KEYS: KeyTable = {
 shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
 
 DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
-                         "next_picture": ("tab", "n"), "stop_all": ("a",)}
+                         "next_picture": ("tab", "n"), "stop_all": ("a",), "delete_session": ("d", "delete")}
 """The default keys of actions that exist in dialogs only. An action that the main screen also has keeps its key there.
 """
 
@@ -56,6 +56,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "the jobs": (*_MOVE_ACTIONS, "write_view", "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
     "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
+    "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
     "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 

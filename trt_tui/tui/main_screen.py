@@ -164,6 +164,8 @@ class MainScreen(ReliableTimers, Screen[None]):
             self.app.screen.update_lines()
 
     def _update_elapsed_times(self) -> None:
+        if self.session.take_session_notices():
+            self.presenter.draw_status_lines()
         if self.session.pending_requests:
             self.presenter.draw_status_lines()
             self._update_open_page()

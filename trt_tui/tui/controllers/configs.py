@@ -1,6 +1,9 @@
 """The actions on configs: switch, mark, compare, undo and redo."""
 
+from collections.abc import Callable
+
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import requests
 from trt_tui.tui import config_status
 from trt_tui.tui.controllers.controller import Controller, register_action
@@ -8,6 +11,7 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import TextPage
 from trt_tui.tui.screens.history import HistoryPage
+from trt_tui.tui.screens.sessions import SessionsPage
 from trt_tui.tui.state.change_texts import change_text
 from trt_tui.tui.state.config_list import config_difference_lines
 
@@ -110,6 +114,23 @@ class HistoryController(Controller):
                 self._show_restored_state(f"went back: {text}; {shown_key('undo')} undoes it")
 
         self.open_dialog(HistoryPage(self.session), return_to_step)
+
+    @register_action(label="sessions", help="The saved sessions of this network; enter opens one, and one can be "
+                     "deleted", group="Files", disabled_reason=Controller.network_not_open_reason)
+    def sessions(self) -> None:
+        """Shows the page of saved sessions, and goes on with the session that the user chooses there."""
+        def resume_session(name: str) -> None:
+            self.session.resume_session(name)
+            self._show_restored_state(f"{self.session.notice} {shown_key('sessions')} leads back")
+
+        self.open_dialog(SessionsPage(self.session, self.presenter.show_error),
+                         lambda name: self._show_errors(lambda: resume_session(name)))
+
+    def _show_errors(self, change_session: Callable[[], None]) -> None:
+        try:
+            change_session()
+        except TrtTuiError as error:
+            self.presenter.show_error(error)
 
     def _show_restored_state(self, message: str) -> None:
         self.presenter.show_session_filter()

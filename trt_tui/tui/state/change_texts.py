@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import counted_noun_text
-from trt_tui.session.history import ConfigNote, HistoryStep, UserState
+from trt_tui.session.history import ConfigNote, UserState
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import target_outcome_line, target_value_span
 from trt_tui.tui.spans import Line, pad_or_shorten, shorten_middle
@@ -107,7 +107,7 @@ def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
         name = shorten_middle(session.config_names.get(state.config, "–"), _CONFIG_WIDTH - 1)
         lines.append((index, [
             (f" {CURSOR_MARK if is_current else ' '} ", "strong"),
-            (f"{step_time_text(steps[index]):<{_TIME_WIDTH}}", "dim"),
+            (f"{clock_text(steps[index].time):<{_TIME_WIDTH}}", "dim"),
             (f"{pad_or_shorten(text or 'no difference', _change_width(width))} ", "strong" if is_current else style),
             (f"{name:<{_CONFIG_WIDTH}}", style), (f"{value_text:>{_VALUE_WIDTH}} ", value_style or style),
             (f"{outcome[0][0]:<{_OUTCOME_WIDTH}}", outcome[0][1])]))
@@ -121,11 +121,11 @@ def history_view(session: Session) -> ViewContent:
     return ViewContent("history", view_title(session, "history"), table=table)
 
 
-def step_time_text(step: HistoryStep, current_time: float | None = None) -> str:
-    """Returns the time of a step: "14:02:11" for today, else with the day; "" if it is unknown."""
+def clock_text(seconds: float, current_time: float | None = None) -> str:
+    """Returns a Unix time as text: "14:02:11" for today, else with the day; "" for 0, or for an impossible time."""
     try:
-        moment = time.localtime(step.time)
+        moment = time.localtime(seconds)
         today = time.localtime(current_time)[:3]
     except (OverflowError, ValueError, OSError):  # a time from a file
         return ""
-    return "" if not step.time else time.strftime("%H:%M:%S" if moment[:3] == today else "%d %b %H:%M", moment)
+    return "" if not seconds else time.strftime("%H:%M:%S" if moment[:3] == today else "%d %b %H:%M", moment)
