@@ -17,7 +17,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.view_files import ViewContent
@@ -35,21 +35,29 @@ QUIT_BINDING = Binding("q", "close", id="quit")
 class KeyHints(Static):
     """The keys of a dialog, in the last line of the screen, where they replace the footer of the main screen.
 
+    If they do not fit, entries are omitted from the last but one on.
+
     Args:
-        template: The keys as action ids in braces, each with what it does: ``{open} selects  {close} close``.
+        template: The keys as action ids in braces, each with what it does: ``{open} selects  {close} close``. Two
+            blanks separate the entries.
     """
 
     def __init__(self, template: str = "") -> None:
-        super().__init__(build_key_hints(template), classes="hint", markup=False)
+        super().__init__(classes="hint", markup=False)
+        self._template = template
 
     def show_keys(self, template: str) -> None:
-        self.update(build_key_hints(template))
+        self._template = template
+        self.refresh()
 
-
-def build_key_hints(template: str) -> Content:
-    """Returns the text of a template of `KeyHints`, with its keys in the style of keys."""
-    parts = re.split(r"(\{\w+\})", template)
-    return Content.assemble(*((fill_in_keys(part), "bold $accent") if part.startswith("{") else part for part in parts))
+    def render(self) -> Content:
+        """Returns as many of the entries as fit, with the keys in the style of keys."""
+        entries, width = self._template.split("  "), self.content_size.width
+        while len(entries) > 2 and cell_width(fill_in_keys("  ".join(entries))) > width:
+            del entries[-2]
+        parts = re.split(r"(\{\w+\})", "  ".join(entries))
+        return Content.assemble(*((fill_in_keys(part), "bold $accent") if part.startswith("{") else part
+                                  for part in parts))
 
 
 class OverlayScreen(Screen[Any]):

@@ -166,10 +166,10 @@ class HelpPage(Dialog):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Shows the id of the selected action, which users write in ``keys.json``."""
         is_term = event.option_id in self._listed_terms
-        name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
+        name = f"  keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
         verb = "explains" if is_term else "runs"
-        keys_text = f"{{up}}{{down}} go  {{open}} {verb} it  {{close}} close"
-        self.query_one(KeyHints).show_keys(f"type to find  {keys_text}{name}")
+        keys_text = f"{{up}}{{down}} go  {{open}} {verb} it{name}  {{close}} close"
+        self.query_one(KeyHints).show_keys(f"type to find  {keys_text}")
 
     def on_input_submitted(self) -> None:
         self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)
