@@ -18,7 +18,7 @@ from trt_tui.errors import InputError
 from trt_tui.session import session_owner
 from trt_tui.session.session_folder import SessionFolder
 from trt_tui.session.session_owner import MAX_FRESH_AGE_S, SessionOwner, find_live_owner
-from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog
+from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, KeyHints
 from trt_tui.tui.screens.sessions import SessionList, SessionsPage
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -145,6 +145,12 @@ def test_the_thread_of_an_owner_keeps_its_file_fresh_and_ends(tmp_path, monkeypa
     assert not path.exists()
 
 
+def test_a_session_that_does_not_exist_is_named(tmp_path):
+    session = opened_session(tmp_path, "nobody")
+    assert "This network has no saved session nobody: none is resumed." in session.warnings
+    session.close()
+
+
 def test_sessions_are_listed_opened_and_deleted(tmp_path):
     first = opened_session(tmp_path)
     first.set_target("sqnr>=12")
@@ -197,6 +203,8 @@ async def test_the_page_of_sessions(tmp_path, size):
         own, other = page.text.splitlines()
         assert "in hand" in own and ">" in own[:4] and "1 raised" in other
         assert all(len(line) <= size[0] for line in screen_text(app).splitlines())
+        if size[0] > 60:
+            assert f"--session {saved.session_folder.name[:20]}" in str(page.query_one(KeyHints).render())
         await press(pilot, "d")
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "down", "enter")

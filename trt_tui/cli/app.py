@@ -41,9 +41,8 @@ _whatif_samples_option = option_under_heading("Data", "--whatif-samples", defaul
 _new_option = option_under_heading("Config", "--new", is_flag=True,
                                    help="Do not resume the saved session of this network.")
 
-_session_option = option_under_heading("Config", "--session", hidden=True, default="", metavar="NAME",
-                                       help="Resume the saved session "
-                                       "of this name, as the list of sessions does.")
+_session_option = option_under_heading("Config", "--session", default="", metavar="NAME",
+                                       help="Resume the saved session of this name.")
 
 _no_mouse_option = option_under_heading("Output", "--no-mouse", is_flag=True,
                                         help="Leave the mouse to the terminal, for selecting text.")

@@ -104,6 +104,9 @@ class SessionFolder:
         """
         self._network_path = network_path
         files = self._read_session_files(structure_hash, outline)
+        if self.requested_name and all(file.path.stem != self.requested_name for file in files):
+            newest_text = "the newest one is resumed" if files else "none is resumed"
+            self.load_failures.append(f"This network has no saved session {self.requested_name}: {newest_text}.")
         if not files:
             return None
         file = max(files, key=lambda entry: (entry.path.stem == self.requested_name,

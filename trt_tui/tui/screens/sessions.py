@@ -41,7 +41,7 @@ class SessionsPage(Dialog):
             yield Static("Sessions of this network", classes="heading")
             yield Lines(id="sessions-header")
             yield SessionList()
-        yield KeyHints("{open} saves this one and opens it  {delete_session} deletes it  {up}{down} go  {close} close")
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one(SessionList).focus()
@@ -56,6 +56,12 @@ class SessionsPage(Dialog):
         self.query_one("#sessions-header", Lines).lines = [session_title_line(width)]
         pane.fill_list(list(self._entries),
                        [session_line(entry, outline, width) for entry in self._entries.values()])
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Shows the name of the selected session, which the command line takes."""
+        name = self.query_one(SessionList).values[event.option_index]
+        self.query_one(KeyHints).show_keys(
+            f"{{open}} opens it  {{delete_session}} deletes it  {{up}}{{down}} go  --session {name}  {{close}} close")
 
     @property
     def text(self) -> str:
