@@ -201,7 +201,7 @@ async def test_the_page_of_sessions(tmp_path, size):
         page = app.screen
         assert isinstance(page, SessionsPage) and len(page.query_one(SessionList).values) == 2
         own, other = page.text.splitlines()
-        assert "in hand" in own and ">" in own[:4] and "1 raised" in other
+        assert "current" in own and ">" in own[:4] and "1 raised" in other
         assert all(len(line) <= size[0] for line in screen_text(app).splitlines())
         if size[0] > 60:
             assert f"--session {saved.session_folder.name[:20]}" in str(page.query_one(KeyHints).render())

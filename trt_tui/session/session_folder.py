@@ -221,7 +221,7 @@ class SessionFolder:
         path = self.folder / f"{name}.json"
         title = f"the session {name} cannot be deleted"
         if path == self._path:
-            raise InputError(title, "it is the session in hand", "Open another one first.")
+            raise InputError(title, "it is the current session", "Open another one first.")
         if owner := find_live_owner(_owner_path(path)):
             raise InputError(title, f"it is open: {owner.description}", "Close it there first.")
         lock = FileLock(path.with_suffix(".lock"), mode=0o600, thread_local=False)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_bytes
@@ -83,6 +82,8 @@ def find_live_owner(path: Path) -> SessionOwner | None:
         return None
     if owner is None or age_s > MAX_FRESH_AGE_S:
         return None
+    import psutil  # rarely needed, and slow to load
+
     return owner if not owner.is_on_this_host or psutil.pid_exists(owner.pid) else None
 
 

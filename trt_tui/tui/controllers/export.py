@@ -94,7 +94,7 @@ class ExportController(Controller):
         else:
             self._send_request_from_dialog(lambda: send_request(False))
 
-    @register_action(label="file", help="Write the list in hand, or another table or chart, to a file as text, "
+    @register_action(label="file", help="Write the focused list, or another table or chart, to a file as text, "
                      "Markdown, CSV or SVG; on pages too", group="Files",
                      disabled_reason=Controller.network_not_open_reason)
     def write_view(self) -> None:

@@ -68,7 +68,7 @@ class SessionsPage(Dialog):
         return self.query_one(SessionList).text
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Closes the page with the chosen session; the session in hand only closes it."""
+        """Closes the page with the chosen session; the current session only closes the page."""
         name = self.query_one(SessionList).values[event.option_index]
         self.dismiss(None if self._entries[name].is_own else name)
 

@@ -33,7 +33,7 @@ def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Li
     room = max(8, width - 3 - _TIME_WIDTH - _CONFIG_WIDTH - _OUTCOME_WIDTH - len(samples))
     end_text = saved.target or "default"
     if entry.is_own:
-        end_text = f"in hand, {end_text}"
+        end_text = f"current, {end_text}"
     elif entry.owner is not None:
         end_text = f"open: {entry.owner.description}"
     outcome = saved.outcome or "not measured"
