@@ -133,7 +133,7 @@ class SessionOpener:
         state, outline = self._state, self._state.opened_network.outline
         saved = state.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
         self._apply_saved_session(saved)
-        state.filter_text, state.choice_reasons = "", {}
+        state.filter_text, state.choice_reasons, state.group_change_times = "", {}, {}
         state.target_text = saved.target or None
         state.set_initial_target()
         state.update_target_baseline()
