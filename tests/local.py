@@ -28,8 +28,8 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore
 from trt_tui.options import Options
-from trt_tui.session.saved_sessions import SessionFolder
 from trt_tui.session.session import Session
+from trt_tui.session.session_folder import SessionFolder
 from trt_tui.workspace import Workspace
 
 H200 = NullBuilder()

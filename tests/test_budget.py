@@ -26,7 +26,7 @@ from trt_tui.files import read_budget
 from trt_tui.files.limited_yaml import read_yaml
 from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.jobs import requests as rq
-from trt_tui.tui.controllers import row_filter
+from trt_tui.tui.controllers import presenter
 
 SPENT = "takes too much time or memory"
 
@@ -210,7 +210,7 @@ def test_an_output_that_a_layer_does_not_have_is_not_read(network, tmp_path):
 
 
 async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(row_filter, "MAX_FILTER_S", 0.2)
+    monkeypatch.setattr(presenter, "MAX_FILTER_S", 0.2)
     async with opened(tmp_path, held=(rq.CompareRuns,)) as (_, main, pilot):
         monkeypatch.setattr(main.presenter.layer_list.tree_model, "search_text", lambda row: "a" * 40 + "b")
         await press(pilot, "slash")

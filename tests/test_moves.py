@@ -30,8 +30,9 @@ from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.session.history import ConfigHistory, ConfigNames
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder
+from trt_tui.session.history import ChangeHistory, ConfigNames
+from trt_tui.session.saved_sessions import SavedSession
+from trt_tui.session.session_folder import SessionFolder
 from trt_tui.tui.state.detail import other_moves_text
 
 FC1, FC2 = "/fc1/Gemm", "/fc2/MatMul"
@@ -96,7 +97,7 @@ def test_a_new_kind_goes_through_the_file_and_is_refused_where_nobody_knows_it(n
 
 
 def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeypatch):
-    history = ConfigHistory(PrecisionConfig())
+    history = ChangeHistory(PrecisionConfig())
     history.push_config(config)
     store = SessionFolder(tmp_path / "sessions")
     names = ConfigNames([(config, "c1")])
@@ -107,7 +108,7 @@ def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeyp
     store.release_session_lock()
     saved = store.load_session("a" * 64, network.build_outline().path, network.build_outline())
     store.release_session_lock()
-    assert saved.to_config_history().current.moves == config.moves
+    assert saved.to_change_history().current.moves == config.moves
     assert saved.to_config_names() == {config: "kept"} and saved.to_config_names().notes == names.notes
     monkeypatch.delitem(MOVE_KINDS, Kept.kind)
     assert store.load_session("a" * 64,
@@ -116,7 +117,7 @@ def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeyp
 
 
 def test_a_new_kind_is_undone_and_taken_back(config):
-    history = ConfigHistory(PrecisionConfig())
+    history = ChangeHistory(PrecisionConfig())
     history.push_config(config)
     more = config.with_moves({FC1: Kept("size")})
     history.push_config(more)

@@ -16,7 +16,7 @@ from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.session.history import ConfigHistory
+from trt_tui.session.history import ChangeHistory
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 FP8, INT4 = Precision.FP8, Precision.INT4
@@ -87,7 +87,7 @@ def test_configs_travel_and_compare_by_what_they_lower_to(network):
 
 def test_other_reasons_for_the_same_are_no_step_to_undo(network):
     config = PrecisionConfig().with_group_precision(network.groups[:1], FP32)
-    history = ConfigHistory(PrecisionConfig())
+    history = ChangeHistory(PrecisionConfig())
     assert history.push_config(config) and not history.push_config(
         config.with_group_precision(network.groups[:1], FP32, "search:x"))
     assert history.current.precision_moves[network.groups[0].name].reason == "search:x"
@@ -146,7 +146,7 @@ def test_moves_are_made_counted_and_taken_back(one, other):
     there = one.with_moves(other.get_moves(PrecisionMove)).with_moves(other.get_moves(RangeMove))
     assert count_config_differences(there, other) == len({*one.moves} - {*other.moves})
     assert (count_config_differences(one, other) == 0) == (one == other)
-    history = ConfigHistory(one)
+    history = ChangeHistory(one)
     history.push_config(there)
     history.undo()
     assert history.current == one and count_config_differences(one, there) == count_config_differences(there, one)
@@ -159,7 +159,7 @@ CONFIGS = st.integers(0, 4).map(lambda n: PrecisionConfig().with_moves({"x": Ran
 @given(st.lists(st.one_of(CONFIGS, st.sampled_from(["undo", "redo"])), max_size=30))
 def test_undo_takes_back_what_was_done(actions):
     first = PrecisionConfig()
-    history, past, future = ConfigHistory(first), [first], []
+    history, past, future = ChangeHistory(first), [first], []
     for action in actions:
         if action == "undo":
             assert history.can_undo == history.undo() == (len(past) > 1)
@@ -175,7 +175,7 @@ def test_undo_takes_back_what_was_done(actions):
                 past.append(action)
                 future = []
         assert history.current == past[-1]
-        again = ConfigHistory.from_snapshot(*history.snapshot())
+        again = ChangeHistory.from_snapshot(*history.snapshot())
         assert again.snapshot() == history.snapshot()
     while history.undo():
         pass

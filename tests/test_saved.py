@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import tempfile
@@ -24,8 +25,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import client
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.client import child_log_path
-from trt_tui.session.history import ConfigHistory, ConfigNames
-from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
+from trt_tui.session.history import ChangeHistory, ConfigNames, HistoryStep, UserState
+from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession
+from trt_tui.session.session_folder import SessionFolder, SessionWriter
 from trt_tui.tui import tutorial
 
 STRUCTURE = "a" * 64
@@ -47,10 +49,16 @@ def config(*names):
 
 
 def history(*configs):
-    made = ConfigHistory(PrecisionConfig())
+    made = ChangeHistory(PrecisionConfig())
     for one in configs:
         made.push_config(one)
     return made
+
+
+def configs_of(changes):
+    """The configs of the past, the present and what was undone."""
+    past, current, future = changes.snapshot()
+    return [one.state.config for one in past], current.state.config, [one.state.config for one in future]
 
 
 @pytest.fixture
@@ -74,18 +82,29 @@ def test_history_names_and_target_come_back(store):
     first.save_session(STRUCTURE, SavedSession.from_state(outline(), past, ConfigNames(names.items()), "sqnr>=20"))
     first.release_session_lock()
     saved = store().load_session(STRUCTURE, "/models/net.onnx")
-    assert saved.to_config_history().snapshot() == past.snapshot()
+    back = saved.to_change_history()
+    assert configs_of(back) == configs_of(past) and {one.state.target_text for one in back.steps[2:3]} == {"sqnr>=20"}
+    assert [one.time for one in back.steps] == [one.time for one in past.steps]
     assert saved.to_config_names() == names and saved.target == "sqnr>=20" and saved.note == ""
+
+
+def distinct(configs):
+    """All but the last one, without those that the next one repeats."""
+    return [one for one, following in itertools.pairwise(configs) if one != following]
 
 
 @given(st.lists(CONFIGS, max_size=4), CONFIGS, st.lists(CONFIGS, max_size=4))
 def test_any_history_survives_its_file(past, current, future):
     import msgspec
 
-    saved = SavedSession.from_state(outline(), ConfigHistory.from_snapshot(past, current, future),
+    steps = [[HistoryStep(UserState(one), 7.0) for one in configs] for configs in (past, [current], future)]
+    saved = SavedSession.from_state(outline(), ChangeHistory.from_snapshot(steps[0], steps[1][0], steps[2]),
                                     ConfigNames([(current, "now")]), "")
     back = msgspec.json.decode(msgspec.json.encode(saved), type=SavedSession)
-    assert back.to_config_history().snapshot() == (past, current, future) and back.to_config_names() == {current: "now"}
+    earlier, now, undone = back.to_change_history().snapshot()
+    assert [one.state.config for one in earlier] == distinct([*past, current])
+    assert [one.state.config for one in undone] == distinct([*future, current])
+    assert now.state.config == current and now.time == 7.0 and back.to_config_names() == {current: "now"}
 
 
 @pytest.mark.parametrize(("damage", "cause"), [
@@ -113,7 +132,7 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
     first.save_session(STRUCTURE, SavedSession.from_state(here, history(kept), ConfigNames(), "sqnr>=20"))
     first.release_session_lock()
     (path,) = first.folder.glob("*.json")
-    assert store().load_session(STRUCTURE, here.path, here).to_config_history().current == kept
+    assert store().load_session(STRUCTURE, here.path, here).to_change_history().current == kept
     content = damage(path.read_text()).encode(errors="surrogatepass")
     path.write_bytes(content)
     second = store()
@@ -164,7 +183,7 @@ def test_any_state_is_taken_up_or_lost_with_a_word(tmp_path_factory, key, value,
     if taken is None:
         assert len(second.load_failures) == 1
     else:
-        SavedSession.from_state(here, taken.to_config_history(), taken.to_config_names(), taken.target)
+        SavedSession.from_state(here, taken.to_change_history(), taken.to_config_names(), taken.target)
 
 
 @cache
@@ -179,7 +198,7 @@ def test_a_long_history_keeps_its_newest_steps():
     saved = SavedSession.from_state(outline(), history(*configs),
                                     ConfigNames((c, f"c{i}") for i, c in enumerate(configs)), "")
     assert len(saved.past) == len(saved.named_configs) == MAX_STORED_CONFIGS
-    assert saved.to_config_history().snapshot()[0][-1] == configs[-2] and list(
+    assert configs_of(saved.to_change_history())[0][-1] == configs[-2] and list(
         saved.to_config_names())[-1] == configs[-1]
 
 
@@ -322,10 +341,8 @@ def test_a_folder_that_cannot_be_written_is_no_error(store, tmp_path):
     assert one.load_session(STRUCTURE, "/models/net.onnx") is None
 
 
-SURROGATES = ConfigHistory.from_snapshot([],
-                                         PrecisionConfig().with_moves({
-                                             "a\ud800": PrecisionMove(Precision.FP32, "\udcff why")
-                                         }).with_range("t\udfff", RangeMove(1.0, "\ud800")), [])
+SURROGATES = ChangeHistory(PrecisionConfig().with_moves({
+    "a\ud800": PrecisionMove(Precision.FP32, "\udcff why")}).with_range("t\udfff", RangeMove(1.0, "\ud800")))
 
 
 def test_names_of_broken_utf8_are_saved_and_come_back(store):
@@ -335,7 +352,7 @@ def test_names_of_broken_utf8_are_saved_and_come_back(store):
     first.release_session_lock()
     again = store()
     saved = again.load_session(STRUCTURE, "/models/\udcff.onnx")
-    assert saved.to_config_history().snapshot() == SURROGATES.snapshot() and saved.target == "\ud800"
+    assert saved.to_change_history().current == SURROGATES.current and saved.target == "\ud800"
     assert saved.to_config_names() == {PrecisionConfig(): "\ud800"} and saved.note == "" and not again.load_failures
 
 
@@ -361,15 +378,15 @@ def test_a_session_of_version_1_goes_on(store, tmp_path):
     raised = base.with_moves({"/fc2/MatMul": PrecisionMove(Precision.FP32)})
     found = raised.with_moves({"/fc1/Gemm": PrecisionMove(Precision.FP16), "x": RangeMove(2.5),
                                "/act1/Relu_output_0": RangeMove(1 / 3, "percentile")})
-    assert saved.to_config_history().snapshot() == ([base, raised], found, [base])
+    assert configs_of(saved.to_change_history()) == ([base, raised], found, [base])
     assert saved.current.to_precision_config().precision_moves["/fc2/MatMul"].reason == "search:auto"
     assert list(saved.to_config_names().items()) == [(base, "c0"), (found, "found")]
     first.save_session(STRUCTURE,
-                       SavedSession.from_state(outline, saved.to_config_history(), ConfigNames(), saved.target))
+                       SavedSession.from_state(outline, saved.to_change_history(), ConfigNames(), saved.target))
     first.release_session_lock()
     again = store().load_session(STRUCTURE, "/models/mlp.onnx", outline)
-    assert again.to_config_history().snapshot() == saved.to_config_history().snapshot(
-    ) and '"version":2' in path.read_text()
+    assert configs_of(again.to_change_history()) == configs_of(saved.to_change_history())
+    assert '"version":2' in path.read_text()
 
 
 def test_a_session_of_another_version_is_left_alone(store):

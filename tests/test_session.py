@@ -202,18 +202,19 @@ def test_a_new_name_is_none_that_is_taken():
 
 def test_history_names_and_target_are_resumed(session):
     first = session().settled()
-    groups = first.outline.groups
+    groups, default_target = first.outline.groups, first.target.text
     first.toggle_fp32([groups[0]])
+    first.set_target("cosine>=0.9")
     first.toggle_fp32([groups[1]])
     first.undo()
-    first.set_target("cosine>=0.9")
     names, config = dict(first.config_names), first.config
     first.session_writer.close()  # nothing else is closed here: a session is saved as it changes
     second = session().settled()
     assert second.config == config and second.config_names == names
     assert second.target.text == "cosine>=0.9" and second.notice.startswith(f"Resumed: {names[config]}, 1 change")
     assert second.history.can_redo and second.redo() and second.config.precision_of(groups[1]) is Precision.FP32
-    assert second.undo() and second.undo() and second.config == INT8 and not second.history.can_undo
+    assert second.undo() and second.undo() and second.target.text == default_target and second.config == config
+    assert second.undo() and second.config == INT8 and not second.history.can_undo
     second.until_idle()
 
 

@@ -46,8 +46,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.jobs.store import ResultCache
-from trt_tui.session.history import ConfigHistory, ConfigNames
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder
+from trt_tui.session.history import ChangeHistory, ConfigNames
+from trt_tui.session.saved_sessions import SavedSession
+from trt_tui.session.session_folder import SessionFolder
 
 SLOW_S = 20.0
 MEMORY = 8 << 30
@@ -101,7 +102,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
         saved = store.load_session(path.stem, str(outline.path), outline)
         store.release_session_lock()
         if saved is not None:
-            for one in (saved.to_config_history().current, *saved.to_config_names()):
+            for one in (saved.to_change_history().current, *saved.to_config_names()):
                 one.precision_by_group(network)
         elif store.load_failures:
             raise InputError(*store.load_failures)
@@ -225,7 +226,7 @@ def _results(ranges: dict[str, float]) -> bytes:
 
 
 def _session(outline: Any, config: PrecisionConfig) -> bytes:
-    history = ConfigHistory(PrecisionConfig())
+    history = ChangeHistory(PrecisionConfig())
     history.push_config(config)
     with tempfile.TemporaryDirectory() as folder:
         saved = SavedSession.from_state(outline, history, ConfigNames([(config, "first")]), "sqnr>=20")

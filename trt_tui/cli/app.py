@@ -41,9 +41,8 @@ _whatif_samples_option = option_under_heading("Data", "--whatif-samples", defaul
 _new_option = option_under_heading("Config", "--new", is_flag=True,
                                    help="Do not resume the saved session of this network.")
 
-_session_option = option_under_heading("Config", "--session", hidden=True, default="", metavar="NAME",
-                                       help="Resume the saved session "
-                                       "of this name, as the list of sessions does.")
+_session_option = option_under_heading("Config", "--session", default="", metavar="NAME",
+                                       help="Resume the saved session of this name.")
 
 _no_mouse_option = option_under_heading("Output", "--no-mouse", is_flag=True,
                                         help="Leave the mouse to the terminal, for selecting text.")
@@ -122,7 +121,7 @@ def _run_app(options: Options, config_path: str | None, target: str | None, forc
     _require_terminal()
     gc.set_threshold(100_000, 20, 50)  # imported modules and the objects of a big network live long
     with _temporary_message(f"opening {Path(options.model).name} …"):
-        from trt_tui.session.saved_sessions import SessionFolder
+        from trt_tui.session.session_folder import SessionFolder
         from trt_tui.tui.app import TrtTuiApp
         from trt_tui.tui.tutorial import Tutorial
 

@@ -1,8 +1,10 @@
-"""The part of a session that changes its config: precisions, ranges and whole configs, with undo."""
+"""The part of a session that its user changes: precisions, ranges, configs, filter and names, with undo."""
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
@@ -23,7 +25,10 @@ from trt_tui.session.reporting_session import ReportingSession
 
 
 class EditableSession(ReportingSession):
-    """A session whose config can be changed, with undo. Subclasses send the requests that measure a changed config."""
+    """A session that its user can change, with undo. Subclasses send the requests that measure a changed config.
+
+    `SessionState.set_target` changes the target, with undo too.
+    """
 
     @abstractmethod
     def send_request(self, request: rq.Request) -> None:
@@ -163,9 +168,9 @@ class EditableSession(ReportingSession):
 
     def apply_qdq_removal(self, removal: QdqRemoval) -> None:
         """Makes the config without unused Q/DQ the current config, as one change."""
-        self.choice_reasons |= removal.move_reasons
         self._apply_config_change(removal.config,
-                                  [self.opened_network.outline.get_group(name) for name in removal.move_reasons])
+                                  [self.opened_network.outline.get_group(name) for name in removal.move_reasons],
+                                  removal.move_reasons)
 
     def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
         """Makes a config the current config.
@@ -175,30 +180,81 @@ class EditableSession(ReportingSession):
         """
         self._apply_config_change(config, groups)
 
+    def set_filter(self, text: str) -> None:
+        """Makes a text the filter of the rows; "" removes the filter."""
+        with self.undoable_change():
+            self.filter_text = text
+
+    def label_config(self, config: PrecisionConfig, name: str, comment: str) -> None:
+        """Gives a config a name and a comment.
+
+        Raises:
+            InputError: The errors of `ConfigNames.rename_config`.
+        """
+        with self.undoable_change():
+            self.config_names.rename_config(config, name)
+            self.config_names.set_config_comment(config, comment)
+
+    def toggle_config_pin(self, config: PrecisionConfig) -> None:
+        """Pins a config to the top of the list, or removes the pin."""
+        with self.undoable_change():
+            self.config_names.toggle_config_pin(config)
+
     def undo(self) -> bool:
-        """Undoes the last change of the config. Returns True if there was a change."""
-        return self.history.undo() and self._save_and_measure_config()
+        """Undoes the last change of the user. Returns True if there was a change."""
+        return self._go_through_history(self.history.undo)
 
     def redo(self) -> bool:
-        """Redoes the last undone change of the config. Returns True if there was one."""
-        return self.history.redo() and self._save_and_measure_config()
+        """Redoes the last undone change. Returns True if there was one."""
+        return self._go_through_history(self.history.redo)
 
-    def _apply_config_change(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
+    def return_to_step(self, index: int) -> bool:
+        """Goes back to a step of the history, as a change that undo takes back. Returns True if anything changed."""
+        return self._go_through_history(partial(self.history.return_to_step, index))
+
+    def _go_through_history(self, move_in_history: Callable[[], bool]) -> bool:
+        """Restores the state to which a function has moved the history. Returns the result of the function."""
+        self.history.replace_state(self.user_state)
+        earlier_config = self.config
+        if not move_in_history():
+            return False
+        state = self.history.state
+        if state.target_text != (self.target_text or ""):
+            self.target_text = state.target_text or None
+            self.set_initial_target()
+            self.update_target_baseline()
+        self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
+        self.config_names.restore_labels(state.chosen_names, state.notes)
+        if self.config != earlier_config:
+            self._save_and_measure_config()
+        else:
+            self.save_session()
+        return True
+
+    def _apply_config_change(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = (),
+                             choice_reasons: Mapping[str, str] | None = None) -> None:
+        """Makes a config the current one and measures it.
+
+        Args:
+            groups: The fusion groups that change, whose rows show the time of the change.
+            choice_reasons: The reasons for moves of the config, by group or tensor.
+        """
         outline = self.outline or self.preliminary_outline
         if outline is not None and (fresh := without_stale_roundings(outline, config)) != config:
             count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
             self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"
             config = fresh
-        if self.history.push_config(config):
+        self.history.replace_state(self.user_state)
+        self.choice_reasons |= choice_reasons or {}
+        if self.history.push_state(replace(self.user_state, config=config)):
             change_time = time.time()
             self.group_change_times.update((group.name, change_time) for group in groups)
             self._save_and_measure_config()
 
-    def _save_and_measure_config(self) -> bool:
+    def _save_and_measure_config(self) -> None:
         self.config_names.get_config_name(self.config)
         self.save_session()
         if self.automatic and self.data_summary is not None:
             self.send_request(rq.MeasureWhatIf(self.config, with_shares=True))
             self.request_preview()
             self.request_toggles()
-        return True

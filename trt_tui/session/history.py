@@ -1,79 +1,14 @@
-"""The configs of a session with undo and redo, and the names of the configs."""
+"""The states of a session with undo and redo, and the names of its configs."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
-
-
-class ConfigHistory:
-    """The configs of a session with undo and redo.
-
-    An undo never loses ``current``; only a new change after an undo does.
-    """
-
-    def __init__(self, initial_config: PrecisionConfig) -> None:
-        self._past: list[PrecisionConfig] = []
-        self._future: list[PrecisionConfig] = []
-        self.current = initial_config
-
-    def push_config(self, config: PrecisionConfig) -> bool:
-        """Makes a config the current config. Returns True if its decisions differ from those of the last config.
-
-        If they do not differ, no undo step is added, and only the reasons are replaced.
-        """
-        if config == self.current:
-            self.current = config
-            return False
-        self._past.append(self.current)
-        self._future.clear()
-        self.current = config
-        return True
-
-    def undo(self) -> bool:
-        """Restores the previous config. Returns True if there was a previous config."""
-        if not self._past:
-            return False
-        self._future.append(self.current)
-        self.current = self._past.pop()
-        return True
-
-    def redo(self) -> bool:
-        """Restores the config that was undone last. Returns True if there was an undone config."""
-        if not self._future:
-            return False
-        self._past.append(self.current)
-        self.current = self._future.pop()
-        return True
-
-    def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
-        """Changes every config of the history in place, without an undo step."""
-        self._past, self._future = [change_config(config)
-                                    for config in self._past], [change_config(config) for config in self._future]
-        self.current = change_config(self.current)
-
-    def snapshot(self) -> tuple[list[PrecisionConfig], PrecisionConfig, list[PrecisionConfig]]:
-        """Returns the past configs (oldest first), the current config, and the undone configs (the next redo last)."""
-        return list(self._past), self.current, list(self._future)
-
-    @classmethod
-    def from_snapshot(cls, past: list[PrecisionConfig], current: PrecisionConfig,
-                      future: list[PrecisionConfig]) -> ConfigHistory:
-        """Builds a history from the result of `snapshot`."""
-        history = cls(current)
-        history._past, history._future = list(past), list(future)
-        return history
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._past)
-
-    @property
-    def can_redo(self) -> bool:
-        return bool(self._future)
 
 
 @dataclass(frozen=True)
@@ -89,8 +24,155 @@ class ConfigNote:
     pinned: bool = False
 
 
+@dataclass(frozen=True)
+class UserState:
+    """Everything in a session that its user changes. Undo and redo go from one of these states to another.
+
+    Two states are equal if their configs make the same decisions and the other fields are equal.
+
+    Attributes:
+        target_text: The targets as the user gave them; "" for the default target.
+        filter_text: The filter of the rows; "" for no filter.
+        chosen_names: The names that the user gave to configs.
+        notes: The user's notes about configs.
+        choice_reasons: The reasons of the search for the moves of ``config``, by group or tensor.
+    """
+
+    config: PrecisionConfig
+    target_text: str = ""
+    filter_text: str = ""
+    chosen_names: Mapping[PrecisionConfig, str] = field(default_factory=dict)
+    notes: Mapping[PrecisionConfig, ConfigNote] = field(default_factory=dict)
+    choice_reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class HistoryStep:
+    """A state in the history of a session, and the Unix time of the change that made it; 0 if unknown."""
+
+    state: UserState
+    time: float = 0.0
+
+
+class ChangeHistory:
+    """The states of a session with undo and redo.
+
+    An undo never loses the current state; only a new change after an undo loses the undone ones.
+    """
+
+    def __init__(self, initial_config: PrecisionConfig) -> None:
+        self._past: list[HistoryStep] = []
+        self._future: list[HistoryStep] = []
+        self._current = HistoryStep(UserState(initial_config))
+
+    @property
+    def current(self) -> PrecisionConfig:
+        """The config of the current state."""
+        return self._current.state.config
+
+    @property
+    def state(self) -> UserState:
+        """The current state."""
+        return self._current.state
+
+    @property
+    def steps(self) -> tuple[HistoryStep, ...]:
+        """All steps from the oldest one to the last undone one."""
+        return (*self._past, self._current, *reversed(self._future))
+
+    @property
+    def current_index(self) -> int:
+        """The index of the current step in `steps`."""
+        return len(self._past)
+
+    def push_config(self, config: PrecisionConfig) -> bool:
+        """Makes a config the current one, as `push_state` does with a state in which only the config differs."""
+        return self.push_state(replace(self.state, config=config))
+
+    def push_state(self, state: UserState) -> bool:
+        """Makes a state the current one. Returns True if it differs from the last state.
+
+        If it does not differ, no undo step is added, and only the reasons are replaced.
+        """
+        if state == self.state:
+            self.replace_state(state)
+            return False
+        self._past.append(self._current)
+        self._future.clear()
+        self._current = HistoryStep(state, time.time())
+        return True
+
+    def replace_state(self, state: UserState) -> None:
+        """Replaces the current state without an undo step, for changes that are not the user's."""
+        self._current = replace(self._current, state=state)
+
+    def undo(self) -> bool:
+        """Restores the previous state. Returns True if there was a previous state."""
+        if not self._past:
+            return False
+        self._future.append(self._current)
+        self._current = self._past.pop()
+        return True
+
+    def redo(self) -> bool:
+        """Restores the state that was undone last. Returns True if there was an undone state."""
+        if not self._future:
+            return False
+        self._past.append(self._current)
+        self._current = self._future.pop()
+        return True
+
+    def return_to_step(self, index: int) -> bool:
+        """Makes the state of a step the current one, as a change that undo takes back. Returns True if it differs.
+
+        Undone steps stay in the history, before the current step, which is then repeated.
+        """
+        state = self.steps[index].state
+        if state == self.state:
+            return False
+        if self._future:
+            self._past += [self._current, *reversed(self._future)]
+            self._future.clear()
+            self._current = HistoryStep(self.state, time.time())
+        return self.push_state(state)
+
+    def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
+        """Changes every config of the history in place, without an undo step."""
+        def change_step(step: HistoryStep) -> HistoryStep:
+            state = step.state
+            return replace(step, state=replace(
+                state, config=change_config(state.config),
+                chosen_names={change_config(config): name for config, name in state.chosen_names.items()},
+                notes={change_config(config): note for config, note in state.notes.items()}))
+
+        self._past, self._future = list(map(change_step, self._past)), list(map(change_step, self._future))
+        self._current = change_step(self._current)
+
+    def snapshot(self) -> tuple[list[HistoryStep], HistoryStep, list[HistoryStep]]:
+        """Returns the past steps (oldest first), the current step, and the undone steps (the next redo last)."""
+        return list(self._past), self._current, list(self._future)
+
+    @classmethod
+    def from_snapshot(cls, past: list[HistoryStep], current: HistoryStep, future: list[HistoryStep]) -> ChangeHistory:
+        """Builds a history from the result of `snapshot`."""
+        history = cls(current.state.config)
+        history._past, history._current, history._future = list(past), current, list(future)
+        return history
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._past)
+
+    @property
+    def can_redo(self) -> bool:
+        return bool(self._future)
+
+
 MAX_NAME_LENGTH = 24
 """The maximum number of characters in the name of a config."""
+
+_NUMBERED_NAME = re.compile(r"c\d+")
+"""The names that the program gives to configs."""
 
 
 class ConfigNames(dict[PrecisionConfig, str]):
@@ -98,12 +180,15 @@ class ConfigNames(dict[PrecisionConfig, str]):
 
     Attributes:
         notes: The user's notes about configs.
+        chosen_names: The names that the user gave to configs.
     """
 
     def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
                  notes: Mapping[PrecisionConfig, ConfigNote] | None = None) -> None:
         super().__init__(names)
         self.notes = dict(notes or {})
+        self.chosen_names = {config: name for config, name in self.items() if not _NUMBERED_NAME.fullmatch(name)}
+        self._numbered_names: dict[PrecisionConfig, str] = {}
 
     def rename_config(self, config: PrecisionConfig, name: str) -> None:
         """Gives a config a name that the user has chosen.
@@ -116,17 +201,39 @@ class ConfigNames(dict[PrecisionConfig, str]):
                              f"a name has 1 to {MAX_NAME_LENGTH} characters in one line", "Type a shorter name.")
         if any(other_name == name and other_config != config for other_config, other_name in self.items()):
             raise InputError(f"another config is called {name}", "names are unique", "Type another name.")
-        self[config] = name
+        if self.get(config) != name:
+            if config in self and config not in self.chosen_names:
+                self._numbered_names[config] = self[config]
+            self[config] = self.chosen_names[config] = name
+
+    def find_numbered_name(self, config: PrecisionConfig) -> str:
+        """Returns the name that a config has without a name of the user; its name if there is no other."""
+        return self._numbered_names.get(config, self.get(config, ""))
+
+    def restore_labels(self, chosen_names: Mapping[PrecisionConfig, str],
+                       notes: Mapping[PrecisionConfig, ConfigNote]) -> None:
+        """Replaces all names and notes of the user. Configs without such a name get their numbered name again."""
+        renamed = self.chosen_names.keys() - chosen_names.keys()
+        self.chosen_names, self.notes = dict(chosen_names), dict(notes)
+        self.update({**dict.fromkeys(renamed, ""), **chosen_names})
+        for config in renamed:
+            numbered_name = self._numbered_names.get(config, "")
+            self[config] = numbered_name if numbered_name not in {"", *self.values()} else self._find_free_name()
 
     def set_config_comment(self, config: PrecisionConfig, comment: str) -> None:
         """Sets the comment of a config; "" removes it."""
-        self.notes[config] = replace(self.notes.get(config, ConfigNote()), comment=comment)
+        self._set_note(config, replace(self.notes.get(config, ConfigNote()), comment=comment))
 
     def toggle_config_pin(self, config: PrecisionConfig) -> bool:
         """Pins a config to the top of the list, or removes the pin. Returns True if the config is pinned afterwards."""
         note = self.notes.get(config, ConfigNote())
-        self.notes[config] = replace(note, pinned=not note.pinned)
+        self._set_note(config, replace(note, pinned=not note.pinned))
         return not note.pinned
+
+    def _set_note(self, config: PrecisionConfig, note: ConfigNote) -> None:
+        self.notes[config] = note
+        if note == ConfigNote():
+            del self.notes[config]
 
     def list_configs_newest_first(self) -> list[tuple[PrecisionConfig, str]]:
         """Returns the configs with their names: first the pinned configs, then the others, each from newest to
@@ -135,13 +242,18 @@ class ConfigNames(dict[PrecisionConfig, str]):
         return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
 
     def copy(self) -> ConfigNames:
-        return ConfigNames(self.items(), self.notes)
+        names = ConfigNames(self.items(), self.notes)
+        names.chosen_names, names._numbered_names = dict(self.chosen_names), dict(self._numbered_names)
+        return names
 
     def get_config_name(self, config: PrecisionConfig) -> str:
         """Returns the name of a config. A config without a name gets the next free name."""
         if config not in self:
-            number, used_names = len(self), set(self.values())
-            while f"c{number}" in used_names:
-                number += 1
-            self[config] = f"c{number}"
+            self[config] = self._find_free_name()
         return self[config]
+
+    def _find_free_name(self) -> str:
+        number, used_names = len(self), {*self.values(), *self._numbered_names.values()}
+        while f"c{number}" in used_names:
+            number += 1
+        return f"c{number}"

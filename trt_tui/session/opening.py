@@ -16,7 +16,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.history import ConfigHistory, ConfigNames
+from trt_tui.session.history import ChangeHistory, ConfigNames
 from trt_tui.session.results import SessionResults
 from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.state import SessionState
@@ -54,15 +54,16 @@ class SessionOpener:
             self._drop_stale_results()
             return
         if event.outline.has_file_precision:
-            state.history = ConfigHistory(PrecisionConfig.from_precision(Precision.FILE))
+            state.history = ChangeHistory(PrecisionConfig.from_precision(Precision.FILE))
         resumed = state.automatic and self._can_resume and self._resume_saved_session(event.outline)
         config = self._apply_command_line_options(state.config)
         if not resumed:
+            state.history.replace_state(state.user_state)
             config = state.apply_default_keep_rules(config)
             if not state.config_path and (note := default_keep_rules_note(event.outline, config)):
                 state.log.append(note)
                 state.notice = note
-        state.history.push_config(config)
+        self._push_opened_config(config)
         state.set_initial_target()
         state.config_names.get_config_name(state.config)
         self._resumed_snapshot = state.history.snapshot()
@@ -76,6 +77,11 @@ class SessionOpener:
         options, network = self._state.options, self._state.outline or self._state.preliminary_outline
         assert network is not None, "an opened network has been announced"
         return apply_keep_rules(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
+
+    def _push_opened_config(self, config: PrecisionConfig) -> None:
+        """Makes a config the current one. What the command line changes in a resumed session is a step to undo."""
+        state = self._state
+        state.history.push_state(replace(state.user_state, config=config))
 
     def _resume_saved_session(self, outline: NetworkOutline) -> bool:
         """Resumes the saved session of the same network. Returns False if there is none."""
@@ -95,7 +101,7 @@ class SessionOpener:
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
         """Replaces the configs of the session by the configs of a saved session."""
         state = self._state
-        state.history, state.config_names, state.saved_sha256 = saved_session.to_config_history(
+        state.history, state.config_names, state.saved_sha256 = saved_session.to_change_history(
         ), saved_session.to_config_names(), saved_session.sha256
         count = len(state.config.moves)
         state.notice = (f"Resumed: {state.config_names.get_config_name(state.config)}, "
@@ -109,8 +115,32 @@ class SessionOpener:
             self._keep_valid_ranges(previous, fingerprint)
             return
         self._adopt_session_of_same_content(fingerprint)
-        if state.saved_sha256 not in ("", fingerprint.sha256):
+        self._drop_moves_of_other_weights()
+        if state.automatic and state.outline is not None:
+            state.session_folder.claim_session(state.outline.structure_sha256, str(state.outline.path))
+            state.take_session_notices()
+
+    def _drop_moves_of_other_weights(self) -> None:
+        if self._state.saved_sha256 not in ("", self._state.network_sha256):
             self._drop_measured_moves("other weights, in the session resumed,")
+
+    def resume_session(self, name: str) -> None:
+        """Goes on with another saved session of the network. Its current config is not measured yet.
+
+        Raises:
+            InputError: The session cannot be opened.
+        """
+        state, outline = self._state, self._state.opened_network.outline
+        saved = state.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
+        self._apply_saved_session(saved)
+        state.filter_text, state.choice_reasons, state.group_change_times = "", {}, {}
+        state.target_text = saved.target or None
+        state.set_initial_target()
+        state.update_target_baseline()
+        self._drop_moves_of_other_weights()
+        state.config_names.get_config_name(state.config)
+        if saved.note:
+            state.warnings.append(saved.note)
 
     def _adopt_session_of_same_content(self, fingerprint: Fingerprint) -> None:
         """Replaces a session of another network with the same structure by the session of a network with the same
@@ -131,11 +161,11 @@ class SessionOpener:
         if state.saved_sha256 == fingerprint.sha256:
             return
         self._apply_saved_session(own_session)
-        state.history.push_config(self._apply_command_line_options(state.config))
-        state.config_names.get_config_name(state.config)
         if previous_target == self._saved_target:
             state.target_text = own_session.target
             state.set_initial_target()
+        self._push_opened_config(self._apply_command_line_options(state.config))
+        state.config_names.get_config_name(state.config)
 
     def apply_loaded_config(self, loaded_config: LoadedConfig) -> None:
         """Makes the config of a file the current config. Undo restores the resumed config."""
@@ -203,6 +233,7 @@ class SessionOpener:
             ((config.without_measured_moves(), name) for config, name in state.config_names.items()),
             {config.without_measured_moves(): note
              for config, note in state.config_names.notes.items()})
+        state.config_names.chosen_names = dict(state.history.state.chosen_names)
         state.config_names.get_config_name(state.config)
         if dropped:
             count_texts = [

@@ -37,8 +37,8 @@ from trt_tui.options import Options
 from trt_tui.session.editable_session import EditableSession
 from trt_tui.session.event_reducer import EventReducer
 from trt_tui.session.opening import SessionOpener
-from trt_tui.session.saved_sessions import SessionFolder
 from trt_tui.session.search_status import SearchStatus
+from trt_tui.session.session_folder import SessionEntry, SessionFolder
 
 
 class Session(EditableSession):
@@ -80,7 +80,8 @@ class Session(EditableSession):
         super().__init__(options, config_path=config_path, target=target, automatic=automatic,
                          session_folder=session_folder, network_only=network_only)
         self._force = force
-        self._event_reducer = EventReducer(self, SessionOpener(self, self.send_request, resume=resume), self)
+        self._opener = SessionOpener(self, self.send_request, resume=resume)
+        self._event_reducer = EventReducer(self, self._opener, self)
         self._client = JobClient(on_event, self._list_reopen_requests)
 
     # -- start and end --------------------------------------------------------------------------------------------
@@ -105,6 +106,26 @@ class Session(EditableSession):
             self.session_writer.close()
         finally:
             self._client.close()
+
+    def list_saved_sessions(self) -> list[SessionEntry]:
+        """Returns the saved sessions of this network, the newest first."""
+        outline = self.opened_network.outline
+        self.save_session()
+        self.session_writer.flush()
+        return self.session_folder.list_sessions(outline.structure_sha256, str(outline.path), self.network_sha256,
+                                                 outline)
+
+    def resume_session(self, name: str) -> None:
+        """Saves this session, and goes on with another saved session of the network.
+
+        Raises:
+            InputError: The session cannot be opened; this one goes on.
+        """
+        self.save_session()
+        self.session_writer.flush()
+        self._opener.resume_session(name)
+        self.request_stored_results()
+        self._save_and_measure_config()
 
     def send_request(self, request: rq.Request) -> None:
         config: Any = getattr(request, "config", None)
@@ -330,11 +351,10 @@ class Session(EditableSession):
         changed = [group for group in self.opened_network.outline.groups
                    if search_status.best_config.precision_moves.get(group.name) != before.get(group.name)]
         search_status.adopted_config = search_status.best_config
-        self.choice_reasons |= search_status.move_reasons
         if search_status.end_event is not None and not search_status.end_event.has_other_samples:
             self.results.get_or_create_results(search_status.best_config).store_accuracy(
                 search_status.best_evaluation.target_result.accuracy)
-        self._apply_config_change(search_status.best_config, changed)
+        self._apply_config_change(search_status.best_config, changed, search_status.move_reasons)
         return True
 
     # -- files ----------------------------------------------------------------------------------------------------
@@ -364,6 +384,17 @@ class Session(EditableSession):
                     str(path), comparison_markdown(self.comparison_record(), self.opened_network.outline, self.config)))
         else:
             self.send_request(rq.ExportConfig(format_name, str(path), self.config))
+
+    def write_view(self, path: Path, text: str, overwrite: bool = False) -> None:
+        """Requests that the background process writes a table or chart of the screen. `notice` reports the file.
+
+        Raises:
+            InputError: The file exists and ``overwrite`` is False, or the file is an input.
+        """
+        if os.path.exists(path) and not overwrite:
+            raise InputError(f"{path} exists", "", "Choose another name, or overwrite it.")
+        self._refuse_overwriting_inputs([path], self.config_path)
+        self.send_request(rq.WriteTextFile(str(path), text))
 
     def export_bundle(self, path: Path, release: str, with_samples: bool,
                       config_calibration: Calibration | None = None) -> None:

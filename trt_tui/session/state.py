@@ -1,5 +1,7 @@
 """The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,11 +33,12 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ConfigHistory, ConfigNames
+from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
 from trt_tui.session.jobs import PendingRequests
-from trt_tui.session.results import SessionResults, collect_run_accuracies
-from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
+from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
+from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_status import SearchStatus
+from trt_tui.session.session_folder import SessionFolder, SessionWriter
 
 TOLERANCE_SEPARATOR = "; "
 """The text between several tolerances in a file. When the file is read, all of them are targets."""
@@ -58,8 +61,9 @@ class SessionState:
         source: The hashes of network and data, and their files.
         calibration: The ranges in use; ``config_calibration`` are the ranges of the config file.
         saved_sha256: Hash of the weights behind the resumed session.
-        history: The configs with undo; ``config_names`` their names, ``group_change_times`` the time of the last change
-            of a group (Unix time).
+        history: The states with undo; ``config_names`` the names of configs, ``group_change_times`` the time of the
+            last change of a group (Unix time).
+        filter_text: The filter of the rows, which undo restores; "" for none.
         results: All measured results.
         last_built_config: The config that was built last.
         search_status: The search that runs or ran last.
@@ -92,8 +96,9 @@ class SessionState:
         self.calibration: Calibration | None = None
         self.config_calibration: Calibration | None = None
         self.saved_sha256 = ""
-        self.history = ConfigHistory(PrecisionConfig.from_precision(Precision.INT8, options.other, options.tf32))
+        self.history = ChangeHistory(PrecisionConfig.from_precision(Precision.INT8, options.other, options.tf32))
         self.config_names = ConfigNames()
+        self.filter_text = ""
         self.group_change_times: dict[str, float] = {}
         self.results = SessionResults()
         self.last_built_config: PrecisionConfig | None = None
@@ -228,6 +233,23 @@ class SessionState:
     def config(self) -> PrecisionConfig:
         return self.history.current
 
+    @property
+    def user_state(self) -> UserState:
+        """Everything that the user changes, as it is now. The history contains copies of earlier states."""
+        return UserState(self.config, self.target_text or "", self.filter_text, dict(self.config_names.chosen_names),
+                         dict(self.config_names.notes), dict(self.choice_reasons))
+
+    @contextmanager
+    def undoable_change(self) -> Iterator[None]:
+        """Makes the changes in the ``with`` block to target, filter, names and notes one step that undo takes back.
+
+        Changes since the last step that the user did not make, such as the first target, are no steps of their own.
+        """
+        self.history.replace_state(self.user_state)
+        yield
+        if self.history.push_state(self.user_state):
+            self.save_session()
+
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
         """Returns the configs that the session compares with FP32, by the run keys of the option ``--runs``."""
         runs = self.options.runs
@@ -342,10 +364,10 @@ class SessionState:
         Raises:
             InputError: The text is not a valid target, or the bounded value is not measured for this network.
         """
-        self.target, *further = self.read_targets(text)
-        self.further_targets, self.target_text = tuple(further), text
-        self.update_target_baseline()
-        self.save_session()
+        target, *further = self.read_targets(text)
+        with self.undoable_change():
+            self.target, self.further_targets, self.target_text = target, tuple(further), text
+            self.update_target_baseline()
 
     def set_initial_target(self) -> None:
         """Sets the target of the command line or of a file. If it cannot be used, the default target is set."""
@@ -458,7 +480,18 @@ class SessionState:
         """Saves history, names and target, unless no network is open or the session belongs to a command."""
         if self.outline is None or not self.automatic:
             return
+        accuracy = self.get_run_results("config").accuracy
         self.session_writer.save_session(
             self.outline.structure_sha256,
-            partial(SavedSession.from_state, self.outline, ConfigHistory.from_snapshot(*self.history.snapshot()),
-                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256))
+            partial(SavedSession.from_state, self.outline, ChangeHistory.from_snapshot(*self.history.snapshot()),
+                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256,
+                    " ".join(outcome_texts(self.config_target_outcomes(self.config))),
+                    f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else ""))
+
+    def take_session_notices(self) -> bool:
+        """Adds what other programs did with saved sessions of this network to the warnings. Returns True if there is
+        anything new."""
+        notices = self.session_folder.take_notices()
+        self.warnings.extend(notices)
+        self.log.extend(notices)
+        return bool(notices)

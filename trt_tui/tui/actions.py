@@ -1,6 +1,7 @@
 """The data of actions: the texts for keys, footer and help. `trt_tui.tui.controllers` perform the actions."""
 
-from collections.abc import Callable, Iterable
+import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trt_tui.tui import keys, spans
@@ -47,26 +48,59 @@ class BoundAction:
     disabled_reason: Callable[[], str]
 
 
-def footer_action_line(width: int, bound_actions: Iterable[BoundAction]) -> spans.Line:
-    """Returns the footer line: the keys of actions, as many as fit into the width.
+class Focus(enum.Enum):
+    """The part of the main screen that has the keys. The footer shows the actions of this part."""
 
-    The action of lowest rank is at the right edge. Impossible actions are dim. A click on a key performs the action.
+    LIST = "list"
+    BLOCKS = "blocks"
+    DETAIL = "detail"
+    CONFIGS = "configs"
+    FILTER = "filter"
+
+
+_FOOTERS: Mapping[Focus, Mapping[str, str]] = {
+    Focus.BLOCKS: {"open": "go to row", "toggle": "", "higher": "", "lower": "", "precision": "", "undo": "",
+                   "view": "", "explain": "", "next_bad": "", "colour": "", "build": "", "find": "", "quit": ""},
+    Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "previous_bad": "", "toggle": "", "higher": "", "lower": "",
+                   "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
+                   "quit": ""},
+    Focus.CONFIGS: {"open": "select", "mark": "", "diff": "", "configs": "name, pin", "pane_tree": "list", "undo": "",
+                    "history": "", "build": "", "export": "", "write_view": "", "quit": ""},
+    Focus.FILTER: {"open": "keep", "close": "clear"}}
+"""The actions in the footer by focus, in the order of their ranks, with their labels there; "" for the usual label.
+
+The layer list has the actions with a rank in `Action.footer`."""
+
+_WIDGET_FOCUSES = {Focus.CONFIGS, Focus.FILTER}
+"""The parts whose widget performs the action of the enter key itself, so that a click in the footer cannot."""
+
+
+def footer_action_line(width: int, bound_actions: Mapping[str, BoundAction], focus: Focus = Focus.LIST) -> spans.Line:
+    """Returns the footer line: the keys of the actions of the focused part, as many as fit into the width.
+
+    The help page is at the right edge. Impossible actions are dim. A click on a key performs the action.
     """
-    footer_actions = [(bound_action.action.footer, bound_action)
-                      for bound_action in bound_actions
-                      if bound_action.action.footer is not None]
-    rightmost, *left_actions = (bound_action for _, bound_action in sorted(footer_actions, key=lambda entry: entry[0]))
+    ranked_actions = sorted((bound_action for bound_action in bound_actions.values()
+                             if bound_action.action.footer is not None),
+                            key=lambda bound_action: bound_action.action.footer or 0)
+    rightmost, *left_actions = ranked_actions
+    labels = _FOOTERS.get(focus, {})
+    if labels:
+        left_actions = [bound_actions[action_id] for action_id in labels]
     click_markup = f"@do('{rightmost.action.id}')"
     right = [(rightmost.action.shown_key, f"key{click_markup}"), (f" {rightmost.action.label} ", click_markup)]
     room = width - spans.line_width(right) - 1
     line: spans.Line = [(" ", "")]
     used = 1
     for bound_action in left_actions:
-        key, label = bound_action.action.shown_key, bound_action.action.label
+        key = bound_action.action.shown_key
+        label = labels.get(bound_action.action.id) or bound_action.action.label
         size = len(key) + 1 + len(label) + 2
         if used + size > room:
             continue
-        is_disabled, click_markup = bool(bound_action.disabled_reason()), f"@do('{bound_action.action.id}')"
+        is_of_widget = focus in _WIDGET_FOCUSES and bound_action.action.id == "open"
+        click_markup = "" if is_of_widget else f"@do('{bound_action.action.id}')"
+        is_disabled = not is_of_widget and bool(bound_action.disabled_reason())
         line += [(key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
                  (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}")]
         used += size

@@ -25,18 +25,21 @@ KEYS: KeyTable = {
     "next_bad": ("n",), "previous_bad": ("comma", "N"), "first_nan": ("w",), "filter": ("slash",), "all_found": ("0",),
     "toggle": ("space",), "toggle_kernel": ("u",), "higher": ("equals_sign",), "lower": ("minus",),
     "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
-    "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"), "view": ("t",),
+    "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
+    "history": ("Z",), "sessions": ("S",), "view": ("t",),
     "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
-    "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
+    "copy": ("y",), "write_view": ("Y",),
+    "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "locate": ("f7",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
     "explain": ("f3",),
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
-"""The default keys of the actions on the main screen. The first key of each action needs neither ctrl nor shift."""
+"""The default keys of the actions on the main screen. The first key of each action needs no ctrl, and no
+shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
 
 DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
-                         "next_picture": ("tab", "n"), "stop_all": ("a",)}
+                         "next_picture": ("tab", "n"), "stop_all": ("a",), "delete_session": ("d", "delete")}
 """The default keys of actions that exist in dialogs only. An action that the main screen also has keeps its key there.
 """
 
@@ -46,11 +49,15 @@ DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 _MOVE_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
 ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVE_ACTIONS, "copy", "log"),
-    "lists": (*_MOVE_ACTIONS, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
-    "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
+    "a file": ("up", "down", "left", "right", "toggle", "open", "close"),
+    "lists": (*_MOVE_ACTIONS, "write_view", "toggle"),
+    "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
+    "the configs": (*_MOVE_ACTIONS, "write_view", "toggle", "configs", "mark", "diff", "name", "pin"),
+    "the jobs": (*_MOVE_ACTIONS, "write_view", "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
-    "the charts": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
+    "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
+    "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
+    "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
 _SHOWN_KEY_NAMES = {

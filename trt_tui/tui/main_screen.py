@@ -20,15 +20,18 @@ from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.explanation import ExplanationController
+from trt_tui.tui.controllers.export import ExportController
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.view import ViewController
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
+from trt_tui.tui.screens.history import HistoryPage
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
+from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.block_map import BlockMap
@@ -123,8 +126,14 @@ class MainScreen(ReliableTimers, Screen[None]):
         """Draws the screen for the first time, and starts the timer that updates elapsed times."""
         self.presenter.layer_tree.focus()
         self.presenter.draw_all()
-        self.watch(self, "focused", self.presenter.draw_status_lines, init=False)  # the hint depends on the focus
+        self.watch(self, "focused", self._handle_focus_change, init=False)
         self.set_interval(TICK_INTERVAL_S, self._update_elapsed_times)
+
+    def _handle_focus_change(self) -> None:
+        """Draws the hint and the footer, which follow the focus. A typed filter is a change once its field is left."""
+        if self.focused is not self.presenter.filter_input:
+            self._get_controller(FilterController).keep_typed_filter()
+        self.presenter.draw_status_lines()
 
     # -- events of the session ----------------------------------------------------------------------------------
 
@@ -151,10 +160,12 @@ class MainScreen(ReliableTimers, Screen[None]):
 
     def _update_open_page(self) -> None:
         """Updates an open page of charts, jobs or log with the newest data."""
-        if isinstance(self.app.screen, (LivePage, JobsPage, ChartsPage)) and self.app.screen.is_mounted:
+        if isinstance(self.app.screen, (LivePage, JobsPage, ChartsPage, HistoryPage)) and self.app.screen.is_mounted:
             self.app.screen.update_lines()
 
     def _update_elapsed_times(self) -> None:
+        if self.session.take_session_notices():
+            self.presenter.draw_status_lines()
         if self.session.pending_requests:
             self.presenter.draw_status_lines()
             self._update_open_page()
@@ -162,6 +173,10 @@ class MainScreen(ReliableTimers, Screen[None]):
     def on_screen_resume(self) -> None:
         """Draws the changes that were postponed while a page covered the main screen."""
         self.presenter.draw_after_page_closed()
+
+    def write_view_of_page(self, content: ViewContent) -> None:
+        """Shows the dialog that writes the table or chart of a page to a file."""
+        self._get_controller(ExportController).open_write_dialog([content])
 
     # -- events of the panes ------------------------------------------------------------------------------------
 

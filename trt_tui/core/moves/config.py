@@ -336,9 +336,10 @@ def list_config_differences(first_config: PrecisionConfig, second_config: Precis
                             network: NetworkOutline) -> list[ConfigDifference]:
     """Returns the differences between two configs as texts, by kind of move and in network order."""
     lines = []
+    has_other_defaults = (first_config.quantized, first_config.other) != (second_config.quantized, second_config.other)
     for move_class in MOVE_KINDS.values():
         subjects = {subject for config in (first_config, second_config) for subject in config.get_moves(move_class)}
-        if move_class.subject_kind is GROUP_SUBJECTS:  # the defaults of the two configs may differ
+        if move_class.subject_kind is GROUP_SUBJECTS and has_other_defaults:
             subjects |= {group.name for group in network.groups}
         for subject in move_class.subject_kind.sort_subjects(network, subjects):
             moves = [config.moves.get((move_class.kind, subject)) for config in (first_config, second_config)]

@@ -1,11 +1,18 @@
 """The actions on configs: switch, mark, compare, undo and redo."""
 
+from collections.abc import Callable
+
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import requests
 from trt_tui.tui import config_status
 from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import TextPage
+from trt_tui.tui.screens.history import HistoryPage
+from trt_tui.tui.screens.sessions import SessionsPage
+from trt_tui.tui.state.change_texts import change_text
 from trt_tui.tui.state.config_list import config_difference_lines
 
 
@@ -68,7 +75,7 @@ class ConfigController(Controller):
 
 
 class HistoryController(Controller):
-    """The controller of undo and redo of config changes."""
+    """The controller of undo, redo and the page of the history."""
 
     def undo_disabled_reason(self) -> str:
         """Returns the reason why undo is impossible; "" if it is possible."""
@@ -77,8 +84,9 @@ class HistoryController(Controller):
     @register_action(label="undo", help="Undo the last change", group="Change", disabled_reason=undo_disabled_reason,
                      footer=40)
     def undo(self) -> None:
+        before = self.session.history.state
         self.session.undo()
-        self.presenter.handle_config_change()
+        self._show_restored_state(f"undone: {change_text(self.session, self.session.history.state, before)}")
 
     def redo_disabled_reason(self) -> str:
         """Returns the reason why redo is impossible; "" if it is possible."""
@@ -86,5 +94,45 @@ class HistoryController(Controller):
 
     @register_action(label="redo", help="Redo what was undone", group="Change", disabled_reason=redo_disabled_reason)
     def redo(self) -> None:
+        before = self.session.history.state
         self.session.redo()
+        self._show_restored_state(f"redone: {change_text(self.session, before, self.session.history.state)}")
+
+    def history_disabled_reason(self) -> str:
+        """Returns the reason why the history cannot be shown; "" if it can be shown."""
+        has_steps = len(self.session.history.steps) > 1
+        return self.network_not_open_reason() or ("" if has_steps else "nothing was changed yet")
+
+    @register_action(label="history", help="All changes with their times and accuracies; enter goes back to one",
+                     group="Change", disabled_reason=history_disabled_reason)
+    def history(self) -> None:
+        """Shows the page of the history, and goes back to the step that the user chooses there."""
+        def return_to_step(index: int) -> None:
+            before = self.session.history.state
+            if self.session.return_to_step(index):
+                text = change_text(self.session, before, self.session.history.state)
+                self._show_restored_state(f"went back: {text}; {shown_key('undo')} undoes it")
+
+        self.open_dialog(HistoryPage(self.session), return_to_step)
+
+    @register_action(label="sessions", help="The saved sessions of this network; enter opens one, and one can be "
+                     "deleted", group="Files", disabled_reason=Controller.network_not_open_reason)
+    def sessions(self) -> None:
+        """Shows the page of saved sessions, and goes on with the session that the user chooses there."""
+        def resume_session(name: str) -> None:
+            self.session.resume_session(name)
+            self._show_restored_state(f"{self.session.notice} {shown_key('sessions')} leads back")
+
+        self.open_dialog(SessionsPage(self.session, self.presenter.show_error),
+                         lambda name: self._show_errors(lambda: resume_session(name)))
+
+    def _show_errors(self, change_session: Callable[[], None]) -> None:
+        try:
+            change_session()
+        except TrtTuiError as error:
+            self.presenter.show_error(error)
+
+    def _show_restored_state(self, message: str) -> None:
+        self.presenter.show_session_filter()
         self.presenter.handle_config_change()
+        self.presenter.show_message(message, "")

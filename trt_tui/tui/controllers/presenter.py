@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.widgets import Input
 
-from trt_tui.errors import NotReadyError, TrtTuiError
+from trt_tui.errors import InputError, NotReadyError, TrtTuiError
+from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import BoundAction, footer_action_line
+from trt_tui.tui.actions import BoundAction, Focus, footer_action_line
 from trt_tui.tui.controllers.panes import ScreenPanes
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
@@ -17,12 +19,16 @@ from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.config_list import ConfigMarks
 from trt_tui.tui.state.detail_pane import detail_pane_lines, detail_title
+from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.hint import next_step_hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.row_values import legend_text
 from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.tutorial import Tutorial
+
+MAX_FILTER_S = 0.5
+"""The maximum computing time of a filter, at each key press."""
 
 MIN_CURSOR_REST_S = 0.15
 """The time that the cursor must rest on a row before the detail pane shows that row."""
@@ -130,6 +136,18 @@ class Presenter(ScreenPanes):
         """The name of the pane that has the whole room: "list", "detail" or "configs"; "" in the normal layout."""
         return next((name for name in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{name}")), "")
 
+    @property
+    def focus(self) -> Focus:
+        """The part of the screen that has the keys."""
+        focused = self.screen.focused
+        if focused is self.filter_input:
+            return Focus.FILTER
+        if self.zoomed_pane_name == "detail":
+            return Focus.DETAIL
+        if focused is self.config_list:
+            return Focus.CONFIGS
+        return Focus.BLOCKS if focused is self.heat_map else Focus.LIST
+
     def go_to_group(self, group_name: str) -> None:
         """Moves the cursor of the tree to a group and focuses the tree.
 
@@ -152,6 +170,33 @@ class Presenter(ScreenPanes):
         self.screen.remove_class("-filtering")
         self.layer_list.apply_filter(None)
         self.filter_input.value = ""
+        self.session.set_filter("")
+
+    def filter_rows(self, text: str) -> str:
+        """Filters the rows by a text, and returns the error in it; "" if it is a valid filter.
+
+        The caller must draw the layer list.
+        """
+        try:
+            with limit_reading_resources("the filter", max_seconds=MAX_FILTER_S, next_step="Type a simpler pattern."):
+                row_filter = parse_filter(text)
+                self.layer_list.apply_filter(row_filter)
+            return row_filter.error_text if row_filter is not None else ""
+        except InputError as error:
+            self.layer_list.apply_filter(None)
+            return f"{error.title}: {error.cause}. {error.next_step}"
+
+    def show_session_filter(self) -> None:
+        """Shows the filter of the session after undo or redo changed it. The caller must draw the layer list."""
+        text = self.session.filter_text
+        if text == self.filter_input.value.strip():
+            return
+        with self.filter_input.prevent(Input.Changed):
+            self.filter_input.value = text
+        self.screen.set_class(bool(text), "-filtering")
+        if text and self.layer_list.view is View.BLOCKS:
+            self.set_view(View.TREE)
+        self.filter_rows(text)
 
     # -- following the cursor -----------------------------------------------------------------------------------
 
@@ -315,4 +360,4 @@ class Presenter(ScreenPanes):
         has_legend = row_values is not None and self.layer_list.view is not View.BLOCKS
         self.title_rule("job").set_texts(title, legend_text(
             row_values.measure, self.screen_width - cell_width(title) - 10) if row_values and has_legend else "")
-        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions.values())]
+        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus)]

@@ -6,18 +6,12 @@ from collections.abc import Sequence
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import REQUESTABLE, Precision
-from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.formatting import counted_noun_text
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.precision import precision_choice_text
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
-from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.tree import View
-
-MAX_FILTER_S = 0.5
-"""The maximum computing time of a filter, at each key press."""
 
 _DEFAULT_ANSWER = "default"
 """The list entry that gives groups their default precision."""
@@ -40,19 +34,17 @@ class FilterController(Controller):
         if not self.layer_list.is_network_open:
             return
         self.presenter.freeze_row_order()
-        error_text = ""
-        try:
-            with limit_reading_resources("the filter", max_seconds=MAX_FILTER_S, next_step="Type a simpler pattern."):
-                row_filter = parse_filter(text)
-                self.layer_list.apply_filter(row_filter)
-            error_text = row_filter.error_text if row_filter is not None else ""
-        except InputError as error:
-            error_text = f"{error.title}: {error.cause}. {error.next_step}"
-            self.layer_list.apply_filter(None)
+        error_text = self.presenter.filter_rows(text)
         self.presenter.draw_layer_tree()
         self.presenter.handle_cursor_move()
         if error_text:
             self.presenter.show_message(error_text)
+
+    def keep_typed_filter(self) -> None:
+        """Makes the typed filter a change of the session, which undo takes back."""
+        if self.layer_list.is_network_open:
+            has_filter = self.layer_list.row_filter is not None
+            self.session.set_filter(self.presenter.filter_input.value.strip() if has_filter else "")
 
     def change_matches_disabled_reason(self) -> str:
         """Returns the reason why the rows that match the filter cannot change; "" if they can change."""

@@ -14,17 +14,18 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.charts import CHARTS
 from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.view_files import ViewContent, view_title
 from trt_tui.tui.widgets.lines import Lines
 
 _MAX_SCROLL_LINES = 10 ** 6
 
 
-class ChartsPage(OverlayScreen):
+class ChartsPage(WritableScreen):
     """A page that shows one chart at a time. Its result is the config of a chosen point, or the name of a chosen group.
 
     The widgets of the page keep their places for all charts, because a new layout would repaint the whole page.
@@ -99,9 +100,13 @@ class ChartsPage(OverlayScreen):
         hints = ["1-8 chart"] + [f"{{left}}{{right}} point  {{open}} {chart.enter_label}"] * bool(chart.point_values)
         hints += ["{axis} axis"] * chart.has_axes
         hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
-        hints += ["{close} close"]
+        hints += ["{write_view} to a file", "{close} close"]
         self.query_one("#pictures", Lines).lines = [chart_titles]
         self.query_one("#picture-keys", Lines).lines = [[(fill_in_keys("  ".join(hints)), "dim")]]
+
+    def build_view_content(self) -> ViewContent:
+        label = CHARTS[self.chart_index].label
+        return ViewContent(label, view_title(self.session, label), self._drawn_chart.lines)
 
     def on_key(self, event: events.Key) -> None:
         """Shows the chart whose number was typed."""

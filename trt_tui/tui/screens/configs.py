@@ -11,14 +11,14 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.session.history import MAX_NAME_LENGTH, ConfigNote
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, Prompt
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, Prompt, WritableScreen
 from trt_tui.tui.state.config_list import ConfigMarks
+from trt_tui.tui.state.view_files import ViewContent, config_view
 from trt_tui.tui.widgets.inputs import ConfigList
 from trt_tui.tui.widgets.lines import Lines
 
 
-class ConfigsPage(Dialog):
+class ConfigsPage(WritableScreen, Dialog):
     """The page of all configs with their results. Its result is the config that the user chooses.
 
     Args:
@@ -37,9 +37,8 @@ class ConfigsPage(Dialog):
             yield Static("Configs", classes="heading")
             yield Lines(id="config-header")
             yield ConfigList()
-            yield Static(
-                fill_in_keys("{open} selects it  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
-                             "{close} close"), classes="hint")
+        yield KeyHints("{open} selects it  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
+                       "{write_view} to a file  {close} close")
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.update_config_list)
@@ -61,8 +60,7 @@ class ConfigsPage(Dialog):
     def action_pin(self) -> None:
         """Pins the selected config to the top of the list, or unpins it."""
         if (config := self.query_one(ConfigList).selected_value) is not None:
-            self.session.config_names.toggle_config_pin(config)
-            self.session.save_session()
+            self.session.toggle_config_pin(config)
             self.update_config_list()
 
     def action_name(self) -> None:
@@ -75,9 +73,7 @@ class ConfigsPage(Dialog):
         def save_name(text: str | None) -> None:
             if text is not None:
                 name, _, new_comment = text.partition(":")
-                names.rename_config(config, name.strip())
-                names.set_config_comment(config, new_comment.strip())
-                self.session.save_session()
+                self.session.label_config(config, name.strip(), new_comment.strip())
                 self.update_config_list()
 
         self.app.push_screen(
@@ -91,6 +87,9 @@ class ConfigsPage(Dialog):
         except InputError as error:
             return f"{error.title}: {error.cause}"
         return ""
+
+    def build_view_content(self) -> ViewContent:
+        return config_view(self.session)
 
     def action_diff(self) -> None:
         self.show_diff()

@@ -1,5 +1,6 @@
 """Base classes and common dialogs: errors, questions, lists of choices, prompts, and pages of text."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.formatting import escape_hidden_characters
-from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys, shown_key
+from trt_tui.formatting import cell_width, escape_hidden_characters
+from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line
+from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
 
@@ -28,6 +30,34 @@ CLOSE_BINDING = Binding("escape", "close", id="close")
 """The binding of the close key. Ids of bindings are action ids of `trt_tui.tui.keys`, so that a user's key file
 applies."""
 QUIT_BINDING = Binding("q", "close", id="quit")
+
+
+class KeyHints(Static):
+    """The keys of a dialog, in the last line of the screen, where they replace the footer of the main screen.
+
+    If they do not fit, entries are omitted from the last but one on.
+
+    Args:
+        template: The keys as action ids in braces, each with what it does: ``{open} selects  {close} close``. Two
+            blanks separate the entries.
+    """
+
+    def __init__(self, template: str = "") -> None:
+        super().__init__(classes="hint", markup=False)
+        self._template = template
+
+    def show_keys(self, template: str) -> None:
+        self._template = template
+        self.refresh()
+
+    def render(self) -> Content:
+        """Returns as many of the entries as fit, with the keys in the style of keys."""
+        entries, width = self._template.split("  "), self.content_size.width
+        while len(entries) > 2 and cell_width(fill_in_keys("  ".join(entries))) > width:
+            del entries[-2]
+        parts = re.split(r"(\{\w+\})", "  ".join(entries))
+        return Content.assemble(*((fill_in_keys(part), "bold $accent") if part.startswith("{") else part
+                                  for part in parts))
 
 
 class OverlayScreen(Screen[Any]):
@@ -57,6 +87,26 @@ class OverlayScreen(Screen[Any]):
         """Scrolls the scrollable widgets of the screen by a number of lines, wherever the mouse is."""
         for widget in self.query("VerticalScroll, OptionList"):
             widget.scroll_relative(y=line_count, animate=False)
+
+
+class WritableScreen(OverlayScreen):
+    """A screen whose table or chart can be written to a file with a key."""
+
+    BINDINGS = [Binding("Y", "write_view", id="write_view")]
+
+    class WriteRequested(Message):
+        """A message that the user wants to write the table or chart of a screen to a file."""
+
+        def __init__(self, content: ViewContent) -> None:
+            super().__init__()
+            self.content = content
+
+    @abstractmethod
+    def build_view_content(self) -> ViewContent:
+        """Returns the table or chart of the screen."""
+
+    def action_write_view(self) -> None:
+        self.post_message(self.WriteRequested(self.build_view_content()))
 
 
 class Dialog(OverlayScreen, ModalScreen[Any]):
@@ -109,20 +159,19 @@ class ErrorDialog(ScrollingDialog):
                     yield Static(escape_hidden_characters(cause, keep_line_breaks=True), markup=False)
             if next_step:
                 yield Static(escape_hidden_characters(next_step, keep_line_breaks=True), classes="next", markup=False)
-            yield Static(self._key_hint_text(fill_in_keys("{copy} copy")), classes="hint")
+        yield KeyHints(self._key_hint_template("{copy} copy"))
 
     @property
     def _has_long_cause(self) -> bool:
         return "\n" in self.texts[1]
 
-    def _key_hint_text(self, copy_hint: str) -> str:
-        return fill_in_keys(
-            f"{'{up}{down} scroll  ' if self._has_long_cause else ''}{{close}} close  {copy_hint}  {{log}} log")
+    def _key_hint_template(self, copy_hint: str) -> str:
+        return f"{'{up}{down} scroll  ' if self._has_long_cause else ''}{{close}} close  {copy_hint}  {{log}} log"
 
     def action_copy(self) -> None:
         """Copies the text of the error to the clipboard."""
         self.app.copy_to_clipboard("\n".join(part for part in self.texts if part))
-        self.query_one(".hint", Static).update(self._key_hint_text("copied"))
+        self.query_one(KeyHints).show_keys(self._key_hint_template("copied"))
 
     def action_log(self) -> None:
         """Closes the dialog with the request to show the log."""
@@ -142,7 +191,7 @@ class ConfirmDialog(Dialog):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
             yield Static(escape_hidden_characters(self.question), classes="heading", markup=False)
-            yield Static(f"{shown_key('yes')} {self.yes_text}  {shown_key('no')} {self.no_text}", classes="hint")
+        yield KeyHints(f"{{yes}} {self.yes_text}  {{no}} {self.no_text}")
 
     def action_yes(self) -> None:
         self.dismiss(True)
@@ -186,7 +235,7 @@ class Picker(Dialog):
             if self.header:
                 yield Static(f"     {escape_hidden_characters(self.header)}", classes="dim", markup=False)
             yield KeyedOptionList(*self._make_options(), compact=True)
-            yield Static(fill_in_keys("{open} selects  {close} close"), classes="hint")
+        yield KeyHints("{open} selects  {close} close")
 
     def _make_options(self) -> list[Option]:
         options = []
@@ -245,7 +294,7 @@ class Prompt(Dialog):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             yield TextField(self.value, compact=True, select_on_focus=False)
             yield Static(escape_hidden_characters(self.note), id="note", markup=False)
-            yield Static(fill_in_keys("{open} selects  {close} close"), classes="hint")
+        yield KeyHints("{open} selects  {close} close")
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -259,7 +308,7 @@ class Prompt(Dialog):
             self.dismiss(event.value)
 
 
-class TextPage(ScrollingDialog):
+class TextPage(WritableScreen, ScrollingDialog):
     """A page of lines to read, with a heading."""
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
@@ -275,7 +324,7 @@ class TextPage(ScrollingDialog):
                 lines = Lines(self.page_lines)
                 lines.styles.height = max(1, len(self.page_lines))
                 yield lines
-            yield Static(fill_in_keys("{up}{down} scroll  {close} close"), classes="hint")
+        yield KeyHints("{up}{down} scroll  {write_view} to a file  {close} close")
 
     def on_mount(self) -> None:
         if self.starts_at_end:
@@ -285,6 +334,9 @@ class TextPage(ScrollingDialog):
     def text(self) -> str:
         """The text of the page, without styles."""
         return self.query_one(Lines).text
+
+    def build_view_content(self) -> ViewContent:
+        return ViewContent(self.heading.partition(":")[0].lower(), self.heading, self.query_one(Lines).lines)
 
 
 class LivePage(TextPage):

@@ -8,8 +8,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from trt_tui.formatting import escape_hidden_characters
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, ScrollingDialog
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, KeyHints, ScrollingDialog
 from trt_tui.tui.state.explanations import Explanation
 from trt_tui.tui.widgets.lines import Lines
 
@@ -39,7 +38,7 @@ class ExplanationDialog(ScrollingDialog):
             yield Static("", classes="heading", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
                 yield Lines()
-            yield Static("", classes="hint")
+        yield KeyHints()
 
     def on_mount(self) -> None:
         """Fills the dialog after its size is known."""
@@ -62,7 +61,7 @@ class ExplanationDialog(ScrollingDialog):
         self.query_one(".heading", Static).update(escape_hidden_characters(explanation.heading(width)))
         hints = ["{left}{right} columns", "{up}{down} rows"] if self.move is not None else []
         hints += [f"{'{page_down}' if self.move is not None else '{up}{down}'} more"] * (len(lines) > height)
-        self.query_one(".hint", Static).update(fill_in_keys("  ".join([*hints, "{close} close"])))
+        self.query_one(KeyHints).show_keys("  ".join([*hints, "{close} close"]))
 
     @property
     def text(self) -> str:

@@ -1,5 +1,6 @@
 """The dialog in which the user chooses a format and a path for an export."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,70 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import escape_hidden_characters, is_hidden_character
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
 
-class ExportDialog(Dialog):
-    """A dialog that asks for an export format and a path, and then shows the result or the error of the export.
+class FileDialog(Dialog):
+    """A dialog that asks for a path, and then shows the result or the error of the job that writes the file.
 
     The dialog stays open until the user closes it.
+
+    Attributes:
+        job: The number of the job; None if none runs.
+        is_finished: True after the file was written; the next enter closes the dialog.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job: int | None = None
+        self.is_finished = False
+
+    @abstractmethod
+    def request_file(self, path: Path) -> None:
+        """Requests the file. The function that sends the request calls `wait_for_job`.
+
+        Raises:
+            TrtTuiError: The file cannot be written there.
+        """
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Requests the file, or closes the dialog after it was written."""
+        if self.is_finished:
+            self.dismiss(None)
+        if self.is_finished or not event.value.strip() or self.job is not None:
+            return
+        self.show_note("", False)
+        try:
+            self.request_file(Path(event.value.strip()).expanduser())
+        except TrtTuiError as error:
+            self.show_failure(error.title, error.cause, error.next_step)
+
+    def wait_for_job(self, job_number: int) -> None:
+        """Shows that the job runs, and keeps the dialog open until it ends."""
+        self.job = job_number
+        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"),
+                       False)
+
+    def show_finished_export(self, notice: str) -> None:
+        """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
+        another widget."""
+        self.job, self.is_finished = None, True
+        notice = escape_hidden_characters(notice).replace("{", "{{").replace("}", "}}")
+        self.show_note(fill_in_keys(f"{notice}. {{open}} closes this."), False)
+
+    def show_failure(self, title: str, cause: str, next_step: str) -> None:
+        """Shows why the file was not written; the user can then try another path or format."""
+        self.job = None
+        self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
+
+
+class ExportDialog(FileDialog):
+    """A dialog that asks for an export format and a path.
 
     Args:
         write_export: Requests the export of a format to a path. The function calls `wait_for_job` after it sent a
             request.
-
-    Attributes:
-        job: The number of the export job; None if no export runs.
-        is_finished: True after the export; the next enter closes the dialog.
     """
 
     BINDINGS = [CLOSE_BINDING, Binding("up", "formats", id="up")]
@@ -40,8 +89,6 @@ class ExportDialog(Dialog):
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
         self.write_export = write_export
-        self.job: int | None = None
-        self.is_finished = False
         self.model_path = Path(session.options.model)
         self.export_formats = list(EXPORT_FORMATS)
         self.export_format = self.export_formats[0]
@@ -60,9 +107,7 @@ class ExportDialog(Dialog):
             yield Static("to", classes="dim")
             yield TextField(self.default_export_path(self.export_format), compact=True, select_on_focus=False)
             yield Static("", id="note", markup=False)
-            yield Static(
-                fill_in_keys("{open} chooses the format, then writes  {up} back to the formats  {close} close"),
-                classes="hint")
+        yield KeyHints("{open} chooses the format, then writes  {up} back to the formats  {close} close")
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
@@ -83,39 +128,12 @@ class ExportDialog(Dialog):
         path.focus()
         path.cursor_position = len(path.value)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Starts the export, or closes the dialog after an export."""
-        if self.is_finished:
-            self.dismiss(None)
-        if self.is_finished or not event.value.strip() or self.job is not None:
-            return
-        self.show_note("", False)
-        try:
-            self.write_export(self.export_format, Path(event.value.strip()).expanduser())
-        except TrtTuiError as error:
-            self.show_failure(error.title, error.cause, error.next_step)
-
-    def wait_for_job(self, job_number: int) -> None:
-        """Shows that an export job runs, and keeps the dialog open until the job ends."""
-        self.job = job_number
-        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"),
-                       False)
-
-    def show_finished_export(self, notice: str) -> None:
-        """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
-        another widget."""
-        self.job, self.is_finished = None, True
-        notice = escape_hidden_characters(notice).replace("{", "{{").replace("}", "}}")
-        self.show_note(fill_in_keys(f"{notice}. {{open}} closes this."), False)
-
-    def show_failure(self, title: str, cause: str, next_step: str) -> None:
-        """Shows why the export failed; the user can then try another path or format."""
-        self.job = None
-        self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
+    def request_file(self, path: Path) -> None:
+        self.write_export(self.export_format, path)
 
     def action_formats(self) -> None:
         self.query_one(KeyedOptionList).focus()
 
 
-def find_export_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> ExportDialog | None:
-    return next((screen for screen in screens if isinstance(screen, ExportDialog) and screen.job == job_number), None)
+def find_file_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> FileDialog | None:
+    return next((screen for screen in screens if isinstance(screen, FileDialog) and screen.job == job_number), None)

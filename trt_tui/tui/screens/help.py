@@ -15,8 +15,8 @@ from textual.widgets.option_list import Option
 from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import cell_width
 from trt_tui.tui.actions import BoundAction
-from trt_tui.tui.keys import fill_in_keys, key_text
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
+from trt_tui.tui.keys import key_text
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
 from trt_tui.tui.spans import wrap_text
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
@@ -59,7 +59,7 @@ class HelpPage(Dialog):
             yield Static("Keys, actions, words and marks", classes="heading")
             yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
             yield KeyedOptionList(compact=True)
-            yield Static("", classes="hint", markup=False)
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
@@ -166,10 +166,10 @@ class HelpPage(Dialog):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Shows the id of the selected action, which users write in ``keys.json``."""
         is_term = event.option_id in self._listed_terms
-        name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
+        name = f"  keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
         verb = "explains" if is_term else "runs"
-        self.query_one(".hint", Static).update(
-            fill_in_keys(f"type to find  {{up}}{{down}} go  {{open}} {verb} it  {{close}} close") + name)
+        keys_text = f"{{up}}{{down}} go  {{open}} {verb} it{name}  {{close}} close"
+        self.query_one(KeyHints).show_keys(f"type to find  {keys_text}")
 
     def on_input_submitted(self) -> None:
         self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)

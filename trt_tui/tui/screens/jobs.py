@@ -9,9 +9,9 @@ from textual.widgets import Static
 
 from trt_tui.session.jobs import Job
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, WritableScreen
 from trt_tui.tui.state.job_list import job_table_header, job_table_rows
+from trt_tui.tui.state.view_files import ViewContent, view_title
 from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -20,7 +20,7 @@ class JobList(ValueList[Job]):
     """The list of jobs, with running and waiting jobs first."""
 
 
-class JobsPage(Dialog):
+class JobsPage(WritableScreen, Dialog):
     """The page of all jobs, on which the user can stop one job or all jobs.
 
     Args:
@@ -39,8 +39,7 @@ class JobsPage(Dialog):
             yield Static("Jobs", classes="heading")
             yield Lines([job_table_header()], id="jobs-header")
             yield JobList()
-            yield Static(fill_in_keys("{stop} stops this one  {stop_all} all  {up}{down} go  {close} close"),
-                         classes="hint")
+        yield KeyHints("{stop} stops this one  {stop_all} all  {write_view} to a file  {close} close")
 
     def on_mount(self) -> None:
         self.query_one(JobList).focus()
@@ -55,6 +54,10 @@ class JobsPage(Dialog):
     @property
     def text(self) -> str:
         return self.query_one(JobList).text
+
+    def build_view_content(self) -> ViewContent:
+        rows = job_table_rows(self.session, 118)
+        return ViewContent("jobs", view_title(self.session, "jobs"), [job_table_header(), *(line for _, line in rows)])
 
     def action_stop(self) -> None:
         """Stops the selected job."""

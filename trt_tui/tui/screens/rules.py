@@ -16,8 +16,7 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog, KeyHints
 from trt_tui.tui.widgets.inputs import TextField
 
 
@@ -62,8 +61,7 @@ class RulesDialog(Dialog):
                 yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
                                 compact=True, select_on_focus=False, id="more")
             yield Static("", id="note", markup=False)
-            yield Static(fill_in_keys("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close"),
-                         classes="hint")
+        yield KeyHints("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close")
 
     def on_input_submitted(self) -> None:
         self.action_apply()

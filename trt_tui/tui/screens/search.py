@@ -16,8 +16,7 @@ from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog, KeyHints
 from trt_tui.tui.widgets.inputs import TextField
 
 STRATEGY_TEXTS = {
@@ -90,8 +89,7 @@ class SearchDialog(Dialog):
                 yield Static("engines      cannot run here: simulated only", classes="dim setting")
             met_text = f"{self.config_name} meets it: only scoped and lower can change it, from FP32 down"
             yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
-            yield Static(fill_in_keys("{open} starts  {up}{down} go  {left}{right} change  {close} close"),
-                         classes="hint")
+        yield KeyHints("{open} starts  {up}{down} go  {left}{right} change  {close} close")
 
     @property
     def budget_example_text(self) -> str:

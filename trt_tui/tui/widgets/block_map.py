@@ -122,6 +122,10 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
     def line_text(self, y: int) -> str:
         return "".join(escape_hidden_characters(text) for text, _ in self._build_line(y)).rstrip()
 
+    def list_lines(self) -> list[Line]:
+        """Returns all lines of the heat map, as wide as they are drawn."""
+        return [self._build_line(y) for y in range(len(self.blocks.roles) + 2 if self.blocks is not None else 1)]
+
     def _build_line(self, y: int) -> Line:
         if self.blocks is None or self._row_values is None:
             return [(" This network does not repeat: no scope occurs three times or more.", "dim")] if y == 0 else []
