@@ -316,7 +316,7 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
     engine = session.results.fp32_engine
     if session.opened_network.reference is not None or table.is_wide and height >= _MIN_TALL_ROWS or (
             engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine))):
-        rows.append(SummaryRow("fp32", clip_line(_fp32_run_line(session, table), width)))
+        rows.append(SummaryRow("fp32", clip_line(_fp32_run_line(session, table, width), width)))
     is_target_met = current_config_meets_target(session)
 
     def build_run_line(title: Span, accuracy: Accuracy | None, built_cells: Line) -> Line:
@@ -421,7 +421,7 @@ def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int
     return [*lines, *(clip_line([(f" {text}", "strong")], width) for text in summary)]
 
 
-def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
+def _fp32_run_line(session: Session, table: _SummaryTable, width: int) -> Line:
     """Returns the line of FP32: its simulation if the reference is not FP32 itself, and its engine.
 
     The error of an FP32 engine is not caused by low precision.
@@ -445,7 +445,8 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
     shown_engine = ShownEngine(engine, session.config, FP32_TITLE) if engine is not None else None
     line += [_SEPARATOR, *_engine_cells(shown_engine, None, table)]
     if engine is not None and not engine.failure_reason and not fp32_engine_fault_text(engine):
-        line.append((" FP32 engine OK", "dim"))
+        texts = [" FP32 engine OK", " FP32 OK", ""]
+        line.append((choose_fitting_text(texts, width - line_width(line)), "dim"))
     return line
 
 
