@@ -28,6 +28,7 @@ from trt_tui.core.measure.unused_qdq import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
+from trt_tui.core.search import Evaluation
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
@@ -306,7 +307,7 @@ class Session(EditableSession):
     # -- search ---------------------------------------------------------------------------------------------------
 
     def start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
-        """Starts a search. In the app its result becomes the config, as one change.
+        """Starts a search. Its result does not change the current config.
 
         Raises:
             NotReadyError: A build or a search is running.
@@ -317,24 +318,27 @@ class Session(EditableSession):
         self.search_status = SearchStatus(request)
         self.send_request(request)
 
-    def adopt_search_result(self) -> bool:
-        """Makes the best config of the search the current config, as one change.
+    def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
+        """Makes a config that the search offers the current config, as one change.
 
-        Returns False if there is no best config, or it is the current config already.
+        Args:
+            evaluation: The evaluation of the config in the search; None if there is none.
+
+        Returns:
+            False if there is no search, or the config is the current config already.
         """
         search_status = self.search_status
-        if (search_status is None or search_status.best_config is None or search_status.best_evaluation is None
-                or search_status.best_config == self.config):
+        if search_status is None or config == self.config:
             return False
         before = self.config.precision_moves
         changed = [group for group in self.opened_network.outline.groups
-                   if search_status.best_config.precision_moves.get(group.name) != before.get(group.name)]
-        search_status.adopted_config = search_status.best_config
-        self.choice_reasons |= search_status.move_reasons
-        if search_status.end_event is not None and not search_status.end_event.has_other_samples:
-            self.results.get_or_create_results(search_status.best_config).store_accuracy(
-                search_status.best_evaluation.target_result.accuracy)
-        self._apply_config_change(search_status.best_config, changed)
+                   if config.precision_moves.get(group.name) != before.get(group.name)]
+        search_status.adopted_config = config
+        self.choice_reasons |= search_status.find_move_reasons(config)
+        end_event = search_status.end_event
+        if evaluation is not None and end_event is not None and not end_event.has_other_samples:
+            self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
+        self._apply_config_change(config, changed)
         return True
 
     # -- files ----------------------------------------------------------------------------------------------------

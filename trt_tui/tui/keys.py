@@ -50,6 +50,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
     "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
+    "a search result": (*_MOVE_ACTIONS[:4], "open", "close", "quit", "find"),
     "the charts": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 

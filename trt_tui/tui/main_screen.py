@@ -27,6 +27,7 @@ from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.jobs import JobsPage
+from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.timers import ReliableTimers
@@ -150,9 +151,10 @@ class MainScreen(ReliableTimers, Screen[None]):
         self._update_open_page()
 
     def _update_open_page(self) -> None:
-        """Updates an open page of charts, jobs or log with the newest data."""
-        if isinstance(self.app.screen, (LivePage, JobsPage, ChartsPage)) and self.app.screen.is_mounted:
-            self.app.screen.update_lines()
+        """Updates an open page of charts, jobs, log or search with the newest data."""
+        page = self.app.screen
+        if isinstance(page, (LivePage, JobsPage, ChartsPage, SearchResultPage)) and page.is_mounted:
+            page.update_lines()
 
     def _update_elapsed_times(self) -> None:
         if self.session.pending_requests:

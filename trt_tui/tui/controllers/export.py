@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.exporters.bundle import RELEASE_TITLES
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem
 from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
@@ -18,6 +21,10 @@ from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
 class ExportController(Controller):
     """The controller of the export dialog and the questions that follow it."""
 
+    def __init__(self, presenter: Presenter) -> None:
+        super().__init__(presenter)
+        self._exported_configs: dict[int, PrecisionConfig] = {}
+
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that show the end of an export in its dialog and in the status line."""
         return {ev.ConfigExported: self._show_finished_export, ev.JobCancelled: self._show_cancelled_export}
@@ -25,12 +32,14 @@ class ExportController(Controller):
     def _show_finished_export(self, event: ev.ConfigExported) -> None:
         if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
-        tutorial = self.presenter.tutorial
+        tutorial, config = self.presenter.tutorial, self._exported_configs.pop(event.job, None)
         tutorial_end = f"that is the whole workflow, {shown_key('help')} lists all keys. " if (
-            tutorial is not None and tutorial.record_finished_export(self.session)) else ""
+            tutorial is not None and config is not None
+            and tutorial.record_finished_export(self.session, config)) else ""
         self.presenter.show_message(tutorial_end + self.session.notice, "")
 
     def _show_cancelled_export(self, event: ev.JobCancelled) -> None:
+        self._exported_configs.pop(event.job, None)
         if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_failure("it was stopped", "", "")
 
@@ -55,15 +64,15 @@ class ExportController(Controller):
                 raise InputError("a subgraph needs one row", "no row or several rows are selected",
                     "Move the cursor to a layer. For any part: trt-tui export --format subgraph --from T --to T.")
             require_empty_folder(path)
-            self._send_request_from_dialog(lambda: session.export_group(path, group))
+            self._send_request_from_dialog(export_format, lambda: session.export_group(path, group))
         elif os.path.isdir(path):
             raise InputError(f"{path} is a folder", "", "Name a file in it.")
         elif os.path.exists(path):
             self._export_after_confirmation(
-                ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
+                export_format, ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
                 lambda confirmed: session.export_config(export_format, path, True) if confirmed else None)
         else:
-            self._send_request_from_dialog(lambda: session.export_config(export_format, path))
+            self._send_request_from_dialog(export_format, lambda: session.export_config(export_format, path))
 
     def _ask_for_tensorrt_release(self, bundle_path: Path) -> None:
         """Asks for the TensorRT release of a bundle, and whether the bundle may contain samples."""
@@ -73,7 +82,7 @@ class ExportController(Controller):
             question = (f"Put a few samples of {session.opened_network.data.source} and their outputs into "
                         f"{bundle_path.name}?")
             self._export_after_confirmation(
-                ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
+                "bundle", ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
                 lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed))
 
         items = [
@@ -82,11 +91,12 @@ class ExportController(Controller):
         ]
         self.open_dialog(Picker("A bundle for", items), ask_to_include_samples)
 
-    def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None]) -> None:
-        self.presenter.app.push_screen(
-            dialog, lambda confirmed: self._send_request_from_dialog(lambda: on_answer(confirmed is True)))
+    def _export_after_confirmation(self, export_format: str, dialog: ConfirmDialog,
+                                   on_answer: Callable[[bool], None]) -> None:
+        self.presenter.app.push_screen(dialog, lambda confirmed: self._send_request_from_dialog(
+            export_format, lambda: on_answer(confirmed is True)))
 
-    def _send_request_from_dialog(self, send_request: Callable[[], None]) -> None:
+    def _send_request_from_dialog(self, export_format: str, send_request: Callable[[], None]) -> None:
         """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""
         dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, ExportDialog))
         earlier_jobs = set(self.session.pending_requests)
@@ -96,3 +106,5 @@ class ExportController(Controller):
             dialog.show_failure(error.title, error.cause, error.next_step)
         for job in set(self.session.pending_requests) - earlier_jobs:
             dialog.wait_for_job(job)
+            if EXPORT_FORMATS[export_format].contains_config:
+                self._exported_configs[job] = self.session.config

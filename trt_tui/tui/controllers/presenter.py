@@ -302,8 +302,8 @@ class Presenter(ScreenPanes):
         is_typing = focused is self.filter_input
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
         shown_hint = next_step_hint(session, row_values, cursor_group, is_typing)
-        if self.tutorial is not None and not is_typing and (hint := self.tutorial.build_tutorial_hint(session)):
-            shown_hint = hint
+        if self.tutorial is not None and not is_typing:
+            shown_hint = self.tutorial.build_tutorial_hint(session, row_values) or shown_hint
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
