@@ -202,8 +202,8 @@ def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path, monkeypatch):
         session = LocalSession(save_mlp(tmp_path), tmp_path).settled()
         session.close()
         record_recent_session(session, ["mlp.onnx"])
-        monkeypatch.setattr(tutorial, "is_confirmed_by_execution", lambda session: True)
-        assert tutorial.Tutorial().record_finished_export(session)
+        monkeypatch.setattr(tutorial, "is_confirmed_by_execution", lambda session, config: True)
+        assert tutorial.Tutorial().record_finished_export(session, session.config)
         with client._open_log() as log:
             log.write(b"printed")
     finally:

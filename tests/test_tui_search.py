@@ -9,6 +9,7 @@ from textual.widgets import Input, Static
 from tests import screen
 from tests.local import H200
 from tests.screen import LARGE, SMALL, answered, press, settle, status, title
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.network.hierarchy import GroupRow
@@ -262,7 +263,10 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         await answered(pilot, "down")
         accurate = app.screen.chosen_option
         assert accurate.relation == MORE_ACCURATE and "samples of the search only" in app.screen.text
-        assert len(main.session.results.get_results_or_empty(accurate.config).preview.kernels) > 0
+        assert "kernels" not in app.screen.text
+        main.session.results.get_or_create_results(accurate.config).preview = Preview(kernels=(None,) * 77)
+        app.screen.update_lines()
+        assert "kernels" in app.screen.text and " 77 " in app.screen.text
         await answered(pilot, "enter")
         assert main.session.config == accurate.config and "from the search, PASS" in status(main)
         assert main.session.choice_reasons.keys() >= set(raised_by(main, accurate.config))
@@ -282,7 +286,7 @@ async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tm
         doubted = TargetOutcome(Outcome.UNCERTAIN_PASS, (held_out.miss_text,))
         search_status.end_event = replace(search_status.end_event, held_out=held_out, target_outcome=doubted)
         await press(pilot, "a")
-        chosen = next(line for line in app.screen.text.splitlines() if line.startswith(" >"))
+        chosen = next(line for line in app.screen.text.splitlines() if line.startswith(">"))
         assert chosen.endswith("PASS?") and "on 16 held out: ~39 dB" in app.screen.text
         await answered(pilot, "enter")
         assert "from the search, PASS?" in status(main)

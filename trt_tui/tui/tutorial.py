@@ -72,7 +72,7 @@ class Tutorial:
                               f"{shown_key('find')} shows its result")
         if is_confirmed_by_execution(session, session.config):
             worst = find_worst_row(session, row_values)
-            if worst is not None and not _has_manual_change(session):
+            if worst is not None and session.config.moves and not _has_manual_change(session):
                 return _make_step(
                     "then by hand", ("first_nan", "toggle"),
                     f"{shown_key('first_nan')} goes to the worst row, {shown_key('toggle')} raises it, "
@@ -109,6 +109,4 @@ def _make_step(word: str, actions: tuple[str, ...], *texts: str) -> Hint:
 
 def _has_manual_change(session: Session) -> bool:
     """Returns True if the user changed the precision of a row by hand, even if the change was undone."""
-    past, current, future = session.history.snapshot()
-    return any(move.reason == "user" for config in (*past, current, *future)
-               for move in config.precision_moves.values())
+    return any(move.reason == "user" for config in session.config_names for move in config.precision_moves.values())
