@@ -71,11 +71,13 @@ def test_history_names_and_target_come_back(store):
     past.undo()
     names = {PrecisionConfig(): "c0", config("a"): "best"}
     first = store()
-    first.save_session(STRUCTURE, SavedSession.from_state(outline(), past, ConfigNames(names.items()), "sqnr>=20"))
+    first.save_session(STRUCTURE, SavedSession.from_state(outline(), past, ConfigNames(names.items()), "sqnr>=20",
+                                                          preview_gpu=(8, 6)))
     first.release_session_lock()
     saved = store().load_session(STRUCTURE, "/models/net.onnx")
     assert saved.to_config_history().snapshot() == past.snapshot()
     assert saved.to_config_names() == names and saved.target == "sqnr>=20" and saved.note == ""
+    assert saved.preview_gpu == (8, 6)
 
 
 @given(st.lists(CONFIGS, max_size=4), CONFIGS, st.lists(CONFIGS, max_size=4))

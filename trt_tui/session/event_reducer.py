@@ -143,7 +143,9 @@ class EventReducer:
     @apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
         self._state.results.apply(event)
-        self._state.config_names.get_config_name(event.config)
+        name = self._state.config_names.get_config_name(event.config)
+        if event.result.missing_reason:
+            self._state.log.append(f"The exported network of {name} was not executed: {event.result.missing_reason}")
         self._state.save_session()
 
     @apply.register

@@ -90,10 +90,11 @@ class _SessionFileHeader(msgspec.Struct):
 
 
 class SavedSession(msgspec.Struct):
-    """A saved session: the history of configs, their names and notes, and the target.
+    """A saved session: the history of configs, their names and notes, the target, and the GPU of previews.
 
     Attributes:
         sha256: The hash of the weights behind the ranges; "" if unknown.
+        preview_gpu: The compute capability of previews, as (major, minor); None for the default.
     """
 
     format: str
@@ -106,10 +107,11 @@ class SavedSession(msgspec.Struct):
     target: str = ""
     note: str = ""
     sha256: str = ""
+    preview_gpu: tuple[int, int] | None = None
 
     @classmethod
     def from_state(cls, outline: NetworkOutline, history: ConfigHistory, config_names: ConfigNames, target: str,
-                   sha256: str = "") -> SavedSession:
+                   sha256: str = "", preview_gpu: tuple[int, int] | None = None) -> SavedSession:
         """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind. Pinned configs are always
         stored."""
         past, current, future = history.snapshot()
@@ -121,7 +123,7 @@ class SavedSession(msgspec.Struct):
                        for index, (config, name) in enumerate(config_names.items())
                        if index >= len(config_names)
                        - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
-                   ], target, sha256=sha256)
+                   ], target, sha256=sha256, preview_gpu=preview_gpu)
 
     def to_config_history(self) -> ConfigHistory:
         return ConfigHistory.from_snapshot([stored_config.to_precision_config() for stored_config in self.past],

@@ -135,7 +135,8 @@ class Session(EditableSession):
         if self.outline is None:
             return []
         opening = rq.OpenNetwork(self.options, self.source, self.outline.structure_sha256)
-        return [opening, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
+        gpu = [rq.ChoosePreviewGpu(self.preview_gpu)] if self.preview_gpu != self.options.compute_capability else []
+        return [opening, *gpu, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
 
     # -- measurements ---------------------------------------------------------------------------------------------
 
@@ -197,6 +198,20 @@ class Session(EditableSession):
             self.send_request(
                 rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
                                  after_opening=after_opening))
+
+    def choose_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
+        """Previews all engines for another GPU from now on, and remembers the GPU with the session.
+
+        Args:
+            compute_capability: The compute capability, as (major, minor); None for the default.
+        """
+        self.preview_gpu = compute_capability
+        for results in self.results.values():
+            results.preview = None
+        self.results.zero_cost_changes.clear()
+        self.send_request(rq.ChoosePreviewGpu(compute_capability))
+        self.save_session()
+        self.request_preview()
 
     def request_qdq_removal(self) -> None:
         """Requests the config without unused Q/DQ, which becomes the current config as one change."""

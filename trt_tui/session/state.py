@@ -72,6 +72,7 @@ class SessionState:
         error: The last error.
         warnings: Messages that stay on screen; ``log`` contains all messages, ``notice`` is the last message to show.
         last_answer: The answer to the last request that writes or reads a file.
+        preview_gpu: The compute capability for which engines are previewed; None for the default.
         preview_refusal: The reason why no config of this session can have a preview, as soon as it is known.
         method_comparison: The last comparison of range methods.
         was_interrupted: True if a command was interrupted and shows the results so far.
@@ -108,6 +109,7 @@ class SessionState:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
+        self.preview_gpu: tuple[int, int] | None = options.compute_capability
         self.preview_refusal: PreviewRefusal | None = None
         self.last_answer: ev.CommandAnswer | None = None
         self.method_comparison: ev.RangeMethodsCompared | None = None
@@ -461,4 +463,5 @@ class SessionState:
         self.session_writer.save_session(
             self.outline.structure_sha256,
             partial(SavedSession.from_state, self.outline, ConfigHistory.from_snapshot(*self.history.snapshot()),
-                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256))
+                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256,
+                    self.preview_gpu))

@@ -390,7 +390,7 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
         texts += _labelled("how", [_engine_source_text(engine, ""), *_interval_texts(engine.accuracy, title)])
     elif (exported_run := session.get_run_results(row.run).exported_run if row.run else None) is not None:
         texts += [("how", "The exported file, executed by ONNX Runtime." if exported_run.accuracy is not None else
-                   "The exported file was not executed.")]
+                   f"The exported file was not executed: {exported_run.missing_reason}")]
         texts += _labelled("", _interval_texts(exported_run.accuracy, title))
     else:
         done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"
