@@ -131,7 +131,8 @@ class SearchResultPage(OverlayScreen):
     def _key_line(self, hidden_count: int, width: int) -> Line:
         name = self.session.config_names.get(self.chosen_option.config, "it")
         current = config_name(self.session)
-        hints = [f"{{open}} takes {name}"] if self.chosen_option.config != self.session.config else []
+        end = ", ends the search" if self.session.is_searching else ""
+        hints = [f"{{open}} takes {name}{end}"] if self.chosen_option.config != self.session.config else []
         hints += [f"{{close}} keeps {current}"]
         hints += ["{up}{down} others"] * (len(self.options) > 2)
         hints += [f"{{page_down}} {hidden_count} more"] * bool(hidden_count)
