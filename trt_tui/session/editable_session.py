@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
-from trt_tui.core.lowering.folded_constants import without_stale_roundings
+from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
@@ -189,6 +189,12 @@ class EditableSession(ReportingSession):
             count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
             self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"
             config = fresh
+        if outline is not None and (written := replace_edited_file_precisions(outline, config,
+                                                                              outline.groups)) != config:
+            count = sum(written.precision_of(group) is not config.precision_of(group) for group in outline.groups)
+            self.notice = (f"{counted_noun_text(count, 'layer')} in the nearest precision instead of that in the file: "
+                           "other changes edit the weights")
+            config = written
         if self.history.push_config(config):
             change_time = time.time()
             self.group_change_times.update((group.name, change_time) for group in groups)

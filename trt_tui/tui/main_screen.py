@@ -42,9 +42,6 @@ ControllerT = TypeVar("ControllerT", bound=Controller)
 MIN_DRAW_INTERVAL_S = 0.1
 """The minimum time between two draws that job events cause."""
 
-NOTICE_DURATION_S = 8.0
-"""The display time of a notice that no key press caused. The hint replaces the notice afterwards."""
-
 TICK_INTERVAL_S = 1.0
 """The time between two updates of the elapsed seconds of jobs."""
 
@@ -140,8 +137,7 @@ class MainScreen(ReliableTimers, Screen[None]):
         if self.session.notice != self._shown_notice:
             self._shown_notice = self.session.notice
             if self.presenter.status.message is None:
-                message = self.presenter.show_message(self.session.notice, "")
-                self.set_timer(NOTICE_DURATION_S, lambda: self.presenter.clear_message(message))
+                self.presenter.show_notice(self.session.notice)
         if self._draw_timer is None:
             self._draw_timer = self.set_timer(MIN_DRAW_INTERVAL_S, self._draw_pending_changes)
 

@@ -21,6 +21,9 @@ from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lin
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.tutorial import Tutorial
 
+NOTICE_DURATION_S = 8.0
+"""The display time of a notice. The hint replaces the notice afterwards."""
+
 MIN_CURSOR_REST_S = 0.15
 """The time that the cursor must rest on a row before the detail pane shows that row."""
 
@@ -87,6 +90,11 @@ class Presenter(ScreenPanes):
         message = self.status.message = (text, style)
         self.draw_status_lines()
         return message
+
+    def show_notice(self, text: str) -> None:
+        """Shows a message until the next key press, at most for `NOTICE_DURATION_S`. The hint replaces it."""
+        message = self.show_message(text, "")
+        self.screen.set_timer(NOTICE_DURATION_S, lambda: self.clear_message(message))
 
     def clear_message(self, message: Span) -> None:
         """Removes a message from the status line if it is still displayed."""

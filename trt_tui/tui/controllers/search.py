@@ -78,9 +78,9 @@ class SearchController(Controller):
         if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
             self.presenter.handle_config_change()
             result = f", {option.outcome.outcome.value}" if option.outcome is not None else ""
-            self.presenter.show_message(
+            self.presenter.show_notice(
                 f"{config_status.config_name(session)} from the search{result}: {shown_key('undo')} undoes it, "
-                f"{shown_key('find')} shows the other configs", "")
+                f"{shown_key('find')} shows the other configs")
 
     def _ask_for_search(self) -> None:
         """Shows the dialog that starts a search, or the reason why a search cannot start now."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from trt_tui.core.lowering.folded_constants import toggle_fp32
 from trt_tui.core.measure.bootstrap import CONFIDENCE, ConfidenceInterval
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
 from trt_tui.core.measure.runs import RunKind
@@ -295,7 +296,7 @@ def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleR
         return [f"Only the current config has such values, and the list shows {row_values.config_name}."]
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return [f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."]
-    toggled_config = session.config.with_toggled_fp32(groups)
+    toggled_config = toggle_fp32(session.opened_network.outline, session.config, groups)
     if toggled_config == session.config:
         return ["Toggling changes nothing here."]
     precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))

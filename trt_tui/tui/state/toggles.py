@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trt_tui.core.lowering.folded_constants import toggle_fp32
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.network.layers import FusionGroup
@@ -45,7 +46,7 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     config = session.config
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return ToggleResult()
-    toggled_config = config.with_toggled_fp32(groups)
+    toggled_config = toggle_fp32(session.opened_network.outline, config, groups)
     if toggled_config == config:
         return ToggleResult()
     accuracy, meets_now = session.results.get_results_or_empty(toggled_config).accuracy, config_meets_target_simulated(
