@@ -384,7 +384,7 @@ async def test_leads_from_the_verdict_to_the_export(tmp_path):
         result = app.session.results[app.session.config].exported_run
         figure = f"{result.accuracy.worst_output[1].errors.sqnr_db:.1f}"
         assert figure in verdict(main)[3].partition("│")[2] and "ms" not in verdict(main)[0]
-        assert f"exported network: {figure} dB by ONNX Runtime" in status(main)
+        assert f"{figure} dB: exported network by ONNX Runtime" in status(main)
         await press(pilot, "escape")
         assert "e exports precision.json" in status(main)
         await answered(pilot, "space")
@@ -515,6 +515,20 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert "last: " not in status(main)
     async with opened(tmp_path, walk=Tutorial(path)) as (_, main, _):
         assert "next: " in status(main)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)])
+async def test_the_path_and_the_result_of_an_export_are_seen_at_every_size(tmp_path, monkeypatch, size):
+    monkeypatch.chdir(tmp_path)
+    async with opened(tmp_path, size) as (app, main, pilot):
+        await press(pilot, "e", "end", "home", "enter")
+        dialog = app.screen
+        box = dialog.query_one(".box").region
+        await answered(pilot, "enter")
+        assert "Wrote" in str(dialog.query_one("#note", Static).content)
+        for part in (Input, "#note", ".hint", KeyedOptionList):
+            assert box.contains_region(dialog.query_one(part).region), part
+        assert dialog.query_one(KeyedOptionList).size.height >= 3
 
 
 async def test_the_walk_lets_a_newcomer_change_a_row_by_hand_after_the_search(tmp_path):

@@ -32,8 +32,8 @@ class BuildController(Controller):
             self.presenter.show_message(
                 f"{EXPORTED_NETWORK} not executed, {shown_key('log')} shows why: {exported_run.missing_reason}")
             return
-        text = f"{target_value_span(self.session, exported_run.accuracy, False)[0]} by {exported_run.executor_name}"
-        self.presenter.show_message(f"{EXPORTED_NETWORK}: {text}", "")
+        value = target_value_span(self.session, exported_run.accuracy, False)[0]  # first, so that it is never cut
+        self.presenter.show_message(f"{value}: {EXPORTED_NETWORK} by {exported_run.executor_name}", "")
 
     def _show_build_result(self, event: ev.EngineBuilt) -> None:
         self.presenter.show_message(self._build_result_text(event.result), "")
