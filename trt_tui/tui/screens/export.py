@@ -21,8 +21,8 @@ from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
-_LINES_BESIDE_FORMATS = 10
-"""The lines of the dialog besides the list: border, heading, path, a note of two lines, and keys."""
+_LINES_BESIDE_FORMATS = 11
+"""The lines of the dialog besides the list: border, heading, path, a note of three lines, and keys."""
 
 
 class ExportDialog(Dialog):
@@ -74,7 +74,7 @@ class ExportDialog(Dialog):
 
     def on_resize(self, event: events.Resize) -> None:
         """Limits the height of the list, so that path and result stay visible on a low screen."""
-        self.query_one(KeyedOptionList).styles.max_height = max(3, event.size.height * 9 // 10 - _LINES_BESIDE_FORMATS)
+        self.query_one(KeyedOptionList).styles.max_height = max(2, event.size.height * 9 // 10 - _LINES_BESIDE_FORMATS)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Selects a format. A proposed path that the user did not change is replaced by the path for the new format."""
