@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.lowering.folded_constants import toggle_fp32
 from trt_tui.core.measure.bootstrap import CONFIDENCE, ConfidenceInterval
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
 from trt_tui.core.measure.runs import RunKind
@@ -37,6 +36,7 @@ from trt_tui.tui.state.columns import BAR_BLOCKS, LAYER_COLUMNS, NAME_COLUMN, La
 from trt_tui.tui.state.marks import MARKS, Mark, find_marks
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
+from trt_tui.tui.state.toggles import find_toggled_config
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _VALUE_CELLS = 24
@@ -296,7 +296,7 @@ def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleR
         return [f"Only the current config has such values, and the list shows {row_values.config_name}."]
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return [f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."]
-    toggled_config = toggle_fp32(session.opened_network.outline, session.config, groups)
+    toggled_config = find_toggled_config(session, groups)
     if toggled_config == session.config:
         return ["Toggling changes nothing here."]
     precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
