@@ -17,6 +17,7 @@ from tests.refusals import refused
 from tests.test_free import transformer
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_precision, toggle_fp32
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -47,6 +48,7 @@ from trt_tui.core.moves.equalization_move import (
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 KIND = EqualizationKind()
@@ -384,6 +386,17 @@ def test_layers_in_file_precision_leave_it_or_are_left_alone(opened, backend, tm
         for name in KIND.find_changed_parts(network, subject)[1]:
             assert offered.config.precision_of(network.get_group(name)) is INT8
     assert sqnr_db(context, offered.config) > sqnr_db(context, config)
+    changed = next(group for group in network.groups if offered.config.precision_of(group) is INT8)
+    other = next(group for group in network.groups if offered.config.precision_of(group) is Precision.FILE
+                 and FP32 in group.allowed_precisions)
+    for group, lowest in ((changed, INT8), (other, Precision.FILE)):
+        raised = toggle_fp32(network, offered.config, [group])
+        assert raised.precision_of(group) is FP32
+        lowered_again = toggle_fp32(network, raised, [group])
+        assert lowered_again.precision_of(group) is lowest
+        refuse_edits_under_file_precision(network, lowered_again)
+    with pytest.raises(InputError, match="has file precision"):
+        refuse_edits_under_file_precision(network, raised.with_group_precision([changed], Precision.FILE))
 
 
 def test_it_removes_what_was_measured_without_it(opened, backend, tmp_path):

@@ -86,6 +86,26 @@ def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path
     assert ("truncates" in caveat.text) == onnxruntime_exported.truncates_fp16_quantization()
 
 
+def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker, tmp_path, monkeypatch):
+    opened = worker(save_mlp(tmp_path))
+    path = tmp_path / "exported.onnx"
+    opened.answer(rq.ExportConfig("onnx", str(path), FP16))
+    make_session, left_out = onnxruntime.InferenceSession, []
+
+    def refuse_fused(*arguments, disabled_optimizers=(), **options):
+        if "LayerNormFusionL1" not in disabled_optimizers:
+            raise RuntimeError("Type Error: (LayerNormalization) bound to different types in node (LayerNormFusion/)")
+        left_out.extend(disabled_optimizers)
+        return make_session(*arguments, disabled_optimizers=list(disabled_optimizers), **options)
+
+    feed, name = opened.workspace.data_sets.judged_samples.read_feed(0), opened.network.outputs[0].name
+    plain = onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name]
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse_fused)
+    np.testing.assert_array_equal(onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name],
+                                  plain)
+    assert left_out
+
+
 @pytest.mark.parametrize("config", [pytest.param(INT8, marks=pytest.mark.onnxruntime("1.31")), FP16],
                          ids=["int8", "fp16"])
 def test_it_is_the_exported_file_with_default_options(worker, tmp_path, config):

@@ -15,7 +15,7 @@ from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.preview import Preview, PreviewRefusal
+from trt_tui.core.engines.preview import PREVIEW_GPUS, Preview, PreviewRefusal, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -233,6 +233,23 @@ def test_a_preview_waits_for_the_one_that_another_job_has_requested(opened, monk
     assert [one.config for one in sent if isinstance(one, PreviewRequest)] == [FP16, raised(worker, 0)]
     second.close()
     assert connection.is_free()
+
+
+def test_the_gpu_of_previews_can_be_chosen(opened, monkeypatch):
+    worker = opened()
+
+    def requested(config):
+        client = engine_preview.PreviewClient(worker.workspace, worker.store, SimpleNamespace(wake=lambda: None), {})
+        return client._make_preview_request(config).requested_capability, client._preview_cache_key(config)
+
+    default, key = requested(FP16)
+    assert default is None
+    for gpu in PREVIEW_GPUS:
+        worker.answer(rq.ChoosePreviewGpu(gpu))
+        assert requested(FP16)[0] == gpu and requested(FP16)[1] != key
+        assert choose_compute_capability(PREVIEW_GPUS, (9, 0), gpu) == gpu
+    worker.answer(rq.ChoosePreviewGpu(None))
+    assert requested(FP16) == (None, key)
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):

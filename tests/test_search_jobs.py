@@ -709,8 +709,9 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     before = session.config
     session.start_search(replace(GOAL, config=before))
     session.until_type(ev.SearchEnded)
-    assert (session.config != before and session.config == session.search_status.best_config
-            and session.search_status.is_finished)
+    assert session.config == before != session.search_status.best_config and session.search_status.is_finished
+    assert session.adopt_search_config(session.search_status.best_config, session.search_status.best_evaluation)
+    assert session.config == session.search_status.best_config
     raised = session.config.find_raised_groups(session.outline)
     assert raised and session.choice_reasons.keys() == {*raised, *session.config.range_moves}
     assert set(session.group_change_times) == set(raised)
@@ -726,6 +727,7 @@ def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(op
     session.start_search(replace(GOAL, config=session.config))
     session.until_type(ev.SearchEnded)
     status, kind = session.search_status, RunKind.SIMULATED_CONFIG
+    session.adopt_search_config(status.best_config, status.best_evaluation)
     before = session.config_target_outcomes(session.config)[kind]
     assert before.passes and session.config == status.end_event.result.config
     for passes in (True, False):

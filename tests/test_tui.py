@@ -9,7 +9,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from textual.events import MouseScrollDown
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
@@ -384,7 +384,7 @@ async def test_leads_from_the_verdict_to_the_export(tmp_path):
         result = app.session.results[app.session.config].exported_run
         figure = f"{result.accuracy.worst_output[1].errors.sqnr_db:.1f}"
         assert figure in verdict(main)[3].partition("│")[2] and "ms" not in verdict(main)[0]
-        assert f"exported network: {figure} dB by ONNX Runtime" in status(main)
+        assert f"{figure} dB: exported network by ONNX Runtime" in status(main)
         await press(pilot, "escape")
         assert "e exports precision.json" in status(main)
         await answered(pilot, "space")
@@ -482,10 +482,14 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert "first: a finds" in status(main)
         await answered(pilot, "space")
         assert "first: a finds" in status(main), "one row is not enough"
+        await answered(pilot, "z", "a", "enter", "down")
+        assert "then: a shows what the search found" in status(main)
+        await answered(pilot, "a", "escape", "down")
+        assert "then: a shows what the search found" in status(main), "it was not taken"
         await answered(pilot, "a", "enter")
         assert config_status.current_config_meets_target(app.session)
         await press(pilot, "down")
-        assert "last: e exports" in status(main), "the search has executed the export"
+        assert "last: e exports" in status(main), "the search has executed the export, and a row was changed by hand"
         del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
         main.presenter.draw_status_lines()
         assert "then: b executes " in status(main)
@@ -493,11 +497,18 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert "the whole workflow" not in status(main) and not Tutorial(path).is_finished, "it was not executed"
         await answered(pilot, "b", "down")
         assert "last: e exports " in status(main)
-        await press(pilot, "z")
-        assert "first: a finds" in status(main), "what was reached is undone"
+        await answered(pilot, "z")
+        assert "then: a shows what the search found" in status(main), "what was reached is undone"
         await _export(pilot, tmp_path / "missed.json")
         assert not Tutorial(path).is_finished
         await answered(pilot, "full_stop")
+        await answered(pilot, "e", "escape")
+        assert not Tutorial(path).is_finished, "the dialog was dismissed"
+        await _export(pilot, tmp_path / "no folder" / "good.json", closes=False)
+        assert "no folder" in str(app.screen.query_one("#note", Static).content) and not Tutorial(path).is_finished
+        await press(pilot, "escape")
+        await _export(pilot, tmp_path / "report.md", "markdown")
+        assert (tmp_path / "report.md").exists() and not Tutorial(path).is_finished, "a report is not a config"
         await _export(pilot, tmp_path / "good.json")
         assert Tutorial(path).is_finished and "that is the whole workflow" in status(main)
         await press(pilot, "down")
@@ -506,11 +517,49 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert "next: " in status(main)
 
 
-async def _export(pilot, path: Path) -> None:
-    """Exports precision.json to a path, and closes the dialog."""
-    await press(pilot, "e", "enter")
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)])
+async def test_the_path_and_the_result_of_an_export_are_seen_at_every_size(tmp_path, monkeypatch, size):
+    monkeypatch.chdir(tmp_path)
+    async with opened(tmp_path, size) as (app, main, pilot):
+        await press(pilot, "e", "end", "home", "enter")
+        dialog = app.screen
+        box = dialog.query_one(".box").region
+        await answered(pilot, "enter")
+        assert "Wrote" in str(dialog.query_one("#note", Static).content)
+        for part in (Input, "#note", ".hint", KeyedOptionList):
+            assert box.contains_region(dialog.query_one(part).region), part
+        assert dialog.query_one(KeyedOptionList).size.height >= 2
+
+
+async def test_the_walk_lets_a_newcomer_change_a_row_by_hand_after_the_search(tmp_path):
+    walk = Tutorial(tmp_path / "walk.json")
+    async with opened(tmp_path, (120, 40), network="small_resnet", target="sqnr>=40", walk=walk) as (app, main, pilot):
+        await answered(pilot, "a", "enter", "a", "enter", "down")
+        found = app.session.config
+        assert "then by hand: w goes to the worst row, space raises it, z undoes that" in status(main)
+        await answered(pilot, "w", "space", "down")
+        assert app.session.config != found and config_status.current_config_meets_target(app.session)
+        assert "then: b executes the export of c2 in ONNX Runtime, z goes back to c1" in status(main)
+        await answered(pilot, "z", "down")
+        assert app.session.config == found and "last: e exports c1" in status(main)
+
+
+async def test_the_walk_waits_until_values_are_final(tmp_path):
+    walk = Tutorial(tmp_path / "walk.json")
+    async with opened(tmp_path, held=(rq.MeasureWhatIf,), network="small_resnet", target="sqnr>=40",
+                      walk=walk) as (app, main, pilot):
+        assert "first: a finds" in status(main)
+        await press(pilot, "space", "down")
+        assert "still measuring" in status(main) and "first: " not in status(main)
+
+
+async def _export(pilot, path: Path, export_format: str = "json", closes: bool = True) -> None:
+    """Exports the config to a path, and closes the dialog."""
+    await press(pilot, "e", *["down"] * list(EXPORT_FORMATS).index(export_format), "enter")
     pilot.app.screen.query_one(Input).value = str(path)
     await answered(pilot, "enter")
+    if not closes:
+        return
     if pilot.app.screen is not pilot.app.main_screen:
         await press(pilot, "escape")
     assert path.exists()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests import local
+from tests import local, screen
 from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import formatting
 from trt_tui.core.engines.group_implementations import GroupImplementation
@@ -30,6 +30,7 @@ from trt_tui.formatting import megabytes_text, number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
+from trt_tui.tui.screens.dialogs import Picker
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state import detail, engine_page, engine_texts, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
@@ -528,3 +529,23 @@ def test_the_page_leads_from_a_wrong_engine_to_the_operator(build) -> None:
     sound, _ = build()
     session = sound
     assert "f7 locates" not in page()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_gpu_of_previews_is_chosen_on_the_screen_and_remembered(tmp_path, monkeypatch):
+    async with screen.opened(tmp_path, network="small_resnet", target="sqnr>=40") as (app, main, pilot):
+        session = app.session
+        monkeypatch.setattr(type(session), "can_preview_engines", True)
+        session.results.get_or_create_results(session.config).preview = PREVIEW
+        await screen.press(pilot, "f12")
+        assert isinstance(app.screen, Picker) and app.screen.chosen_value == PREVIEW.compute_capability
+        await screen.press(pilot, "3")
+        assert session.preview_gpu == (8, 6) and session.get_run_results("config").preview is None
+        sent = [one for one in session.child.sent if isinstance(one, rq.ChoosePreviewGpu | rq.PreviewEngine)]
+        assert sent[-2:] == [rq.ChoosePreviewGpu((8, 6)), sent[-1]] and isinstance(sent[-1], rq.PreviewEngine)
+        assert rq.ChoosePreviewGpu((8, 6)) in session._list_reopen_requests()
+        await screen.settle(pilot)
+    again = local.NullSession(local.options(tmp_path, "small_resnet", True, False), folder=tmp_path)
+    again.start()
+    again.rest()
+    assert again.preview_gpu == (8, 6) and rq.ChoosePreviewGpu((8, 6)) in again.child.sent

@@ -31,9 +31,9 @@ CHANGES = {
     "history": ("space", "down", "space", "Z", "end", "enter"), "next_bad": ("slash", *"pool", "enter", "n")}
 """The keys of each action that changes what is kept in a session: config, target, filter, names and notes."""
 
-UNDONE_ELSEWHERE = {"toggle_kernel", "remove_qdq", "free", "find"}
+UNDONE_ELSEWHERE = {"toggle_kernel", "remove_qdq", "free", "find", "preview_gpu"}
 """Changes of configs that need long measurements or previews. They are undone in test_unused_qdq.py,
-test_tui_controllers.py and test_tui_search.py; toggle_kernel changes the config as toggle does."""
+test_tui_controllers.py, test_tui_search.py and test_tui_engines.py; toggle_kernel changes the config as toggle does."""
 
 NO_CHANGES = {
     "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",

@@ -19,13 +19,14 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.tui import spans
-from trt_tui.tui.state import text_plots, tradeoff_chart, value_charts
+from trt_tui.tui.state import depth_chart, text_plots, tradeoff_chart, value_charts
 from trt_tui.tui.state.chart import ChartFrame
 from trt_tui.tui.state.charts import CHARTS
 from trt_tui.tui.state.detail_pane import detail_pane_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.text_plots import BarLabel, PlotAxis, PlotPoint
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
 MODEL = TreeModel(local.outline())
@@ -205,3 +206,38 @@ async def test_a_point_is_taken_up_as_one_step(tmp_path):
         here = MODEL.outline.groups.index(main.presenter.current_group)
         await press(pilot, "8", "2", "right", "enter")
         assert app.screen is main and main.presenter.current_group == MODEL.outline.groups[here + 1]
+
+
+def test_scopes_below_the_depth_stand_where_they_begin():
+    paths = ["stem", *(f"blocks/{block}/{layer}" for block in range(3) for layer in ("a", "b", "c")), "head"]
+    columns = [1 + 4 * place for place in range(len(paths))]
+    line = "".join(part for part, _ in depth_chart._scope_label_line(paths, columns, 60))
+    assert [line.index(f"╵blocks/{block}") for block in range(3)] == [columns[1], columns[4], columns[7]]
+    assert not depth_chart._scope_label_line([], [], 10)[0][0]
+    flat = "".join(part for part, _ in depth_chart._scope_label_line(["a", "b", "c"], [1, 5, 9], 20))
+    assert flat == " ╵a  ╵b  ╵c"
+    narrow = "".join(part for part, _ in depth_chart._scope_label_line(paths, columns, 16))
+    assert "blocks/0" in narrow and "blocks/1" not in narrow and len(narrow) <= 16
+
+
+async def test_charts_without_data_are_grey_and_say_why(tmp_path):
+    async with opened(tmp_path, metric=False) as (app, main, pilot):
+        await press(pilot, "8")
+        page = app.screen
+        grey = set()
+        for place, chart in enumerate(CHARTS):
+            title_style = dict(page.query_one("#pictures", Lines).lines[0]).get(f" {chart.label}")
+            if title_style == "dim":
+                grey.add(chart.label)
+                await press(pilot, str(place + 1))
+                assert page.text.strip().endswith("."), chart.label
+                await press(pilot, "1")
+        assert grey == {"layers", "classes", "stages", "warnings"}
+
+
+async def test_blocks_say_what_they_count(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "3")
+        lines = [main.presenter.heat_map.line_text(place) for place in range(12)]
+        assert lines[0].split() == ["block", "0", "1", "2", "precision"]
+        assert "  a cell is one layer: its share of the error, c0" in lines

@@ -8,17 +8,23 @@ from textual.widgets import Input, Static
 
 from tests import screen
 from tests.local import H200
-from tests.screen import LARGE, answered, press, settle, status, title
+from tests.screen import LARGE, SMALL, answered, press, settle, status, title
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
-from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog
+from trt_tui.tui.config_status import target_value_span
+from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
+from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BEST_SET_MARK
+from trt_tui.tui.state.search_result import BEST_SO_FAR, CHEAPER, IN_HAND, MORE_ACCURATE, RESULT
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -30,7 +36,11 @@ EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_ACC
 
 
 def raised(main) -> tuple[str, ...]:
-    return main.session.config.find_raised_groups(main.session.outline)
+    return raised_by(main, main.session.config)
+
+
+def raised_by(main, config) -> tuple[str, ...]:
+    return config.find_raised_groups(main.session.outline)
 
 
 def job(main) -> int:
@@ -57,9 +67,11 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await press(pilot, "a", "escape")
         assert app.screen is main and main.session.search_status is None
         await answered(pilot, "a", "enter")
+        assert main.session.config == before and "a shows what the search found: PASS" in status(main)
+        await answered(pilot, "a", "enter")
         assert raised(main) and main.session.target.is_met_by(main.session.get_run_results("config").accuracy)
         assert {choice.reason for choice in main.session.config.precision_moves.values()} == {"search:auto"}
-        assert "meet the tolerance" in status(main) and "z undoes it" in status(main)
+        assert "from the search, PASS" in status(main) and "z undoes it" in status(main)
         main.presenter.go_to_group(raised(main)[0])
         await settle(pilot)
         detail = " ".join(main.query_one("#detail", Lines).text.split())
@@ -68,7 +80,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         assert main.session.config == before and not main.session.history.can_undo
         await press(pilot, "full_stop")
         assert raised(main)
-        await press(pilot, "a")
+        await press(pilot, "a", "a")
         assert "only scoped and lower" in str(app.screen.query_one("#note", Static).content)
         dialog = app.screen
         while dialog.method_field.value != "scoped":
@@ -117,7 +129,8 @@ async def test_a_budget_is_kept_and_its_best_listed(tmp_path):
             assert wrong in str(app.screen.query_one("#note", Static).render())
             app.screen.query_one("#budget", Input).value = value
             await answered(pilot, "enter")
-        assert app.screen is main and main.session.config == before and "c lists it as c1" in status(main)
+        assert app.screen is main and main.session.config == before
+        assert "a shows what the search found: FAIL" in status(main)
         assert main.session.search_status.end_event.result.outcome is SearchOutcome.SHORT
         await answered(pilot, "c", "enter")
         assert len(raised(main)) == 1
@@ -130,7 +143,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         finding = main.session.search_status
         best, said = finding.best_config, best_evaluation_text(finding)
         assert main.session.is_searching and finding.progress.done == 5
-        assert f"tried; best: {said}" in status(main) and "a offers the best so far" in status(main)
+        assert f"tried; best: {said}" in status(main) and "a shows the best so far" in status(main)
         figures = main.presenter.layer_list.row_values
         assert set(finding.best_evaluation.raised_groups) == {
             name
@@ -145,8 +158,8 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         assert marked and set(marked) <= set(finding.best_evaluation.raised_groups)
         assert "raised in the best so far" in title(main)
         await press(pilot, "a")
-        assert isinstance(app.screen, ConfirmDialog) and said in app.screen.question
-        await answered(pilot, "y")
+        assert isinstance(app.screen, SearchResultPage) and app.screen.chosen_option.config == best
+        await answered(pilot, "enter")
         assert main.session.config == best and not main.session.is_searching and app.screen is main
         assert main.session.child.stops == 1 and not main.presenter.layer_list.row_values.search_marks
         assert main.session.choice_reasons.keys() >= set(raised(main))
@@ -164,10 +177,10 @@ async def test_stopped_it_says_where_what_it_found_is_listed(tmp_path, killed):
             await settle(pilot)
         else:
             await answered(pilot, "x")
-        assert app.screen is main and "c lists the best of the stopped search as c1" in status(main)
+        assert app.screen is main and "a shows the best of the stopped search" in status(main)
         assert (main.session.search_status.end_event is None) is killed
         assert main.session.config == before and main.session.search_status.best_config in main.session.config_names
-        await answered(pilot, "c", "enter")
+        await answered(pilot, "a", "enter")
         assert raised(main) == main.session.search_status.best_evaluation.raised_groups
 
 
@@ -175,7 +188,7 @@ async def test_nothing_is_taken_before_there_is_something(tmp_path):
     async with opened(tmp_path, searched=0) as (app, main, pilot):
         await answered(pilot, "a", "enter")
         await press(pilot, "a")
-        assert "no config meets the target yet" in status(main) and app.screen is main
+        assert "the search has tried no config yet" in status(main) and app.screen is main
 
 
 async def test_a_tolerance_out_of_reach_changes_nothing(tmp_path):
@@ -193,7 +206,7 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
         await press(pilot, "space")
         edited, main.session.child.searched = main.session.config, None
         await settle(pilot)
-        assert main.session.config == edited and "c lists it" in status(main)
+        assert main.session.config == edited and "a shows what the search found" in status(main)
 
 
 async def test_engines_confirm_what_was_found(tmp_path):
@@ -202,5 +215,94 @@ async def test_engines_confirm_what_was_found(tmp_path):
         assert app.screen.query_one("#builds", ChoiceField).value == 3
         await answered(pilot, "enter")
         ended = main.session.search_status.end_event
-        assert ended.confirmed and "margin" in ended.remarks[0] and main.session.config.moves
+        assert ended.confirmed and "margin" in ended.remarks[0] and not main.session.config.moves
+        await press(pilot, "a")
+        assert "engine   meets the target" in app.screen.text
+        await press(pilot, "pagedown")
+        assert "margin" in app.screen.text
+        await answered(pilot, "enter")
         assert main.session.target.is_met_by(main.session.results[main.session.config].engine_result.accuracy)
+
+
+@pytest.mark.parametrize("size", [(60, 15), SMALL, LARGE])
+async def test_a_result_shows_its_changes_and_waits_until_it_is_taken(tmp_path, size):
+    async with opened(tmp_path, size=size) as (app, main, pilot):
+        before = main.session.config
+        await answered(pilot, "a", "enter", "a")
+        page, status_of_search = app.screen, main.session.search_status
+        assert isinstance(page, SearchResultPage)
+        assert main.session.config == before
+        result, current = page.chosen_option, page.options[0]
+        assert result.config == status_of_search.best_config and current.config == before
+        assert result.outcome.passes and not current.outcome.passes
+        values = [target_value_span(main.session, option.accuracy)[0] for option in (current, result)]
+        assert all(value in page.text for value in values) and values[0] != values[1]
+        group = main.session.outline.get_group(raised_by(main, result.config)[0])
+        title = main.presenter.layer_list.tree_model.titles[group.name]
+        row = next(line for line in page.text.splitlines() if line.split()[:1] == [title])
+        assert row.split()[1:3] == ["INT8", "FP32"]
+        await press(pilot, "escape")
+        assert app.screen is main and main.session.config == before and not main.session.history.can_undo
+        assert "a shows what the search found" in status(main)
+        await answered(pilot, "a", "enter")
+        assert main.session.config == result.config
+        await press(pilot, "z")
+        assert main.session.config == before and not main.session.history.can_undo
+
+
+async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+        before = main.session.config
+        await answered(pilot, "a", "enter", "a")
+        relations = [option.relation for option in app.screen.options]
+        place = relations.index(RESULT)
+        assert relations[0] == IN_HAND and set(relations[1:place]) == {CHEAPER}
+        assert set(relations[place + 1:]) == {MORE_ACCURATE}
+        counts = [len(raised_by(main, option.config)) for option in app.screen.options[1:]]
+        assert counts == sorted(counts)
+        await answered(pilot, "down")
+        accurate = app.screen.chosen_option
+        assert accurate.relation == MORE_ACCURATE and "samples of the search only" in app.screen.text
+        assert "kernels" not in app.screen.text
+        main.session.results.get_or_create_results(accurate.config).preview = Preview(kernels=(None,) * 77)
+        app.screen.update_lines()
+        assert "kernels" in app.screen.text and " 77 " in app.screen.text
+        await answered(pilot, "enter")
+        assert main.session.config == accurate.config and "from the search, PASS" in status(main)
+        assert main.session.choice_reasons.keys() >= set(raised_by(main, accurate.config))
+        await press(pilot, "a")
+        assert app.screen.options[0].config == accurate.config
+        await answered(pilot, "enter", "z", "z")
+        assert main.session.config == before and not main.session.history.can_undo
+
+
+async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        search_status = main.session.search_status
+        value = HeldOutValue("sqnr>=40", "41 dB", "", "39 dB", "38 to 41 dB")
+        held_out = HeldOutResult(TargetResult(False, -1.0, measured_outcome=TargetOutcome(
+            Outcome.UNCERTAIN_FAIL, ("the interval spans the target",))), 16, 48, (value,))
+        doubted = TargetOutcome(Outcome.UNCERTAIN_PASS, (held_out.miss_text,))
+        search_status.end_event = replace(search_status.end_event, held_out=held_out, target_outcome=doubted)
+        await press(pilot, "a")
+        chosen = next(line for line in app.screen.text.splitlines() if line.startswith(">"))
+        assert chosen.endswith("PASS?") and "on 16 held out: ~39 dB" in app.screen.text
+        await answered(pilot, "enter")
+        assert "from the search, PASS?" in status(main)
+        outcome = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG]
+        assert outcome.outcome is Outcome.UNCERTAIN_PASS
+
+
+async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
+    async with opened(tmp_path, searched=2) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        await press(pilot, "a")
+        page, shown = app.screen, app.screen.chosen_option
+        assert shown.relation == BEST_SO_FAR and "running" in page.text
+        main.session.child.searched = None
+        await settle(pilot)
+        assert page.chosen_option == shown and "a newer result" in page.query_one("#search-keys", Lines).text
+        await press(pilot, "a")
+        assert page.chosen_option.config == main.session.search_status.best_config != shown.config
+        assert page.chosen_option.relation == RESULT

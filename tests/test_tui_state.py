@@ -32,6 +32,7 @@ from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band, legend_text
 from trt_tui.tui.state.text_plots import bar_text
+from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = local.outline()
@@ -592,3 +593,13 @@ def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
         names = [line.split()[0] for line in lines[:5]]
         assert names == ["part", "mean", *sorted(drops, key=lambda name: -drops[name])]
         assert all(len(line) <= width for line in lines) and lines[0].split()[-1] == "drop"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_row_is_toggled_before_the_network_is_open(tmp_path):
+    session = local.NullSession(local.options(tmp_path, "vit", True, False), folder=tmp_path, resume=False)
+    group = VIT.groups[0]
+    assert session.outline is None and find_toggled_config(session, [group]).precision_of(group) is Precision.FP32
+    session.preliminary_outline = VIT
+    assert find_toggled_config(session, [group]).precision_of(group) is Precision.FP32
+    assert find_toggle_result(session, [group]) == ToggleResult()

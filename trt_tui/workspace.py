@@ -169,6 +169,7 @@ class Workspace:
         self.refused_fp32_engine: EngineResult | None = None
         self.check_results: dict[str, Any] = {}
         self.one_pass_values: dict[object, Any] = {}
+        self.preview_capability = options.compute_capability
         self._full_workspace: Workspace | None = None
         self._holds_out_few = options.hold_out_few
         self._replaced_files: tuple[str, ...] = ()

@@ -17,6 +17,9 @@ from trt_tui.errors import FAILED_ALLOCATION, InputError, convert_memory_error
 PROVIDERS = {"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"}
 """The execution providers of ONNX Runtime, by the names that backends use."""
 
+_NORMALISATION_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2")
+"""The optimizers of ONNX Runtime that make a LayerNormalization of its operators."""
+
 
 class ExportedFileRunner:
     """An exported file that is loaded in ONNX Runtime, with the fusions, quantized kernels and other optimizations that
@@ -50,9 +53,11 @@ class ExportedFileRunner:
             OnnxRuntimeBackend("cuda")  # loads the provider's libraries; raises an error if it does not work
             providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(tf32))}))
         # With the first entry INT8 sums do not saturate, but some operators lack a kernel. The second entry keeps every
-        # Q/DQ pair.
+        # Q/DQ pair. ONNX Runtime 1.32 fuses a LayerNormalization in FP16 whose input comes from an FP32 layer into a
+        # node of two types, and then refuses that node.
         failure = None
-        for entry in ("session.x64quantprecision", "session.disable_quant_qdq"):
+        for entry, disabled in (("session.x64quantprecision", ()), ("session.disable_quant_qdq", ()),
+                                ("session.x64quantprecision", _NORMALISATION_FUSIONS)):
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
             options.add_session_config_entry(entry, "1")
@@ -61,7 +66,8 @@ class ExportedFileRunner:
             if threads:
                 options.intra_op_num_threads = threads
             try:
-                self._session = onnxruntime.InferenceSession(path, options, providers=providers)
+                self._session = onnxruntime.InferenceSession(path, options, providers=providers,
+                                                             disabled_optimizers=list(disabled))
                 break
             except Exception as error:
                 failure = failure or _translate_onnxruntime_error("ONNX Runtime refuses the exported file", error)

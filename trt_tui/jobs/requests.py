@@ -545,6 +545,19 @@ class PreviewEngine(Request):
 
 
 @dataclass(frozen=True)
+class ChoosePreviewGpu(Request):
+    """A request to preview all engines from now on for another GPU. There is no answer.
+
+    Attributes:
+        compute_capability: The compute capability of the GPU, as (major, minor); None for the default.
+    """
+
+    job_kind = JobKind("trt_tui.jobs.engine_preview.run_choose_preview_gpu_job", "choosing the GPU of previews",
+                       needs_hashes=False)
+    compute_capability: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
 class RemoveUnusedQdq(Request):
     """A request to take the Q/DQ of layers out of a config if the previewed engine computes these layers in a float
     type. The answer is the event `UnusedQdqRemoved`.

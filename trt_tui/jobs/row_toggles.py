@@ -4,6 +4,7 @@
 import time
 from collections.abc import Iterable, Sequence
 
+from trt_tui.core.lowering.folded_constants import toggle_fp32
 from trt_tui.core.measure.results import Accuracy, ErrorShare
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import Scope, build_scope_tree, walk_rows
@@ -68,6 +69,6 @@ def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict
     order = (*choose_top_group_sets(
         ([group] for group in network.groups), MAX_TOGGLED_ROWS), *choose_top_group_sets(scopes, MAX_TOGGLED_SCOPES))
     return [
-        toggled_config for toggled_config in dict.fromkeys(config.with_toggled_fp32(groups) for groups in order)
+        toggled_config for toggled_config in dict.fromkeys(toggle_fp32(network, config, groups) for groups in order)
         if toggled_config != config
     ]

@@ -8,7 +8,7 @@ from functools import partial
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
-from trt_tui.core.lowering.folded_constants import without_stale_roundings
+from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
@@ -37,6 +37,10 @@ class EditableSession(ReportingSession):
     @abstractmethod
     def request_group_details(self, group: FusionGroup) -> None:
         """Requests the tensor statistics and the remedies of a fusion group."""
+
+    @abstractmethod
+    def _set_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
+        """Previews all engines for another GPU from now on."""
 
     @abstractmethod
     def request_preview(self) -> None:
@@ -225,6 +229,9 @@ class EditableSession(ReportingSession):
             self.update_target_baseline()
         self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
         self.config_names.restore_labels(state.chosen_names, state.notes)
+        if state.preview_gpu != self.preview_gpu:
+            self._set_preview_gpu(state.preview_gpu)
+            self.request_preview()
         if self.config != earlier_config:
             self._save_and_measure_config()
         else:
@@ -244,6 +251,12 @@ class EditableSession(ReportingSession):
             count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
             self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"
             config = fresh
+        if outline is not None and (written := replace_edited_file_precisions(outline, config,
+                                                                              outline.groups)) != config:
+            count = sum(written.precision_of(group) is not config.precision_of(group) for group in outline.groups)
+            self.notice = (f"{counted_noun_text(count, 'layer')} in the nearest precision instead of that in the file: "
+                           "other changes edit the weights")
+            config = written
         self.history.replace_state(self.user_state)
         self.choice_reasons |= choice_reasons or {}
         if self.history.push_state(replace(self.user_state, config=config)):

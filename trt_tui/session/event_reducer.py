@@ -28,10 +28,6 @@ class SessionActions(Protocol):
     def request_stored_results(self) -> None:
         """Requests the stored results of earlier measurements of the other configs."""
 
-    def adopt_search_result(self) -> bool:
-        """Makes the result of a search the current config. Returns False if there is no result, or it is the config
-        already."""
-
     def apply_qdq_removal(self, removal: QdqRemoval) -> None:
         """Makes the config without unused Q/DQ the current config, as one change."""
 
@@ -147,7 +143,9 @@ class EventReducer:
     @apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
         self._state.results.apply(event)
-        self._state.config_names.get_config_name(event.config)
+        name = self._state.config_names.get_config_name(event.config)
+        if event.result.missing_reason:
+            self._state.log.append(f"The exported network of {name} was not executed: {event.result.missing_reason}")
         self._state.save_session()
 
     @apply.register
@@ -198,9 +196,6 @@ class EventReducer:
             for index, config in event.pareto_configs.items():
                 if (accuracy := event.evaluations[index].target_result.accuracy) is not None:
                     state.results.store_missing_accuracy(config, accuracy)
-        if (state.automatic and search_status.is_finished and search_status.is_target_met
-                and state.config == search_status.request.config):
-            self._actions.adopt_search_result()
         if state.config in (result.config, search_status.adopted_config):
             chosen = {subject for _, subject in state.config.moves}
             state.choice_reasons |= {

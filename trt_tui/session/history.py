@@ -36,6 +36,7 @@ class UserState:
         chosen_names: The names that the user gave to configs.
         notes: The user's notes about configs.
         choice_reasons: The reasons of the search for the moves of ``config``, by group or tensor.
+        preview_gpu: The compute capability of previews, as (major, minor); None for the default.
     """
 
     config: PrecisionConfig
@@ -44,6 +45,7 @@ class UserState:
     chosen_names: Mapping[PrecisionConfig, str] = field(default_factory=dict)
     notes: Mapping[PrecisionConfig, ConfigNote] = field(default_factory=dict)
     choice_reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
+    preview_gpu: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -98,12 +98,13 @@ class _SessionFileHeader(msgspec.Struct):
 
 
 class SavedSession(msgspec.Struct):
-    """A saved session: the history of configs, their names and notes, and the target.
+    """A saved session: the history of configs, their names and notes, the target, and the GPU of previews.
 
     Attributes:
         sha256: The hash of the weights behind the ranges; "" if unknown.
         outcome: The result of the target for the current config when the session was saved; "" if it was unknown.
         samples: The number of samples of that result, as text.
+        preview_gpu: The compute capability of previews, as (major, minor); None for the default.
     """
 
     format: str
@@ -118,10 +119,12 @@ class SavedSession(msgspec.Struct):
     sha256: str = ""
     outcome: str = ""
     samples: str = ""
+    preview_gpu: tuple[int, int] | None = None
 
     @classmethod
     def from_state(cls, outline: NetworkOutline, history: ChangeHistory, config_names: ConfigNames, target: str,
-                   sha256: str = "", outcome: str = "", samples: str = "") -> SavedSession:
+                   sha256: str = "", outcome: str = "", samples: str = "",
+                   preview_gpu: tuple[int, int] | None = None) -> SavedSession:
         """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind. Pinned configs are always
         stored."""
         past, current, future = history.snapshot()
@@ -135,7 +138,7 @@ class SavedSession(msgspec.Struct):
                        for index, (config, name) in enumerate(config_names.items())
                        if index >= len(config_names)
                        - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
-                   ], target, sha256=sha256, outcome=outcome, samples=samples)
+                   ], target, sha256=sha256, outcome=outcome, samples=samples, preview_gpu=preview_gpu)
 
     def to_change_history(self) -> ChangeHistory:
         """Returns the history, in which all steps have the names and notes of the saved session."""

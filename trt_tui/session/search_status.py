@@ -106,6 +106,15 @@ class SearchStatus:
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
         return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
 
+    def find_move_reasons(self, config: PrecisionConfig) -> dict[str, str]:
+        """Returns the reasons for the changes of a config that the search offers, by the name of the group or tensor.
+        """
+        if config == self.best_config:
+            return self.move_reasons
+        start_moves = self.request.config.moves
+        return {subject: f"search:{self.request.method}" for (kind, subject), move in config.moves.items()
+                if start_moves.get((kind, subject)) != move}
+
     @property
     def is_finished(self) -> bool:
         """True if the search ended by itself, without a stop by the user."""

@@ -28,6 +28,7 @@ from trt_tui.core.measure.unused_qdq import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
+from trt_tui.core.search import Evaluation
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
@@ -155,7 +156,8 @@ class Session(EditableSession):
         if self.outline is None:
             return []
         opening = rq.OpenNetwork(self.options, self.source, self.outline.structure_sha256)
-        return [opening, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
+        gpu = [rq.ChoosePreviewGpu(self.preview_gpu)] if self.preview_gpu != self.options.compute_capability else []
+        return [opening, *gpu, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
 
     # -- measurements ---------------------------------------------------------------------------------------------
 
@@ -217,6 +219,23 @@ class Session(EditableSession):
             self.send_request(
                 rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
                                  after_opening=after_opening))
+
+    def choose_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
+        """Previews all engines for another GPU from now on, and remembers the GPU with the session.
+
+        Args:
+            compute_capability: The compute capability, as (major, minor); None for the default.
+        """
+        with self.undoable_change():
+            self._set_preview_gpu(compute_capability)
+        self.request_preview()
+
+    def _set_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
+        self.preview_gpu = compute_capability
+        for results in self.results.values():
+            results.preview = None
+        self.results.zero_cost_changes.clear()
+        self.send_request(rq.ChoosePreviewGpu(compute_capability))
 
     def request_qdq_removal(self) -> None:
         """Requests the config without unused Q/DQ, which becomes the current config as one change."""
@@ -327,7 +346,7 @@ class Session(EditableSession):
     # -- search ---------------------------------------------------------------------------------------------------
 
     def start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
-        """Starts a search. In the app its result becomes the config, as one change.
+        """Starts a search. Its result does not change the current config.
 
         Raises:
             NotReadyError: A build or a search is running.
@@ -338,23 +357,26 @@ class Session(EditableSession):
         self.search_status = SearchStatus(request)
         self.send_request(request)
 
-    def adopt_search_result(self) -> bool:
-        """Makes the best config of the search the current config, as one change.
+    def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
+        """Makes a config that the search offers the current config, as one change.
 
-        Returns False if there is no best config, or it is the current config already.
+        Args:
+            evaluation: The evaluation of the config in the search; None if there is none.
+
+        Returns:
+            False if there is no search, or the config is the current config already.
         """
         search_status = self.search_status
-        if (search_status is None or search_status.best_config is None or search_status.best_evaluation is None
-                or search_status.best_config == self.config):
+        if search_status is None or config == self.config:
             return False
         before = self.config.precision_moves
         changed = [group for group in self.opened_network.outline.groups
-                   if search_status.best_config.precision_moves.get(group.name) != before.get(group.name)]
-        search_status.adopted_config = search_status.best_config
-        if search_status.end_event is not None and not search_status.end_event.has_other_samples:
-            self.results.get_or_create_results(search_status.best_config).store_accuracy(
-                search_status.best_evaluation.target_result.accuracy)
-        self._apply_config_change(search_status.best_config, changed, search_status.move_reasons)
+                   if config.precision_moves.get(group.name) != before.get(group.name)]
+        search_status.adopted_config = config
+        end_event = search_status.end_event
+        if evaluation is not None and end_event is not None and not end_event.has_other_samples:
+            self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
+        self._apply_config_change(config, changed, search_status.find_move_reasons(config))
         return True
 
     # -- files ----------------------------------------------------------------------------------------------------

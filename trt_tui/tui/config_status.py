@@ -102,20 +102,24 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
     return bounds_metric and is_measuring_current_config(session) and spread is not None and spread.metric_draws is None
 
 
-def is_confirmed_by_execution(session: Session) -> bool:
-    """Returns True if the current config meets the targets in simulation and as a built engine or an executed export.
-    """
-    results = session.config_target_outcomes(session.config)
-    return current_config_meets_target(session) and (RunKind.BUILT_ENGINE in results
+def is_confirmed_by_execution(session: Session, config: PrecisionConfig) -> bool:
+    """Returns True if a config meets the targets in simulation and as a built engine or an executed export."""
+    results = session.config_target_outcomes(config)
+    return config_meets_target(session, config) and (RunKind.BUILT_ENGINE in results
                                                      or RunKind.EXPORTED_FILE in results)
 
 
 def current_config_meets_target(session: Session) -> bool:
-    """Returns True if the simulation, the executed export and the built engine of the current config meet the targets.
+    """Returns True if the current config meets the targets; see `config_meets_target`."""
+    return config_meets_target(session, session.config)
+
+
+def config_meets_target(session: Session, config: PrecisionConfig) -> bool:
+    """Returns True if the simulation, the executed export and the built engine of a config meet the targets.
 
     The simulation is required. The other two count if they were measured.
     """
-    results = session.config_target_outcomes(session.config)
+    results = session.config_target_outcomes(config)
     return RunKind.SIMULATED_CONFIG in results and all(result.passes for result in results.values())
 
 

@@ -34,7 +34,7 @@ KEYS: KeyTable = {
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
     "explain": ("f3",),
-    "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
+    "preview_gpu": ("f12",), "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The default keys of the actions on the main screen. The first key of each action needs no ctrl, and no
 shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
 
@@ -57,6 +57,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
     "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
     "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
+    "a search result": (*_MOVE_ACTIONS[:4], "open", "close", "quit", "find"),
     "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 

@@ -29,6 +29,7 @@ from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.history import HistoryPage
 from trt_tui.tui.screens.jobs import JobsPage
+from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.state.view_files import ViewContent
@@ -43,9 +44,6 @@ ControllerT = TypeVar("ControllerT", bound=Controller)
 
 MIN_DRAW_INTERVAL_S = 0.1
 """The minimum time between two draws that job events cause."""
-
-NOTICE_DURATION_S = 8.0
-"""The display time of a notice that no key press caused. The hint replaces the notice afterwards."""
 
 TICK_INTERVAL_S = 1.0
 """The time between two updates of the elapsed seconds of jobs."""
@@ -148,8 +146,7 @@ class MainScreen(ReliableTimers, Screen[None]):
         if self.session.notice != self._shown_notice:
             self._shown_notice = self.session.notice
             if self.presenter.status.message is None:
-                message = self.presenter.show_message(self.session.notice, "")
-                self.set_timer(NOTICE_DURATION_S, lambda: self.presenter.clear_message(message))
+                self.presenter.show_notice(self.session.notice)
         if self._draw_timer is None:
             self._draw_timer = self.set_timer(MIN_DRAW_INTERVAL_S, self._draw_pending_changes)
 
@@ -159,9 +156,10 @@ class MainScreen(ReliableTimers, Screen[None]):
         self._update_open_page()
 
     def _update_open_page(self) -> None:
-        """Updates an open page of charts, jobs or log with the newest data."""
-        if isinstance(self.app.screen, (LivePage, JobsPage, ChartsPage, HistoryPage)) and self.app.screen.is_mounted:
-            self.app.screen.update_lines()
+        """Updates an open page of charts, jobs, log, history or search with the newest data."""
+        page = self.app.screen
+        if isinstance(page, (LivePage, JobsPage, ChartsPage, HistoryPage, SearchResultPage)) and page.is_mounted:
+            page.update_lines()
 
     def _update_elapsed_times(self) -> None:
         if self.session.take_session_notices():

@@ -28,6 +28,7 @@ class ExportFormat:
         can_lack_ranges: True if it can be written without the ranges of quantized tensors.
         needs_all_ranges: True if it contains the ranges of all tensors instead of only those that the config reads.
         uses_data: True if it depends on data.
+        contains_config: True if it contains the precisions of a whole config for production.
     """
 
     title: str
@@ -41,6 +42,7 @@ class ExportFormat:
     can_lack_ranges: bool = False
     needs_all_ranges: bool = False
     uses_data: bool = True
+    contains_config: bool = True
 
 
 _FP32_NETWORK_AND_CACHE = {"base": ".base.onnx", "cache": ".cache"}
@@ -61,13 +63,13 @@ EXPORT_FORMATS = {
                              "trt_tui.core.exporters.modelopt:write_modelopt_export", _FP32_NETWORK_AND_CACHE),
     "calibration-cache": ExportFormat("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache",
                                       "trt_tui.core.exporters.calibration_cache:write_calibration_cache_export",
-                                      needs_all_ranges=True),
-    "markdown": ExportFormat("Markdown", "a report", ".report.md", uses_data=False),
+                                      needs_all_ranges=True, contains_config=False),
+    "markdown": ExportFormat("Markdown", "a report", ".report.md", uses_data=False, contains_config=False),
     "bundle": ExportFormat("bundle", "everything for one release, with a check of its "
                                      "engine", ".bundle", is_folder=True,
                            has_build_commands=True),
     "subgraph": ExportFormat("subgraph", "a part of the network with its inputs, for a bug report", ".piece",
-                             is_folder=True),
+                             is_folder=True, contains_config=False),
 }
 """The export formats by the name that ``--format`` and requests use, in the order of the app."""
 

@@ -1,16 +1,17 @@
 """The constants of a network after the edits of a config: scaled channels and corrected biases."""
 
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 import numpy as np
 
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import ConstantEdit
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.moves.rounding_move import RoundedWeight, RoundingMove, digest_weight_edits
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.constants import largest_magnitude
-from trt_tui.core.network.layers import NetworkOutline, QdqSite
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import Precision
@@ -115,25 +116,53 @@ def find_weight_edits_digest(network: NetworkOutline, config: PrecisionConfig, p
     return digest_weight_edits(tuple(key for key, change in edits if not change.is_rounding))
 
 
+def _list_edited_layers(network: NetworkOutline, config: PrecisionConfig) -> Iterator[tuple[MoveKey, str]]:
+    """Yields each layer that a move edits, with the key of the move."""
+    for (kind, subject), move in config.moves.items():
+        if move.is_normalisation_rewrite:
+            yield (kind, subject), subject
+        elif move.edits_constants:
+            for layer, _ in move.find_constant_edits(network, subject, config):
+                yield (kind, subject), layer
+
+
 def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig) -> None:
     """Refuses moves that edit layers in file precision.
 
     Raises:
         InputError: a move edits such a layer; the error names both.
     """
-    for (kind, subject), move in config.moves.items():
-        if move.is_normalisation_rewrite:
-            layers = [subject]
-        else:
-            layers = [layer for layer, _ in move.find_constant_edits(network, subject, config)
-                      ] if move.edits_constants else []
-        for group in filter(None, map(network.find_group, layers)):
-            if config.precision_of(group) is Precision.FILE and group.file_precision is not None:
-                nearest = group.file_precision.nearest_precision.label
-                raise InputError(
-                    f"{group.name} has file precision, and {MOVE_TEXTS[kind].column} on {subject} changes it",
-                    "layers in file precision are written back unchanged",
-                    f"Give it {nearest}, the precision nearest to the file, or undo that change.")
+    for (kind, subject), layer in _list_edited_layers(network, config):
+        group = network.find_group(layer)
+        if group is not None and config.precision_of(group) is Precision.FILE and group.file_precision is not None:
+            nearest = group.file_precision.nearest_precision.label
+            raise InputError(
+                f"{group.name} has file precision, and {MOVE_TEXTS[kind].column} on {subject} changes it",
+                "layers in file precision are written back unchanged",
+                f"Give it {nearest}, the precision nearest to the file, or undo that change.")
+
+
+def replace_edited_file_precisions(network: NetworkOutline, config: PrecisionConfig,
+                                   groups: Iterable[FusionGroup]) -> PrecisionConfig:
+    """Returns a config in which some groups have the nearest precision instead of their file precision, if moves edit
+    them.
+
+    `refuse_edits_under_file_precision` would refuse such a config.
+    """
+    groups = [group for group in groups if config.precision_of(group) is Precision.FILE]
+    if not groups or not (has_constant_edits(config) or list_normalisation_rewrites(config)):
+        return config
+    edited_layers = {layer for _, layer in _list_edited_layers(network, config)}
+    return replace_file_precision(config, (group for group in groups if not edited_layers.isdisjoint(group.layers)))
+
+
+def toggle_fp32(network: NetworkOutline, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> PrecisionConfig:
+    """Returns `PrecisionConfig.with_toggled_fp32` of a config, in a form that can be lowered.
+
+    Groups that return to their file precision get the nearest precision if moves edit them.
+    """
+    groups = list(groups)
+    return replace_edited_file_precisions(network, config.with_toggled_fp32(groups), groups)
 
 
 def has_constant_edits(config: PrecisionConfig) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trt_tui.core.engines.preview import PREVIEW_GPUS
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import events as ev
@@ -10,7 +11,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import TextPage
+from trt_tui.tui.screens.dialogs import Picker, PickerItem, TextPage
 from trt_tui.tui.state import engine_page, engine_texts
 
 
@@ -27,9 +28,12 @@ class BuildController(Controller):
 
     def _show_export_result(self, event: ev.ExportedFileExecuted) -> None:
         exported_run = event.result
-        text = f"not executed: {exported_run.missing_reason}" if exported_run.missing_reason else \
-            f"{target_value_span(self.session, exported_run.accuracy, False)[0]} by {exported_run.executor_name}"
-        self.presenter.show_message(f"{EXPORTED_NETWORK}: {text}", "")
+        if exported_run.missing_reason:
+            self.presenter.show_message(
+                f"{EXPORTED_NETWORK} not executed, {shown_key('log')} shows why: {exported_run.missing_reason}")
+            return
+        value = target_value_span(self.session, exported_run.accuracy, False)[0]  # first, so that it is never cut
+        self.presenter.show_message(f"{value}: {EXPORTED_NETWORK} by {exported_run.executor_name}", "")
 
     def _show_build_result(self, event: ev.EngineBuilt) -> None:
         self.presenter.show_message(self._build_result_text(event.result), "")
@@ -59,6 +63,30 @@ class BuildController(Controller):
     def quick_build(self) -> None:
         """Builds an engine with the lowest builder effort."""
         self._start_build(quick=True)
+
+    def preview_gpu_disabled_reason(self) -> str:
+        """Returns the reason why the GPU of previews cannot be chosen; "" if it can be chosen."""
+        if reason := self.network_not_open_reason():
+            return reason
+        refusal = self.session.preview_refusal
+        return "" if self.session.can_preview_engines else (
+            f"{refusal.description}. {refusal.next_step}" if refusal is not None else "previews are off (--no-preview)")
+
+    @register_action(label="preview GPU", help="The GPU for which engines are previewed, by its compute capability; "
+                     "remembered with the session", group="Work", disabled_reason=preview_gpu_disabled_reason)
+    def preview_gpu(self) -> None:
+        """Asks for the compute capability of previews, and requests the preview again."""
+        session, presenter = self.session, self.presenter
+        preview = session.get_run_results("config").preview
+        current = session.preview_gpu or (preview.compute_capability if preview is not None else None)
+        items = [PickerItem(str(number), f"SM{major}{minor:<3} {title}", (major, minor))
+                 for number, ((major, minor), title) in enumerate(PREVIEW_GPUS.items(), 1)]
+
+        def choose_gpu(compute_capability: tuple[int, int]) -> None:
+            session.choose_preview_gpu(compute_capability)
+            presenter.draw_all()
+
+        self.open_dialog(Picker("Preview the engines of", items, current), choose_gpu)
 
     def engine_page_disabled_reason(self) -> str:
         """Returns the reason why the page of the engine cannot be shown; "" if it can be shown."""

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.exporters.bundle import RELEASE_TITLES
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
@@ -33,7 +35,7 @@ class ExportController(Controller):
     def __init__(self, presenter: Presenter) -> None:
         super().__init__(presenter)
         self._view_suffix = next(iter(VIEW_FORMATS))
-        self._view_jobs: set[int] = set()
+        self._exported_configs: dict[int, PrecisionConfig] = {}
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that show the end of an export in its dialog and in the status line."""
@@ -42,12 +44,14 @@ class ExportController(Controller):
     def _show_finished_export(self, event: ev.ConfigExported) -> None:
         if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
-        tutorial = None if event.job in self._view_jobs else self.presenter.tutorial
+        tutorial, config = self.presenter.tutorial, self._exported_configs.pop(event.job, None)
         tutorial_end = f"that is the whole workflow, {shown_key('help')} lists all keys. " if (
-            tutorial is not None and tutorial.record_finished_export(self.session)) else ""
+            tutorial is not None and config is not None
+            and tutorial.record_finished_export(self.session, config)) else ""
         self.presenter.show_message(tutorial_end + self.session.notice, "")
 
     def _show_cancelled_export(self, event: ev.JobCancelled) -> None:
+        self._exported_configs.pop(event.job, None)
         if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_failure("it was stopped", "", "")
 
@@ -72,15 +76,17 @@ class ExportController(Controller):
                 raise InputError("a subgraph needs one row", "no row or several rows are selected",
                     "Move the cursor to a layer. For any part: trt-tui export --format subgraph --from T --to T.")
             require_empty_folder(path)
-            self._send_request_from_dialog(lambda: session.export_group(path, group))
+            self._send_request_from_dialog(lambda: session.export_group(path, group), export_format)
         else:
-            self._write_file(path, lambda overwrite: session.export_config(export_format, path, overwrite))
+            self._write_file(path, lambda overwrite: session.export_config(export_format, path, overwrite),
+                             export_format)
 
-    def _write_file(self, path: Path, send_request: Callable[[bool], None]) -> None:
+    def _write_file(self, path: Path, send_request: Callable[[bool], None], export_format: str = "") -> None:
         """Sends the request to write a file, after a question if the file exists.
 
         Args:
             send_request: Sends the request. Its argument is True if the file may be overwritten.
+            export_format: The key of the format of an export; "" for a table or a chart.
 
         Raises:
             InputError: The path is a folder.
@@ -90,9 +96,9 @@ class ExportController(Controller):
         if os.path.exists(path):
             self._export_after_confirmation(
                 ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
-                lambda confirmed: send_request(True) if confirmed else None)
+                lambda confirmed: send_request(True) if confirmed else None, export_format)
         else:
-            self._send_request_from_dialog(lambda: send_request(False))
+            self._send_request_from_dialog(lambda: send_request(False), export_format)
 
     @register_action(label="file", help="Write the focused list, or another table or chart, to a file as text, "
                      "Markdown, CSV or SVG; on pages too", group="Files",
@@ -136,7 +142,7 @@ class ExportController(Controller):
                         f"{bundle_path.name}?")
             self._export_after_confirmation(
                 ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
-                lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed))
+                lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed), "bundle")
 
         items = [
             PickerItem(key, title, release)
@@ -144,12 +150,17 @@ class ExportController(Controller):
         ]
         self.open_dialog(Picker("A bundle for", items), ask_to_include_samples)
 
-    def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None]) -> None:
-        self.presenter.app.push_screen(
-            dialog, lambda confirmed: self._send_request_from_dialog(lambda: on_answer(confirmed is True)))
+    def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None],
+                                   export_format: str) -> None:
+        self.presenter.app.push_screen(dialog, lambda confirmed: self._send_request_from_dialog(
+            lambda: on_answer(confirmed is True), export_format))
 
-    def _send_request_from_dialog(self, send_request: Callable[[], None]) -> None:
-        """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""
+    def _send_request_from_dialog(self, send_request: Callable[[], None], export_format: str) -> None:
+        """Sends an export request. The open export dialog then waits for the job, or shows why the request failed.
+
+        Args:
+            export_format: The key of the format of an export; "" for a table or a chart.
+        """
         dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, FileDialog))
         earlier_jobs = set(self.session.pending_requests)
         try:
@@ -158,5 +169,5 @@ class ExportController(Controller):
             dialog.show_failure(error.title, error.cause, error.next_step)
         for job in set(self.session.pending_requests) - earlier_jobs:
             dialog.wait_for_job(job)
-            if isinstance(dialog, WriteViewDialog):
-                self._view_jobs.add(job)
+            if export_format and EXPORT_FORMATS[export_format].contains_config:
+                self._exported_configs[job] = self.session.config

@@ -29,6 +29,8 @@ from trt_tui.tui.tutorial import Tutorial
 
 MAX_FILTER_S = 0.5
 """The maximum computing time of a filter, at each key press."""
+NOTICE_DURATION_S = 8.0
+"""The display time of a notice. The hint replaces the notice afterwards."""
 
 MIN_CURSOR_REST_S = 0.15
 """The time that the cursor must rest on a row before the detail pane shows that row."""
@@ -96,6 +98,11 @@ class Presenter(ScreenPanes):
         message = self.status.message = (text, style)
         self.draw_status_lines()
         return message
+
+    def show_notice(self, text: str) -> None:
+        """Shows a message until the next key press, at most for `NOTICE_DURATION_S`. The hint replaces it."""
+        message = self.show_message(text, "")
+        self.screen.set_timer(NOTICE_DURATION_S, lambda: self.clear_message(message))
 
     def clear_message(self, message: Span) -> None:
         """Removes a message from the status line if it is still displayed."""
@@ -351,8 +358,8 @@ class Presenter(ScreenPanes):
         is_typing = focused is self.filter_input
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
         shown_hint = next_step_hint(session, row_values, cursor_group, is_typing)
-        if self.tutorial is not None and not is_typing and (hint := self.tutorial.build_tutorial_hint(session)):
-            shown_hint = hint
+        if self.tutorial is not None and not is_typing:
+            shown_hint = self.tutorial.build_tutorial_hint(session, row_values) or shown_hint
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)

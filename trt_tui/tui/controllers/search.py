@@ -1,4 +1,4 @@
-"""The action that finds a mixed-precision config which meets the target: start, adoption and report of a search."""
+"""The action that finds a mixed-precision config which meets the target: start, offer and report of a search."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,6 @@ from trt_tui.session.search_status import (
     SearchStatus,
     best_evaluation_text,
     evaluation_table,
-    held_out_result_text,
     reduction_table,
 )
 from trt_tui.tui import config_status
@@ -19,9 +18,10 @@ from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.target import target_error_text
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import ConfirmDialog
 from trt_tui.tui.screens.search import SearchDialog
+from trt_tui.tui.screens.search_result import SEARCH_AGAIN, SearchResultPage
 from trt_tui.tui.state.row_values import find_search_marks
+from trt_tui.tui.state.search_result import SearchOption
 
 
 class SearchController(Controller):
@@ -49,21 +49,44 @@ class SearchController(Controller):
         self._report_search_result()
 
     def search_disabled_reason(self) -> str:
-        """Returns the reason why a search cannot start; "" if it can start.
+        """Returns the reason why a search cannot start; "" if it can start, or if there is a search to look at."""
+        search_status = self.session.search_status
+        has_search = self.session.is_searching or search_status is not None and search_status.best_config is not None
+        return self.network_not_open_reason() if has_search else self.build_disabled_reason()
 
-        The reason is also "" while a search runs, because the action then offers to adopt the best config of that
-        search.
-        """
-        return "" if self.session.is_searching else self.build_disabled_reason()
-
-    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: use the best "
-                                       "so far", group="Work", disabled_reason=search_disabled_reason, footer=18)
+    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: what it "
+                                       "found, to look at and to take", group="Work",
+                     disabled_reason=search_disabled_reason, footer=18)
     def find(self) -> None:
-        """Shows the dialog that starts a search. While a search runs, asks whether to adopt its best config."""
+        """Shows what the last search found, or has found so far. Without a search, shows the dialog that starts one."""
+        search_status = self.session.search_status
+        if search_status is None or search_status.best_config is None and not self.session.is_searching:
+            self._ask_for_search()
+        elif search_status.best_config is None:
+            self.presenter.show_message("the search has tried no config yet")
+        else:
+            page = SearchResultPage(self.session, self.layer_list.tree_model, search_status)
+            self.open_dialog(page, lambda answer: self._ask_for_search() if answer == SEARCH_AGAIN else
+                             self._adopt_option(search_status, answer))
+
+    def _adopt_option(self, search_status: SearchStatus, option: SearchOption) -> None:
+        """Makes a config that a search offers the current config. A running search is stopped."""
         session = self.session
-        if session.is_searching and session.search_status is not None:
-            self._ask_to_adopt_search_result(session.search_status, "Use the best config so far and end the search? "
-                                             f"{best_evaluation_text(session.search_status)}.")
+        self._reported_search = search_status
+        if session.is_searching and session.search_status is search_status:
+            session.stop_jobs(session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
+        if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
+            self.presenter.handle_config_change()
+            result = f", {option.outcome.outcome.value}" if option.outcome is not None else ""
+            self.presenter.show_notice(
+                f"{config_status.config_name(session)} from the search{result}: {shown_key('undo')} undoes it, "
+                f"{shown_key('find')} shows the other configs")
+
+    def _ask_for_search(self) -> None:
+        """Shows the dialog that starts a search, or the reason why a search cannot start now."""
+        session = self.session
+        if reason := self.build_disabled_reason():
+            self.presenter.show_message(f"no other search now: {reason}")
             return
 
         def start_chosen_search(answer: tuple[str, rq.FindMixedPrecisionConfig]) -> None:
@@ -83,24 +106,6 @@ class SearchController(Controller):
             self.presenter.show_error(error)
         self.presenter.draw_all()
 
-    def _ask_to_adopt_search_result(self, search_status: SearchStatus, question: str) -> None:
-        """Asks whether the best config of a search becomes the current config; if so, a running search is stopped."""
-        if search_status.best_config is None:
-            self.presenter.show_message("no config meets the target yet")
-            return
-
-        def adopt_result(_: bool) -> None:
-            self._reported_search = search_status
-            if self.session.is_searching and self.session.search_status is search_status:
-                self.session.stop_jobs(self.session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
-            if self.session.adopt_search_result():
-                self.presenter.handle_config_change()
-            self.presenter.show_message(
-                f"{config_status.config_name(self.session)}, {shown_key('undo')} undoes it: "
-                f"{best_evaluation_text(search_status)}", "")
-
-        self.open_dialog(ConfirmDialog(question, "use it", "go on"), adopt_result)
-
     def _report_search_result(self) -> None:
         """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""
         session, search_status = self.session, self.session.search_status
@@ -110,11 +115,8 @@ class SearchController(Controller):
         self._reported_search = search_status
         if not search_status.is_finished or search_status.end_event is None:
             if search_status.best_config not in (None, session.config):
-                self.presenter.show_message(
-                    f"{shown_key('configs')} lists the best of the stopped search as "
-                    f"{config_status.config_name(session, search_status.best_config)}: "
-                    f"{best_evaluation_text(search_status)}"
-                )
+                self.presenter.show_message(f"{shown_key('find')} shows the best of the stopped search: "
+                                            f"{best_evaluation_text(search_status)}")
             return
         result = search_status.end_event.result
         session.log.extend(
@@ -126,23 +128,13 @@ class SearchController(Controller):
             session.log.append(f"{effort_text} ({duration_text(search_status.end_event.zero_cost_effort.seconds)})")
         if rows := reduction_table(result.reduction_steps, session.opened_network.outline, search_status.request):
             session.log.extend(table_lines(rows, left_aligned_columns=3))
-        if result.config == session.config:
-            if result.config == search_status.request.config:
-                self.presenter.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}",
-                                            "")
-            else:
-                self.presenter.show_message(
-                    f"{config_status.config_name(session)}, {shown_key('undo')} undoes it: {result.summary}"
-                    f"{_missing_execution_text(search_status)}", "")
+        if result.config == search_status.request.config:
+            self.presenter.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}", "")
         else:
-            exported = search_status.end_event.exported
-            reason = "; its engine misses it" if search_status.end_event.confirmed is False else ""
-            reason += (f"; {exported.exported_result_text}"
-                       if exported is not None and exported.is_met is not True else "")
-            if search_status.end_event.held_out is not None:
-                reason += f"; {held_out_result_text(search_status.end_event.held_out)}"
-            name = config_status.config_name(session, result.config)
-            self.presenter.show_message(f"{shown_key('configs')} lists it as {name}: {result.summary}{reason}")
+            outcome = search_status.end_event.target_outcome
+            result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
+            self.presenter.show_message(f"{shown_key('find')} shows what the search found: {result_text}"
+                                        f"{result.summary}", "" if search_status.is_target_met else "warn")
 
 
 def _missing_execution_text(search_status: SearchStatus) -> str:

@@ -15,9 +15,8 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen
-from trt_tui.tui.spans import Line
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
-from trt_tui.tui.state.charts import CHARTS
+from trt_tui.tui.state.charts import CHARTS, chart_title_line
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.view_files import ViewContent, view_title
 from trt_tui.tui.widgets.lines import Lines
@@ -89,19 +88,13 @@ class ChartsPage(WritableScreen):
                            self._axis_turns)
         self._drawn_chart = chart = CHARTS[self.chart_index].draw(frame)
         self._top_line = max(0, min(self._top_line, len(chart.lines) - height))
-        chart_titles: Line = []
-        for index, listed_chart in enumerate(CHARTS):
-            is_current = index == self.chart_index
-            chart_titles += [(f"{index + 1}", "key"),
-                             (f" {listed_chart.label}" if not is_current else f"[{listed_chart.label}]",
-                              "strong" if is_current else "dim"), (" ", "")]
         pane.lines = chart.lines[self._top_line:self._top_line + height]
         below = len(chart.lines) - self._top_line - height
         hints = ["1-8 chart"] + [f"{{left}}{{right}} point  {{open}} {chart.enter_label}"] * bool(chart.point_values)
         hints += ["{axis} axis"] * chart.has_axes
         hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
         hints += ["{write_view} to a file", "{close} close"]
-        self.query_one("#pictures", Lines).lines = [chart_titles]
+        self.query_one("#pictures", Lines).lines = [chart_title_line(frame, self.chart_index, width)]
         self.query_one("#picture-keys", Lines).lines = [[(fill_in_keys("  ".join(hints)), "dim")]]
 
     def build_view_content(self) -> ViewContent:

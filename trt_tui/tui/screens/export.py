@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -20,6 +21,9 @@ from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
+
+_LINES_BESIDE_FORMATS = 11
+"""The lines of the dialog besides the list: border, heading, path, a note of three lines, and keys."""
 
 
 class FileDialog(Dialog):
@@ -112,6 +116,10 @@ class ExportDialog(FileDialog):
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
         self.query_one(KeyedOptionList).focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Limits the height of the list, so that path and result stay visible on a low screen."""
+        self.query_one(KeyedOptionList).styles.max_height = max(2, event.size.height * 9 // 10 - _LINES_BESIDE_FORMATS)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Selects a format. A proposed path that the user did not change is replaced by the path for the new format."""

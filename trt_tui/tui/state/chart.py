@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, wrap_text
+from trt_tui.tui.spans import Line
 from trt_tui.tui.state.row_values import RowValues
 
 
@@ -46,8 +46,3 @@ class DrawnChart:
     cursor: int = 0
     enter_label: str = ""
     has_axes: bool = False
-
-
-def missing_chart_notice(text: str, width: int) -> DrawnChart:
-    """Returns a chart that contains only a text, which explains why the chart cannot be drawn."""
-    return DrawnChart([[(part, "dim")] for part in wrap_text(text, width)])

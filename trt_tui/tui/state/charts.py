@@ -7,22 +7,22 @@ from trt_tui.formatting import table_lines
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line, wrap_text
+from trt_tui.tui.spans import Line, clip_line, line_width, wrap_text
 from trt_tui.tui.state import depth_chart, engine_page, sample_chart, tradeoff_chart
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.detail import worst_input_lines
 from trt_tui.tui.state.summary import stage_table_lines
 from trt_tui.tui.state.value_charts import group_channel_range_lines
 
 
 def metric_part_lines(session: Session, width: int) -> list[Line]:
-    """Returns a table of the metric's parts, such as classes, with the largest drop first.
+    """Returns a table of the metric's parts, such as classes, with the largest drop first; [] if there are no parts.
 
     Middle columns are omitted if the table is wider than ``width``.
     """
     rows = metric_part_table(session)
     if not rows:
-        return [[("the metric has no parts", "dim")]]
+        return []
     rows[0][0] = "part"
     while len(rows[0]) > 4 and max(map(len, table_lines(rows))) > width:
         rows = [[*row[:2], *row[3:]] for row in rows]
@@ -34,31 +34,52 @@ def metric_part_lines(session: Session, width: int) -> list[Line]:
     return [*lines, [], *([(text, "dim")] for text in wrap_text(note, width))]
 
 
+def _find_missing_values_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no values of the selected group to draw; "" if there are some."""
+    group, session = chart_frame.group, chart_frame.session
+    if group is None:
+        return "Several layers are chosen: put the cursor on one of them."
+    if session.results.statistics.get(group.name) or session.results.weight_ranges.get(group.name):
+        return ""
+    return ("Its values are being measured …" if session.data_summary is not None else
+            "There are no samples: reopen with --data.")
+
+
 def _draw_input_value_chart(chart_frame: ChartFrame) -> DrawnChart:
     """Draws the inputs of the selected fusion group: a histogram with the range, and the ranges of channels."""
     group = chart_frame.group
     if group is None:
-        return missing_chart_notice("Several layers are chosen: put the cursor on one of them.", chart_frame.width)
+        return DrawnChart([])
     channels = group_channel_range_lines(chart_frame.session, group, chart_frame.width)
     rows = max(4, min(12, chart_frame.height - len(channels) - 6))
     lines = worst_input_lines(chart_frame.session, chart_frame.row_values, group, chart_frame.width, rows)
-    if not lines and not channels:
-        return missing_chart_notice(
-            "Its values are being measured …" if chart_frame.session.data_summary is not None else
-            "There are no samples: reopen with --data.", chart_frame.width)
     return DrawnChart([[(f" {chart_frame.row_values.model.titles[group.name]}", "strong")], *lines, [], *channels])
 
 
+def _find_missing_parts_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no parts of the metric; "" if there are some."""
+    session = chart_frame.session
+    if session.metric_name is None:
+        return "Without --metric there are no parts of a metric."
+    if len(session.results.reference_metric) >= 2:
+        return ""
+    return ("The metric has no parts." if session.results.reference_metric else "The metric is not measured yet.")
+
+
 def _draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
-    if chart_frame.session.metric_name is None:
-        return missing_chart_notice("Without --metric there are no parts of a metric.", chart_frame.width)
     return DrawnChart(metric_part_lines(chart_frame.session, chart_frame.width))
 
 
+def _find_missing_stages_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no stages; "" if there are some."""
+    session = chart_frame.session
+    if session.outline is not None and session.list_stage_accuracies():
+        return ""
+    return "No stages towards production are measured: name them with --stage, --engine or --outputs."
+
+
 def _draw_stage_table(chart_frame: ChartFrame) -> DrawnChart:
-    lines = stage_table_lines(chart_frame.session, chart_frame.width)
-    return DrawnChart(lines) if lines else missing_chart_notice(
-        "No stages towards production are measured: name them with --stage, --engine or --outputs.", chart_frame.width)
+    return DrawnChart(stage_table_lines(chart_frame.session, chart_frame.width))
 
 
 def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:
@@ -66,7 +87,7 @@ def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:
     for _, text in chart_frame.session.shown_warnings:
         lines += [[("! " if index == 0 else "  ", "warn"), (part, "")]
                   for index, part in enumerate(wrap_text(text, chart_frame.width - 3))]
-    return DrawnChart(lines) if lines else missing_chart_notice("No warnings.", chart_frame.width)
+    return DrawnChart(lines)
 
 
 @dataclass(frozen=True)
@@ -75,23 +96,57 @@ class Chart:
 
     Attributes:
         label: The title of the chart, one word.
-        draw: Draws the chart.
+        draw_content: Draws the chart if its data exist.
+        find_missing_reason: Returns the reason why the data do not exist, for the text in place of the chart; "" if
+            they exist.
         request_data: Requests missing data from the background process when the chart is shown; None if not needed.
     """
 
     label: str
-    draw: Callable[[ChartFrame], DrawnChart]
+    draw_content: Callable[[ChartFrame], DrawnChart]
+    find_missing_reason: Callable[[ChartFrame], str]
     request_data: Callable[[Session], None] | None = None
+
+    def draw(self, chart_frame: ChartFrame) -> DrawnChart:
+        """Draws the chart, or the reason why there is none."""
+        if reason := self.find_missing_reason(chart_frame):
+            return DrawnChart([[(part, "dim")] for part in wrap_text(reason, chart_frame.width)])
+        return self.draw_content(chart_frame)
 
 
 CHARTS = (
-    Chart("values", _draw_input_value_chart),
-    Chart("depth", depth_chart.draw_share_by_depth_chart),
-    Chart("samples", sample_chart.draw_sample_error_chart, Session.request_sample_errors),
-    Chart("trade", tradeoff_chart.draw_tradeoff_chart),
-    Chart("layers", engine_page.draw_engine_layer_chart),
-    Chart("classes", _draw_metric_part_table),
-    Chart("stages", _draw_stage_table),
-    Chart("warnings", _draw_warning_list),
+    Chart("values", _draw_input_value_chart, _find_missing_values_reason),
+    Chart("depth", depth_chart.draw_share_by_depth_chart, depth_chart.find_missing_shares_reason),
+    Chart("samples", sample_chart.draw_sample_error_chart, sample_chart.find_missing_samples_reason,
+          Session.request_sample_errors),
+    Chart("trade", tradeoff_chart.draw_tradeoff_chart, tradeoff_chart.find_missing_points_reason),
+    Chart("layers", engine_page.draw_engine_layer_chart, engine_page.find_missing_layers_reason),
+    Chart("classes", _draw_metric_part_table, _find_missing_parts_reason),
+    Chart("stages", _draw_stage_table, _find_missing_stages_reason),
+    Chart("warnings", _draw_warning_list, lambda chart_frame: "" if chart_frame.session.shown_warnings else
+          "No warnings."),
 )
 """All charts, selected by the number keys from 1 on."""
+
+
+def chart_title_line(chart_frame: ChartFrame, current_index: int, width: int) -> Line:
+    """Returns the line with the number and the title of each chart; charts without data are grey.
+
+    A chart that requests its data when it is opened is grey only if there are no samples. Without enough room, the
+    titles of charts without data are left out, and then those of all other charts.
+    """
+    has_samples = chart_frame.session.data_summary is not None
+    has_data = [has_samples and chart.request_data is not None or not chart.find_missing_reason(chart_frame)
+                for chart in CHARTS]
+
+    def build_line(has_title: Callable[[int], bool]) -> Line:
+        line: Line = []
+        for index, chart in enumerate(CHARTS):
+            is_current = index == current_index
+            title = f"[{chart.label}]" if is_current else f" {chart.label}" if has_title(index) else ""
+            line += [(f"{index + 1}", "key" if has_data[index] or is_current else "dim"),
+                     (title, "strong" if is_current else "" if has_data[index] else "dim"), (" ", "")]
+        return line
+
+    lines = [build_line(lambda index: True), build_line(lambda index: has_data[index]), build_line(lambda index: False)]
+    return next((line for line in lines if line_width(line) <= width), lines[-1])

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from trt_tui.formatting import SIMULATED_MARK, counted_noun_text, percent_text, run_title
+from trt_tui.formatting import SIMULATED_MARK, cell_width, counted_noun_text, percent_text, run_title
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.spans import Line, clip_line, shorten_middle
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.text_plots import (
     BarLabel,
@@ -18,6 +18,8 @@ from trt_tui.tui.state.text_plots import (
 )
 
 _LABEL_TEXT = " depth  "
+_MAX_SCOPE_LABEL_CELLS = 16
+_MAX_SPAN_SHARE = 0.4
 
 
 def _list_group_shares(row_values: RowValues) -> list[float]:
@@ -47,17 +49,62 @@ def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], widt
             [(" " * len(_LABEL_TEXT) + ticks, "strong")]]
 
 
+def find_missing_shares_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no error shares to draw; "" if there are some."""
+    row_values = chart_frame.row_values
+    if _list_group_shares(row_values):
+        return ""
+    if row_values.measure is not ColourMeasure.SHARE:
+        return f"The rows are coloured by errors, which do not add up: {shown_key('colour')} colours them by share."
+    return ("Raising any single layer does not reduce the error." if row_values.group_values else
+            "No shares are measured yet.")
+
+
+def _list_scope_spans(paths: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Returns the scopes that divide the network: the first and the last index of their groups, and a name.
+
+    A scope with more than `_MAX_SPAN_SHARE` of the groups is divided into its own scopes.
+    """
+    parts = [path.split("/") for path in paths]
+
+    def divide(first: int, last: int, level: int) -> list[tuple[int, int, str]]:
+        starts = [index for index in range(first, last + 1)
+                  if index == first or parts[index][:level] != parts[index - 1][:level]]
+        spans: list[tuple[int, int, str]] = []
+        for start, stop in zip(starts, [*starts[1:], last + 1], strict=True):
+            is_large = stop - start > max(1, _MAX_SPAN_SHARE * len(parts))
+            if is_large and any(len(path) > level for path in parts[start:stop]):
+                spans += divide(start, stop - 1, level + 1)
+            else:
+                names = parts[start][:level]
+                spans.append((start, stop - 1, "/".join(names[-2:] if names[-1].isdecimal() else names[-1:])))
+        return spans
+
+    return divide(0, len(parts) - 1, 1) if parts else []
+
+
+def _scope_label_line(paths: Sequence[str], column_of_bar: Sequence[int], width: int) -> Line:
+    """Returns a line with the names of scopes, each below its first bar; the largest scopes come first if there is no
+    room for all.
+
+    Args:
+        paths: The path of each group in network order.
+        column_of_bar: The column of the bar of each group.
+    """
+    cells = [" "] * width
+    for first, _, name in sorted(_list_scope_spans(paths), key=lambda span: span[0] - span[1]):
+        column, text = column_of_bar[first], f"╵{shorten_middle(name, _MAX_SCOPE_LABEL_CELLS)}"
+        end = column + cell_width(text)
+        if end < width and len(text) == cell_width(text) and not "".join(cells[max(0, column - 1):end + 1]).strip():
+            cells[column:end] = text
+    return [("".join(cells).rstrip(), "dim")]
+
+
 def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """Draws the error shares in network order as bars. Enter selects the worst group of the selected bar in the layer
-    list."""
+    """Draws the error shares in network order as bars, with the scopes below them. Enter selects the worst group of the
+    selected bar in the layer list."""
     row_values, width = chart_frame.row_values, chart_frame.width
     shares = _list_group_shares(row_values)
-    if not shares:
-        return missing_chart_notice(
-            f"The rows are coloured by errors, which do not add up: {shown_key('colour')} colours them by share."
-            if row_values.measure is not ColourMeasure.SHARE else "No shares are measured yet." if
-            not row_values.group_values else "Raising any single layer does not reduce the error.",
-            width)
     groups = row_values.model.outline.groups
     count = min(width - 2, len(shares))
     sums = bin_values(shares, count, sum)
@@ -75,10 +122,14 @@ def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
     max_sum = max(sums)
     name = config_name(chart_frame.session) if row_values.run == "config" else run_title(row_values.run)
     styles = ["strong" if bin_indices == cursor else "plot" for bin_indices in range(count)]
-    rows = max(3, min(16, chart_frame.height - 8))
+    rows = max(3, min(16, chart_frame.height - 9))
     lines: list[Line] = [clip_line([(f" share of the error of {name} over the depth of the network", "dim"),
                                     (f"   full height {percent_text(max_sum, SIMULATED_MARK)}", "dim")], width)]
     lines += [[(" ", ""), *line] for line in bar_lines([value / max_sum for value in sums], rows, cell, styles)]
+    rows_by_group = row_values.model.rows_by_group
+    lines.append(_scope_label_line([rows_by_group[group.name].path for group in groups],
+                                   [1 + cell * find_bin_of_index(index, len(shares), count)
+                                    for index in range(len(shares))], width))
     lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, "▲", "strong")], width)[1:]
     chosen = groups[worst_indices[cursor]]
     other_count = len(bins[cursor]) - 1

@@ -26,7 +26,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten, worst_sqnr_span, wrap_text
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
     ShownEngine,
@@ -232,21 +232,28 @@ def slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width
     return lines
 
 
+def find_missing_layers_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no timed layers of an engine to draw; "" if there are some."""
+    shown_engine = find_shown_engine(chart_frame.session)
+    if shown_engine is None:
+        return (f"No engine was built yet: {shown_key('build')} builds one, and its layers are timed where it can run."
+                if chart_frame.session.builder is not None else "No TensorRT works here, so there is no engine.")
+    engine_report = shown_engine.result.engine_report
+    if engine_report is None:
+        return f"{shown_engine.result.builder_name}, which built {shown_engine.name}, lists no layers."
+    if slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, chart_frame.width, 1):
+        return ""
+    return (f"The layers of the engine of {shown_engine.name} were not timed. "
+            f"{shown_engine.result.measurement_note or 'It cannot run here.'}")
+
+
 def draw_engine_layer_chart(chart_frame: ChartFrame) -> DrawnChart:
     """Draws all timed layers of the engine by decreasing time."""
     shown_engine, width = find_shown_engine(chart_frame.session), chart_frame.width
     engine_report = shown_engine.result.engine_report if shown_engine is not None else None
-    if shown_engine is None:
-        return missing_chart_notice(
-            f"No engine was built yet: {shown_key('build')} builds one, and its layers are timed where it can "
-            "run.", width)
-    if engine_report is None:
-        return missing_chart_notice(
-            f"{shown_engine.result.builder_name}, which built {shown_engine.name}, lists no layers.", width)
+    if shown_engine is None or engine_report is None:
+        return DrawnChart([])
     lines = slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width, len(engine_report.layers))
-    if not lines:
-        return missing_chart_notice(f"The layers of the engine of {shown_engine.name} were not timed. "
-                                    f"{shown_engine.result.measurement_note or 'It cannot run here.'}", width)
     title_parts = [f"engine of {shown_engine.name}", shown_engine.result.builder_name, shown_engine.result.device_name]
     behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'change')} ago" if shown_engine.is_stale else ""
     return DrawnChart([

@@ -38,6 +38,7 @@ from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
 from trt_tui.tui.state.target_gauge import find_displayed_target
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
+from trt_tui.tui.state.toggles import find_toggled_config
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _VALUE_CELLS = 24
@@ -297,7 +298,7 @@ def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleR
         return [f"Only the current config has such values, and the list shows {row_values.config_name}."]
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return [f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."]
-    toggled_config = session.config.with_toggled_fp32(groups)
+    toggled_config = find_toggled_config(session, groups)
     if toggled_config == session.config:
         return ["Toggling changes nothing here."]
     precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
@@ -393,7 +394,7 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
         texts += _labelled("how", [_engine_source_text(engine, ""), *_interval_texts(engine.accuracy, title)])
     elif (exported_run := session.get_run_results(row.run).exported_run if row.run else None) is not None:
         texts += [("how", "The exported file, executed by ONNX Runtime." if exported_run.accuracy is not None else
-                   "The exported file was not executed.")]
+                   f"The exported file was not executed: {exported_run.missing_reason}")]
         texts += _labelled("", _interval_texts(exported_run.accuracy, title))
     else:
         done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"

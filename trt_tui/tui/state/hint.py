@@ -73,7 +73,9 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
         return Hint()
     if session.is_searching:
         has_best = session.search_status is not None and session.search_status.best_config is not None
-        return Hint((f"{shown_key('find')} offers the best so far",), ("find",)) if has_best else Hint()
+        return Hint((f"{shown_key('find')} shows the best so far",), ("find",)) if has_best else Hint()
+    if has_search_result_for_config(session):
+        return Hint((f"next: {_search_key_text(session)}",), ("find",))
     if has_unfinished_accuracy(session, session.config):
         return MEASURING_HINT if is_measuring_current_config(session) else Hint(
             (f"next: {shown_key('compare')} compares", ), ("compare", ))
@@ -86,6 +88,20 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
         return _raise_row_hint(session, row_values, cursor_group)
     action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
     return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
+
+
+def has_search_result_for_config(session: Session) -> bool:
+    """Returns True if a search from the current config ended with another config that meets the target."""
+    search_status = session.search_status
+    return (search_status is not None and search_status.end_event is not None and search_status.is_target_met
+            and search_status.request.config == session.config and search_status.best_config != session.config)
+
+
+def _search_key_text(session: Session) -> str:
+    """Returns the effect of the search key: it starts a search, or shows the last one."""
+    search_status = session.search_status
+    has_result = search_status is not None and search_status.best_config is not None
+    return f"{shown_key('find')} {'shows what the search found' if has_result else 'finds a fix'}"
 
 
 def find_worst_row(session: Session, row_values: RowValues) -> str | None:
@@ -110,7 +126,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         return Hint(
             (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
              *MEASURING_HINT.forms))
-    search_text = f"{shown_key('find')} finds a fix"
+    search_text = _search_key_text(session)
     worst = find_worst_row(session, row_values)
     outline, config = row_values.model.outline, session.config
     if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(

@@ -485,6 +485,18 @@ def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
     return row_values.choose_glyph_and_style(value, False, any(name in row_values.stale_groups for name in group_names))
 
 
+_BLOCK_MEASURE_TEXTS = {ColourMeasure.SHARE: "its share of the error", ColourMeasure.ISOLATED:
+                        "its error with all its inputs from FP32", ColourMeasure.ACCUMULATED:
+                        "its error with the whole network in these precisions", ColourMeasure.ENGINE:
+                        "its error in the engine"}
+
+
+def block_cell_text(row_values: RowValues) -> str:
+    """Returns the meaning of a cell of the heat map: ``a cell is one layer: its share of the error of c0``."""
+    name = row_values.config_name if row_values.run == "config" else run_title(row_values.run)
+    return f"a cell is one layer: {_BLOCK_MEASURE_TEXTS[row_values.measure]}, {name}"
+
+
 def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
     """Returns the default precisions of a role's groups, and the number of raised groups: ``INT8, 2 raised``."""
     by_name = row_values.model.outline.group_by_name

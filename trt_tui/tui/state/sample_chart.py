@@ -14,7 +14,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.text_plots import BarLabel, bar_label_lines, bar_lines, bin_values, find_bin_of_index
 
 _DETAIL_LINES = 8
@@ -30,19 +30,24 @@ def sample_error_text(value: float, is_mismatch: bool) -> str:
     return add_decibel_unit(decibels_text(value, exact=value == math.inf, nan=int(math.isnan(value))))
 
 
+def find_missing_samples_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no errors of samples to draw; "" if there are some."""
+    session = chart_frame.session
+    if session.data_summary is None:
+        return "There are no samples: reopen with --data."
+    errors = session.results.sample_errors.get(session.config)
+    if errors is None:
+        return "The errors are being measured sample by sample …"
+    return "" if errors.values else "No sample was measured."
+
+
 def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     """Draws a bar for each sample, taller for a larger error. Enter measures the selected sample alone.
 
     The cursor starts at the worst sample.
     """
     session, width = chart_frame.session, chart_frame.width
-    if session.data_summary is None:
-        return missing_chart_notice("There are no samples: reopen with --data.", width)
-    errors = session.results.sample_errors.get(session.config)
-    if errors is None:
-        return missing_chart_notice("The errors are being measured sample by sample …", width)
-    if not errors.values:
-        return missing_chart_notice("No sample was measured.", width)
+    errors = session.results.sample_errors[session.config]
     count = min(width - 2, len(errors.values))
     bins: list[list[int]] = [[] for _ in range(count)]
     for index in range(len(errors.values)):

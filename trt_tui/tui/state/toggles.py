@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trt_tui.core.lowering.folded_constants import toggle_fp32
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.measure.target import Target
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs.requests import MeasureToggles
@@ -44,6 +46,13 @@ class ToggleResult:
     margin_of_error_text: str = ""
 
 
+def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> PrecisionConfig:
+    """Returns the current config with some groups toggled, also while the network is still being opened."""
+    outline = session.outline or session.preliminary_outline
+    return (toggle_fp32(outline, session.config, groups) if outline is not None else
+            session.config.with_toggled_fp32(groups))
+
+
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
     """Returns the judged value after the groups of a row or scope are toggled.
 
@@ -53,7 +62,7 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
     config = session.config
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return ToggleResult()
-    toggled_config = config.with_toggled_fp32(groups)
+    toggled_config = find_toggled_config(session, groups)
     if toggled_config == config:
         return ToggleResult()
     accuracy = session.results.get_results_or_empty(toggled_config).accuracy

@@ -22,8 +22,8 @@ from trt_tui.formatting import (
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, meets_target, target_value_span
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.spans import Line, clip_line, wrap_text
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.marks import BEATEN_GLYPH, CURSOR_GLYPH, ESTIMATED_GLYPH, FRONT_GLYPH
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.text_plots import PlotAxis, PlotPoint, scatter_lines
@@ -116,6 +116,15 @@ def compute_fp32_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
     return fp32_weight / (sum(weights.values()) or 1.0)
 
 
+def find_missing_points_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no configs to draw on either axis; "" if there are some."""
+    session = chart_frame.session
+    has_points = bool(list_built_points(session)) or any(
+        results.accuracy is not None and _find_plotted_accuracy_value(session, results.accuracy) is not None
+        for results in session.results.values())
+    return "" if has_points else _no_points_text(session, is_by_latency=False)
+
+
 def list_simulated_points(session: Session, tree_model: TreeModel) -> list[TradeoffPoint]:
     """Returns points for simulated configs with the default precisions of the current config.
 
@@ -150,7 +159,8 @@ def draw_tradeoff_chart(chart_frame: ChartFrame) -> DrawnChart:
     is_by_latency = (len(engine_points) >= 2) is (chart_frame.axis_turns % 2 == 0)
     points = engine_points if is_by_latency else config_points
     if not points:
-        return DrawnChart(missing_chart_notice(_no_points_text(session, is_by_latency), width).lines, has_axes=True)
+        return DrawnChart([[(part, "dim")] for part in wrap_text(_no_points_text(session, is_by_latency), width)],
+                          has_axes=True)
     is_lower_better = session.target is not None and not session.target.is_higher_better
     sign = -1.0 if is_lower_better else 1.0
     front_configs = {

@@ -9,10 +9,19 @@ from textual.strip import Strip
 
 from trt_tui.core.network.blocks import BlockMatrix
 from trt_tui.formatting import escape_hidden_characters, pad_left
-from trt_tui.tui.spans import Line, line_width, pad_or_shorten
+from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten
 from trt_tui.tui.state.marks import RAISED_MARK
-from trt_tui.tui.state.row_values import RowValues, band_legend_text, block_cell_span, block_precisions_text
+from trt_tui.tui.state.row_values import (
+    RowValues,
+    band_legend_text,
+    block_cell_span,
+    block_cell_text,
+    block_precisions_text,
+)
 from trt_tui.tui.widgets.lines import RIGHT_BUTTON, StyledStrips
+
+BLOCK_TITLE = "block"
+"""The title before the numbers of the columns."""
 
 
 class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
@@ -40,7 +49,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
             self._notes = {}
         self.blocks, self._row_values = blocks, row_values
-        size = Size(self.size.width, len(blocks.roles) + 2 if blocks else 1)
+        size = Size(self.size.width, len(blocks.roles) + 3 if blocks else 1)
         if size != self.virtual_size:
             self.virtual_size = size
         old_lines, self._drawn_lines = self._drawn_lines, {}
@@ -134,10 +143,12 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         has_before, has_after = self._first_column > 0, shown_slice.stop < len(self.blocks.columns)
         if y == 0:
             titles = "".join(pad_left(name, cell) for name in self.blocks.columns[shown_slice])
-            return [(" " * (label + 2), ""),
-                    (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}", "dim")]
+            return [(f"  {pad_or_shorten(BLOCK_TITLE, label)}", "dim"),
+                    (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}   precision", "dim")]
         role = y - 1
         if role == len(self.blocks.roles):
+            return clip_line([(f"  {block_cell_text(self._row_values)}", "dim")], self.size.width)
+        if role == len(self.blocks.roles) + 1:
             return [(f"  {band_legend_text(self._row_values.measure)}", "dim")]
         if role > len(self.blocks.roles):
             return []
@@ -172,7 +183,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
     def on_resize(self, event: events.Resize) -> None:
         self._drawn_lines = {}
         if self.blocks is not None:
-            self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
+            self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 3)
 
     def on_click(self, event: events.Click) -> None:
         """Moves the cursor to the clicked cell or role label. A right click also explains the cell."""

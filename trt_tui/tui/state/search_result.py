@@ -1,0 +1,325 @@
+"""The configs that a search offers, with their values, and the changes that each of them would make."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.core.search import Evaluation
+from trt_tui.core.search.strategy_protocol import Trial
+from trt_tui.formatting import (
+    NOT_MEASURED,
+    SIMULATED_MARK,
+    cell_width,
+    counted_noun_text,
+    milliseconds_text,
+    pad_left,
+    pad_right,
+    percent_text,
+)
+from trt_tui.jobs.events import SearchEnded
+from trt_tui.session.results import find_decisive_outcome
+from trt_tui.session.search_status import SearchStatus, held_out_result_text
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import config_name, target_value_span
+from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, wrap_text
+from trt_tui.tui.state.marks import CURSOR_MARK
+from trt_tui.tui.state.tradeoff_chart import compute_fp32_share
+from trt_tui.tui.state.tree import TreeModel
+
+ValueT = TypeVar("ValueT")
+
+IN_HAND, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "in hand", "best so far", "result", "cheaper", "more accurate"
+"""The relations of the offered configs to the result of the search."""
+
+_MAX_LAYER_CELLS = 40
+_MAX_NOTE_LINES = 3
+
+
+@dataclass(frozen=True)
+class SearchOption:
+    """A config that a search offers, or the current config beside them.
+
+    Attributes:
+        relation: The relation to the result, such as `CHEAPER`.
+        evaluation: The evaluation of the search; None if the search has not evaluated the config.
+        accuracy: The simulated accuracy on the samples of the search; None if it is unknown.
+        outcome: The outcome against the tolerances of the search; None if it is unknown.
+    """
+
+    config: PrecisionConfig
+    relation: str
+    evaluation: Evaluation | None
+    accuracy: Accuracy | None
+    outcome: TargetOutcome | None
+
+
+def list_search_options(session: Session, search_status: SearchStatus) -> tuple[SearchOption, ...]:
+    """Returns the current config and the configs that a search offers, by increasing score.
+
+    A running search offers its best config so far. A search that ended offers its result and all other configs of its
+    Pareto front.
+    """
+    best, best_config, end_event = search_status.best_evaluation, search_status.best_config, search_status.end_event
+    if best is None or best_config is None:
+        return ()
+    current_option = _make_current_option(session, search_status)
+    if end_event is None:
+        options = [_make_option(best_config, BEST_SO_FAR, best)]
+    else:
+        outcome = end_event.target_outcome or best.target_result.target_outcome
+        relation = RESULT if search_status.is_finished else BEST_SO_FAR
+        options = [SearchOption(best_config, relation, best, best.target_result.accuracy, outcome)]
+        options += [
+            _make_option(config, MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
+            for index, config in end_event.pareto_configs.items()
+            if (evaluation := end_event.evaluations[index]) and config != best_config]
+        options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
+    return (current_option, *(option for option in options if option.config != session.config
+                              or option.relation in (RESULT, BEST_SO_FAR)))
+
+
+def _make_option(config: PrecisionConfig, relation: str, evaluation: Evaluation) -> SearchOption:
+    result = evaluation.target_result
+    return SearchOption(config, relation, evaluation, result.accuracy, result.target_outcome)
+
+
+def _make_current_option(session: Session, search_status: SearchStatus) -> SearchOption:
+    """Returns the option of the current config.
+
+    Its values are from the search if the search evaluated the config. Values on other samples are not compared.
+    """
+    config, end_event = session.config, search_status.end_event
+    if end_event is not None:
+        evaluated = {config: end_event.evaluations[index] for index, config in end_event.pareto_configs.items()}
+        if end_event.evaluations:
+            evaluated.setdefault(search_status.request.config, end_event.evaluations[0])
+        if config in evaluated:
+            return _make_option(config, IN_HAND, evaluated[config])
+        if end_event.has_other_samples:
+            return SearchOption(config, IN_HAND, None, None, None)
+    return SearchOption(config, IN_HAND, None, session.results.get_results_or_empty(config).accuracy,
+                        find_decisive_outcome(session.config_target_outcomes(config)))
+
+
+def search_page_title(session: Session, search_status: SearchStatus) -> str:
+    """Returns the title of the page: the start config, the target, and the samples of the values."""
+    target = " and ".join(search_status.request.tolerances)
+    evaluation = search_status.best_evaluation
+    accuracy = evaluation.target_result.accuracy if evaluation is not None else None
+    samples = f", {counted_noun_text(accuracy.samples, 'sample')}" if accuracy is not None else ""
+    state = "running" if search_status.end_event is None and session.is_searching else (
+        "" if search_status.is_finished else "stopped")
+    return f"Search from {config_name(session, search_status.request.config)}, {target}{samples}" + (
+        f", {state}" if state else "")
+
+
+def search_option_lines(session: Session, tree_model: TreeModel, options: Sequence[SearchOption], cursor: int,
+                        width: int, max_rows: int) -> list[Line]:
+    """Returns the table of the offered configs: a header, the current config, and the rows around the cursor.
+
+    Args:
+        max_rows: The maximum number of rows without the header.
+    """
+    columns: dict[str, list[Span]] = {"": [], "raised": [], "FP32 MACs": [], "kernels": [], "ms": [], "value": [],
+                                      " ": []}
+    for index, option in enumerate(options):
+        results = session.results.get_results_or_empty(option.config)
+        engine, preview = results.engine_result, results.preview
+        estimate = option.evaluation.estimated_latency if option.evaluation is not None else None
+        latency = milliseconds_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else (
+            f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else "")
+        name = session.config_names.get(option.config, "")
+        columns[""].append((f"{CURSOR_MARK if index == cursor else ' '} {f'{name} ' if name else ''}{option.relation}",
+                            "strong" if index == cursor else ""))
+        columns["raised"].append((str(len(option.config.find_raised_groups(tree_model.outline))), ""))
+        columns["FP32 MACs"].append((f"{100 * compute_fp32_share(tree_model, option.config):.0f}%", ""))
+        columns["kernels"].append((str(len(preview.kernels)) if preview is not None and preview.kernels else "", "dim"))
+        columns["ms"].append((latency, ""))
+        columns["value"].append(_option_value_span(session, option))
+        columns[" "].append((option.outcome.outcome.value, "good" if option.outcome.passes else "bad")
+                            if option.outcome is not None else ("", ""))
+    if not tree_model.total_macs:
+        del columns["FP32 MACs"]
+    for name in ("kernels", "ms"):
+        if not any(text for text, _ in columns[name]):
+            del columns[name]
+    titles = {name: _value_title(session) if name == "value" else name.strip() for name in columns}
+    widths = {name: max(cell_width(titles[name]), *(cell_width(text) for text, _ in cells))
+              for name, cells in columns.items()}
+    for name in ("FP32 MACs", "kernels"):  # without enough room, these columns are left out in this order
+        if name in columns and sum(widths[shown] + 2 for shown in columns) > width:
+            del columns[name]
+    top = max(1, min(cursor - (max_rows - 1) // 2, len(options) - max_rows + 1))
+    rows = [[cells[index] for cells in columns.values()]
+            for index in (0, *range(top, min(len(options), top + max_rows - 1)))]
+    lines: list[Line] = []
+    for cells in ([(titles[name], "dim") for name in columns], *rows):
+        line: Line = []
+        for name, (text, style) in zip(columns, cells, strict=True):
+            pad = pad_right if name in ("", " ") else pad_left
+            line += [(pad(text or (NOT_MEASURED if name.strip() else ""), widths[name]), style), ("  ", "")]
+        lines.append(clip_line(line[:-1], width))
+    return lines
+
+
+def _value_title(session: Session) -> str:
+    kind = session.target.kind if session.target is not None else "sqnr"
+    metric = next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
+    return {"metric": metric, "sqnr": "SQNR"}.get(kind, kind)
+
+
+def _option_value_span(session: Session, option: SearchOption) -> Span:
+    if option.accuracy is None and option.evaluation is not None:
+        return (option.evaluation.target_result.value_text, "")
+    return target_value_span(session, option.accuracy)
+
+
+def search_check_lines(session: Session, search_status: SearchStatus, option: SearchOption, width: int,
+                       max_lines: int = _MAX_NOTE_LINES) -> list[Line]:
+    """Returns the checks of an offered config beyond the samples of the search, the reasons for doubt, and the gains.
+
+    The checks are those on held-out samples, on the exported network and on the engine. Only the result has them. The
+    gains are the values after each step of the search that leads to the config.
+
+    Args:
+        max_lines: The maximum number of lines of one text.
+    """
+    texts: list[tuple[str, str, str]] = []
+    if option.relation != IN_HAND and search_status.end_event is not None:
+        texts = _check_texts(search_status.end_event, option)
+        if gains := _gain_text(session, search_status.end_event, option):
+            texts.append(("gains", gains, ""))
+    lines: list[Line] = []
+    for label, text, style in texts:
+        parts = wrap_text(text, max(10, width - 10))
+        if len(parts) > max_lines:
+            parts = [*parts[:max_lines - 1], " ".join(parts[max_lines - 1:])]
+        lines += [clip_line([(f" {'' if index else label:<9}", "dim"), (part, style)], width)
+                  for index, part in enumerate(parts)]
+    return lines
+
+
+def _check_texts(end_event: SearchEnded, option: SearchOption) -> list[tuple[str, str, str]]:
+    """Returns the label, the text and the style of each check of an option, and of each reason for doubt."""
+    if option.config != end_event.result.config:
+        return [("checked", "simulated on the samples of the search only", "dim")]
+    texts: list[tuple[str, str, str]] = []
+    shown_elsewhere = [text for text in (end_event.held_out.miss_text if end_event.held_out is not None else "",
+                                         end_event.exported.exported_result_text if end_event.exported is not None
+                                         else "") if text]
+    if option.outcome is not None:
+        texts += [(option.outcome.outcome.value, reason, "warn") for reason in option.outcome.reasons
+                  if not any(text in reason or reason in text for text in shown_elsewhere)]
+    if (held_out := end_event.held_out) is not None:
+        texts.append(("held out", held_out_result_text(held_out), "" if held_out.target_result.passes else "warn"))
+    else:
+        reason = next((remark for remark in end_event.remarks if "held-out samples" in remark),
+                      "no samples: too few of them for a search and a check")
+        texts.append(("held out", reason, "dim"))
+    if end_event.exported is not None:
+        texts.append(("exported", end_event.exported.exported_result_text,
+                      "" if end_event.exported.is_met else "warn"))
+    if end_event.confirmed is not None:
+        texts.append(("engine", "meets the target" if end_event.confirmed else "misses the target",
+                      "" if end_event.confirmed else "warn"))
+    return texts
+
+
+def _gain_text(session: Session, end_event: SearchEnded, option: SearchOption) -> str:
+    """Returns the values after each step that leads to an option, as far as the search evaluated them; "" without two
+    of them."""
+    chosen = option.evaluation
+    if chosen is None:
+        return ""
+    steps: list[tuple[str, Trial]] = [("start", Trial(frozenset(), zero_cost_sets=()))]
+    for count, name in enumerate(chosen.zero_cost_sets, 1):
+        steps.append((name, Trial(frozenset(), zero_cost_sets=chosen.zero_cost_sets[:count])))
+    if chosen.range_moves:
+        ranges = counted_noun_text(len(chosen.range_moves), "other range")
+        steps.append((ranges, Trial(frozenset(), chosen.range_moves, zero_cost_sets=chosen.zero_cost_sets)))
+    if chosen.raised_groups:
+        steps.append((f"{len(chosen.raised_groups)} raised",
+                      Trial(frozenset(chosen.raised_groups), chosen.range_moves, precisions=chosen.precisions,
+                            zero_cost_sets=chosen.zero_cost_sets)))
+    values = {evaluation.config_key: _evaluation_value_text(session, evaluation)
+              for evaluation in reversed(end_event.evaluations)}
+    texts = [f"{name} {values[trial.config_key].removesuffix(' dB')}"
+             for name, trial in steps if trial.config_key in values]
+    return " → ".join(texts) if len(texts) > 1 else ""
+
+
+def _evaluation_value_text(session: Session, evaluation: Evaluation) -> str:
+    result = evaluation.target_result
+    return target_value_span(session, result.accuracy)[0] if result.accuracy is not None else result.value_text
+
+
+def search_change_lines(session: Session, tree_model: TreeModel, search_status: SearchStatus, option: SearchOption,
+                        width: int) -> list[Line]:
+    """Returns the table of the changes that an option makes to the current config: layer, from, to, and its effect.
+
+    The first line is the header. A single line says so if the option changes nothing.
+    """
+    differences = list_config_differences(session.config, option.config, tree_model.outline)
+    if not differences:
+        return [clip_line([(" this is the config in hand: nothing changes", "dim")], width)]
+    titles = [line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject))
+              for line in differences]
+    effects = [_change_effect_text(session, search_status, option, line.subject) for line in differences]
+    from_width = max(4, *(cell_width(line.first_text) for line in differences))
+    to_width = max(2, *(cell_width(line.second_text) for line in differences))
+    effect_width = max(10, *map(cell_width, effects)) if any(effects) else 0
+    layer_width = max(12, min(_MAX_LAYER_CELLS, max(map(cell_width, titles)),
+                              width - from_width - to_width - effect_width - 7))
+    short_titles = shorten_distinctly(titles, layer_width)
+    count = counted_noun_text(len(differences), "change")
+    header: Line = [(f" {pad_right(count, layer_width)}  {pad_right('from', from_width)}  {pad_right('to', to_width)}"
+                     f"  {'without it' if any(effects) else ''}", "dim")]
+    return [clip_line(header, width), *(
+        clip_line([(f" {pad_right(short_titles[title], layer_width)}  ", ""),
+                   (f"{pad_right(line.first_text, from_width)}  ", "dim"),
+                   (f"{pad_right(line.second_text, to_width)}  ", "strong"), (effect, "")], width)
+        for line, title, effect in zip(differences, titles, effects, strict=True))]
+
+
+def search_note_lines(session: Session, search_status: SearchStatus, width: int) -> list[Line]:
+    """Returns the remarks of a search that ended, and how many configs it tried, as wrapped lines."""
+    end_event = search_status.end_event
+    if end_event is None:
+        return []
+    texts = [f"{end_event.description}; {counted_noun_text(len(end_event.evaluations), 'config')} tried",
+             *end_event.remarks]
+    if {target.text for target in session.targets} != set(search_status.request.tolerances):
+        texts.insert(0, "the target was changed after this search")
+    return [[(f" {part}" if index == 0 else f"   {part}", "dim")] for text in texts
+            for index, part in enumerate(wrap_text(text, max(10, width - 4)))]
+
+
+def _change_effect_text(session: Session, search_status: SearchStatus, option: SearchOption, subject: str) -> str:
+    """Returns the effect of one change of an option: the value without it, or the error share of the group; "" if
+    neither is known."""
+    if (evaluation := _find_evaluation_without(search_status, option, subject)) is not None:
+        outcome = evaluation.target_result.target_outcome.outcome
+        return f"{_evaluation_value_text(session, evaluation)} {outcome.value}"
+    share = session.get_run_results("config").shares.get(subject)
+    return f"(share {percent_text(share.fraction, SIMULATED_MARK)})" if share is not None else ""
+
+
+def _find_evaluation_without(search_status: SearchStatus, option: SearchOption, subject: str) -> Evaluation | None:
+    """Returns the evaluation of an option without the raise of one group or the range of one tensor; None if the search
+    has not evaluated it."""
+    end_event, chosen = search_status.end_event, option.evaluation
+    if end_event is None or chosen is None:
+        return None
+    raised, ranges = frozenset(chosen.raised_groups) - {subject}, _without(chosen.range_moves, subject)
+    trial = Trial(raised, ranges, precisions=_without(chosen.precisions, subject),
+                  zero_cost_sets=chosen.zero_cost_sets)
+    if trial.config_key == chosen.config_key:
+        return None
+    return next((other for other in end_event.evaluations if other.config_key == trial.config_key), None)
+
+
+def _without(mapping: Mapping[str, ValueT], key: str) -> dict[str, ValueT]:
+    return {name: value for name, value in mapping.items() if name != key}
