@@ -544,6 +544,10 @@ async def test_the_gpu_of_previews_is_chosen_on_the_screen_and_remembered(tmp_pa
         sent = [one for one in session.child.sent if isinstance(one, rq.ChoosePreviewGpu | rq.PreviewEngine)]
         assert sent[-2:] == [rq.ChoosePreviewGpu((8, 6)), sent[-1]] and isinstance(sent[-1], rq.PreviewEngine)
         assert rq.ChoosePreviewGpu((8, 6)) in session._list_reopen_requests()
+        await screen.press(pilot, "z")
+        assert session.preview_gpu is None and session.child.sent[-2] == rq.ChoosePreviewGpu(None)
+        await screen.press(pilot, "full_stop")
+        assert session.preview_gpu == (8, 6)
         await screen.settle(pilot)
     again = local.NullSession(local.options(tmp_path, "small_resnet", True, False), folder=tmp_path)
     again.start()

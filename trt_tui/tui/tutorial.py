@@ -92,8 +92,9 @@ class Tutorial:
         if results.engine_result is not None or results.exported_run is not None:
             return Hint()
         past, _, _ = session.history.snapshot()
-        undo = (f", {shown_key('undo')} goes back to {config_name(session, past[-1])}"
-                if past and is_confirmed_by_execution(session, past[-1]) else "")
+        earlier_config = past[-1].state.config if past else session.config
+        undo = (f", {shown_key('undo')} goes back to {config_name(session, earlier_config)}"
+                if earlier_config != session.config and is_confirmed_by_execution(session, earlier_config) else "")
         if session.builder is not None:
             return _make_step("then", ("build",), f"{shown_key('build')} builds {name} and measures the engine{undo}",
                               f"{shown_key('build')} builds {name}{undo}", f"{shown_key('build')} builds {name}")

@@ -17,10 +17,11 @@ from trt_tui.formatting import escape_hidden_characters, take_first_cells, take_
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_title
 from trt_tui.tui.spans import Line, line_width
-from trt_tui.tui.state.columns import BAR_BLOCKS, LAYER_COLUMNS, NAME_COLUMN, build_row_cells
+from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, build_row_cells
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.summary import list_summary_columns, summary_rows
+from trt_tui.tui.state.text_plots import BAR_BLOCKS
 from trt_tui.tui.state.tree import VisibleRow
 
 Table = Sequence[Sequence[str]]
