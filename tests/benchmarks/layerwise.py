@@ -5,7 +5,8 @@
 Data are 4 batches of 8. The limit is the time of one plain run of each network, and the larger of their peaks. A pass
 of ours runs a loaded graph over all batches. The others load, run and compare in one call; so their times stand beside
 ours with loading. ``--command`` measures `trt-tui compare --runs int8 --layers errors` as a whole, from its start with
-empty caches (opening, calibration, accuracy and errors of INT8), beside ONNX Runtime's alone.
+empty caches (opening, calibration, accuracy and errors of INT8), beside ONNX Runtime's alone, both from the start of a
+process to its exit. With ``--other fp32`` all that is not INT8 is FP32, as in ONNX Runtime's.
 """
 
 import os
@@ -93,15 +94,27 @@ def polygraphy(name: str, folder: str):
     return run
 
 
-def command(name: str, folder: str):
+def command(name: str, folder: str, other: str):
     """The command that measures errors alone, with caches of its own for each pass."""
+    return _in_process("-m", "trt_tui", "compare", f"{folder}/fp32.onnx", "--data", f"{folder}/data.npz",
+                       "--calib-data", f"{folder}/data.npz", "--batch", "8", "--runs", "int8", "--layers", "errors",
+                       "--other", other)
+
+
+def peer(name: str, folder: str):
+    """ONNX Runtime's qdq_loss_debug in a process of its own."""
+    return _in_process("-c", f"from {MODULE} import qdq_loss_debug; print(qdq_loss_debug({name!r}, {folder!r})())")
+
+
+def _in_process(*arguments: str):
+    """A pass runs Python with some arguments; the compiled modules of earlier passes are used."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
     def run() -> str:
         with tempfile.TemporaryDirectory() as text:
             caches = {f"XDG_{kind}_HOME": f"{text}/{kind.lower()}" for kind in ("CACHE", "STATE")}
-            words = [sys.executable, "-m", "trt_tui", "compare", f"{folder}/fp32.onnx", "--data", f"{folder}/data.npz",
-                     "--calib-data", f"{folder}/data.npz", "--batch", "8", "--runs", "int8", "--layers", "errors"]
-            done = subprocess.run(words, env={**os.environ, **caches}, capture_output=True, text=True, check=True)
+            done = subprocess.run([sys.executable, *arguments], env={**environment, **caches}, capture_output=True,
+                                  text=True, check=True)
         return done.stdout.splitlines()[0]
 
     return run
@@ -152,14 +165,15 @@ def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
                   f"accumulated with loading, {other.peak_bytes / own.peak_bytes:.1f} times its memory.")
 
 
-def whole(name: str, directory: Path, rounds: int) -> None:
+def whole(name: str, directory: Path, rounds: int, other: str) -> None:
     """Prints what the whole command takes beside qdq_loss_debug, whose quantizing is not counted: medians."""
     with tempfile.TemporaryDirectory() as folder:
         prepared.prepare(name, str(directory), folder)
         measure.once(Contestant("quantizer", MODULE, "quantizer", (name, folder)))
-        sides = (("compare --layers errors", "command"), ("qdq_loss_debug", "qdq_loss_debug"))
-        results = [measure.once(Contestant(label, MODULE, function, (name, folder))) for _ in range(rounds)
-                   for label, function in sides]
+        sides = (("compare --layers errors", "command", (name, folder, other)),
+                 ("qdq_loss_debug", "peer", (name, folder)))
+        results = [measure.once(Contestant(label, MODULE, function, words)) for _ in range(rounds)
+                   for label, function, words in sides]
         ours, theirs = (sorted(results[first::2], key=lambda one: one.median_s)[rounds // 2] for first in (0, 1))
     rows = [(one.name, one.median_s, one.median_s / theirs.median_s, one.processor_s,
              one.processor_s / theirs.processor_s, round(one.peak_mb), one.peak_mb / theirs.peak_mb, one.said or "")
@@ -173,11 +187,12 @@ def main() -> None:
     parser = measure.parser(__doc__, prepared.NAMES, rounds=5)
     parser.add_argument("--only-ours", action="store_true", help="leave the other tools out")
     parser.add_argument("--command", action="store_true", help="the whole command beside qdq_loss_debug")
+    parser.add_argument("--other", default="fp16", help="with --command: the precision of all that is not INT8")
     arguments = parser.parse_args()
     print(measure.machine())
     for name in arguments.networks:
         if arguments.command:
-            whole(name, arguments.directory, arguments.rounds)
+            whole(name, arguments.directory, arguments.rounds, arguments.other)
             continue
         report(name, arguments.directory, arguments.rounds, arguments.only_ours)
 

@@ -10,6 +10,6 @@ whose inputs come from the reference (isolated branch). Reductions on each pair 
 leave the session.
 
 `assembly` builds the graph and `gated_graph` makes its feeds. A gate is an ``If`` on CPUs (`control_flow`) and a
-``Where`` on GPUs (`data_flow`). The graph's inputs, the walk over a group's layers (`group_body`) and the roundings are
-independent of this choice.
+``Where`` on GPUs (`data_flow`). `fixed_inputs` reduces a graph on a CPU to one config, without gates. The graph's
+inputs, the walk over a group's layers (`group_body`) and the roundings are independent of this choice.
 """
