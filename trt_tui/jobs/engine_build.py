@@ -97,6 +97,7 @@ class BuiltEngine:
         notes: The notes of the lowering.
         attempts: The build attempts, of which the last succeeded. A single attempt means that the engine was built as
             requested.
+        is_timing_cache_refused: True if the builder did not use the timing cache that it got.
     """
 
     data: bytes
@@ -104,6 +105,7 @@ class BuiltEngine:
     origin: str
     notes: tuple[str, ...] = ()
     attempts: tuple[BuildAttempt, ...] = (BuildAttempt(),)
+    is_timing_cache_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,8 @@ def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: Bui
             cache.write(key, build.data)
             cache.trim_to_size_limit()
         origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
-        return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
+        return BuiltEngine(build.data, build.seconds, origin, lowered.notes,
+                           is_timing_cache_refused=is_cache_warm and build.cache_refused)
 
 
 def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,

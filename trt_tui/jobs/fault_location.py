@@ -1,7 +1,7 @@
 """The job that locates the operator which an engine computes wrongly, and writes the folder of a bug report."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,8 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.engine_accuracy import make_build_settings
 from trt_tui.jobs.engine_build import BuilderMessage, BuiltEngine, build_engine
-from trt_tui.jobs.piece_probe import NetworkPart, PieceProbe, measure_latency_ms
+from trt_tui.jobs.network_part import NetworkPart
+from trt_tui.jobs.piece_probe import PieceProbe, TimeLimit, measure_latency_ms
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import ResultStore
@@ -77,11 +78,13 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
                                       "Run it on the GPU that the engine was built for.")
     if request.folder:
         require_empty_folder(Path(request.folder))
-    start_time = time.monotonic()
+    limit = TimeLimit(request.max_seconds)
     yield Urgency.BUILD
     ensure_ranges(workspace, store, reporter, [request.config])
+    build_start_time = time.monotonic()
     data = read_bytes(Path(request.engine_path)) if request.engine_path else (
         yield from _build_engine_of_config(workspace, store, reporter, request.config))
+    limit.last_build_s = time.monotonic() - build_start_time
     with builder.load_engine(data) as runner:
         config = infer_engine_config(workspace.network, request.config, find_group_implementations(
             read_engine_report(runner.inspect(), workspace.network), workspace.network))
@@ -89,20 +92,21 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
         feed = choose_worst_feed(workspace, runner)
         latency_ms = measure_latency_ms(runner, feed)
     with create_scratch_folder() as scratch:
-        probe = PieceProbe(workspace, store, reporter, config, feed, scratch)
-        has_time = _make_clock(start_time, request.max_seconds)
-        result = yield from _locate(probe, data, request.max_builds, has_time)
-        repeated = repeat_first_sample(workspace, feed) if result.outcome is LocationOutcome.NO_FAULT else None
+        probe = PieceProbe(workspace, store, reporter, config, feed, scratch, limit)
+        result = yield from _locate(probe, data, request.max_builds)
+        repeated = repeat_first_sample(workspace, feed) if (result.outcome is LocationOutcome.NO_FAULT
+                                                            and limit.has_time()) else None
         if repeated is not None:
-            rows_probe = PieceProbe(workspace, store, reporter, config, repeated, scratch, checks_rows=True)
-            rows_result = yield from _locate(rows_probe, data, request.max_builds, has_time)
-            if rows_result.outcome is not LocationOutcome.NO_FAULT:
+            rows_probe = PieceProbe(workspace, store, reporter, config, repeated, scratch, limit,
+                                    checks_rows=True)
+            rows_result = yield from _locate(rows_probe, data, request.max_builds)
+            if rows_result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED):
                 probe, result = rows_probe, rows_result
         cells = [probe.cells[index] for index in result.piece.cells if index < len(probe.cells)]
         ways: tuple[WayRound, ...] = ()
         if result.outcome in (LocationOutcome.FOUND, LocationOutcome.SPREAD, LocationOutcome.VANISHES,
                               LocationOutcome.UNFINISHED):
-            ways = yield from _try_ways_round(probe, cells, has_time)
+            ways = yield from _try_ways_round(probe, cells, result)
     name = Path(request.engine_path).name if request.engine_path else "the engine of the config"
     different = [text for rebuilt in probe.rebuilt_cells if (text := find_different_cell(probe.cells, rebuilt))]
     report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
@@ -111,32 +115,33 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
                          all_cell_names=tuple(cell.name for cell in probe.cells), latency_ms=latency_ms,
                          builds=probe.build_count,
                          different_kernel=different[0] if different else "",
-                         suspect_kernels=_list_suspect_kernels(probe, result), ways_round=ways)
+                         suspect_kernels=_list_suspect_kernels(probe, result), ways_round=ways,
+                         is_timing_cache_refused=probe.is_timing_cache_refused,
+                         approximated_operators=probe.list_approximated_operators())
     part = None
     if result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED, LocationOutcome.NOT_BUILT):
-        part = probe.get_part(result.piece.cells)
+        part = probe.get_part(result.piece.cells, is_limited=False)
         report = _describe_piece(report, probe, part, cells)
-    report = replace(report, seconds=time.monotonic() - start_time)
+    report = replace(report, seconds=time.monotonic() - limit.start_time)
     if request.folder and part is not None:
         report = _write_folder(workspace, Path(request.folder), report, part)
     reporter.send(ev.FaultLocated(reporter.job, request.config, report))
 
 
-def _make_clock(start_time: float, max_seconds: float | None) -> Callable[[], bool]:
-    """Returns a function that returns False from a number of seconds after the start on; always True for None."""
-    return lambda: max_seconds is None or time.monotonic() - start_time < max_seconds
-
-
-def _locate(probe: PieceProbe, data: bytes, max_builds: int, has_time: Callable[[], bool]) -> Steps[LocationResult]:
+def _locate(probe: PieceProbe, data: bytes, max_builds: int) -> Steps[LocationResult]:
     """Runs the steps of a location. The first piece is the engine itself."""
     verdict = yield from probe.judge_engine(data)
     plan = plan_fault_location(len(probe.cells), max_builds, reads_cells=probe.reads_cells,
-                               finds_largest_ratio=not probe.checks_rows, has_time=has_time)
-    piece = next(plan)
+                               finds_largest_ratio=not probe.checks_rows, has_time=probe.limit.can_build)
+    piece, was_refused = next(plan), False
     while True:
         probe.reporter.send(ev.LogMessage(
             probe.reporter.job, f"piece of {len(piece.cells)} of {len(probe.cells)} fused layers"
             f"{f', rebuild {piece.rebuild}' if piece.rebuild else ''}: {verdict.description}"))
+        if probe.is_timing_cache_refused and not was_refused:
+            probe.reporter.send(ev.LogMessage(probe.reporter.job, "TensorRT does not use the timing cache; no further "
+                                              "build of the location gets one"))
+        was_refused = probe.is_timing_cache_refused
         try:
             piece = plan.send(verdict)
         except StopIteration as stop:
@@ -280,18 +285,34 @@ def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, Build
                 options, timing_cache="", optimization_level=level))
 
 
+def _list_raised_configs(probe: PieceProbe,
+                         precisions: Collection[Precision]) -> Iterator[tuple[str, PrecisionConfig]]:
+    """Yields the configs without NaN or Inf in the simulation: the fewest groups in a type with a larger range."""
+    groups = probe.find_sufficient_raise()
+    for precision in precisions if groups else ():
+        if precision is not Precision.FP16 and all(precision in group.allowed_precisions for group in groups):
+            yield f"{precision.label} for {', '.join(group.name for group in groups[:4])}" + (
+                f" and {len(groups) - 4} more" if len(groups) > 4 else ""), probe.config.with_group_precision(
+                    groups, precision, "location")
+
+
 def _try_ways_round(probe: PieceProbe, cells: list[EngineCell],
-                    has_time: Callable[[], bool]) -> Steps[tuple[WayRound, ...]]:
-    """Builds the whole network in each way that may avoid the fault, as long as there is time."""
+                    result: LocationResult) -> Steps[tuple[WayRound, ...]]:
+    """Builds the whole network in each way that may avoid the fault, as long as there is time.
+
+    An overflow that the simulation explains is avoided by another type alone.
+    """
     settings, builder = probe.make_settings(), probe.workspace.builder
     precisions = [precision for precision in FLOAT_PRECISIONS if precision is not Precision.BF16
                   or builder is not None and builder.capabilities.supports_bf16]
-    changes = [*((text, config, settings) for text, config in list_changed_configs(probe.network, probe.config, cells,
-                                                                                   precisions)),
-               *((text, probe.config, changed) for text, changed in _list_changed_settings(settings))]
+    configs = (_list_raised_configs(probe, precisions) if result.explanation else
+               list_changed_configs(probe.network, probe.config, cells, precisions))
+    changes = [*((text, config, settings) for text, config in configs),
+               *((text, probe.config, changed) for text, changed in _list_changed_settings(settings)
+                 if not result.explanation)]
     ways = []
     for text, config, changed_settings in changes:
-        if not has_time():
+        if not probe.limit.can_build():
             ways.append(WayRound(text, failure_reason="not tried: the limit of time is reached"))
             continue
         try:

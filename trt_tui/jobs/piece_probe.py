@@ -6,14 +6,14 @@ from the values inside the whole engine.
 """
 
 import contextlib
+import math
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.engine_cells import EngineCell, find_different_cell, find_piece_boundary, list_engine_cells
@@ -25,83 +25,66 @@ from trt_tui.core.engines.kernel_results import (
     find_kernel_results,
     find_quantized_only_tensors,
 )
-from trt_tui.core.exporters.subgraph import extract_subgraph
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
-from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.measure.fault_location import (
-    OutputFault,
+    APPROXIMATED_OPERATORS,
+    APPROXIMATION_ERROR,
+    FAULT_FACTOR,
     Piece,
     PieceState,
     PieceVerdict,
-    find_unequal_rows,
-    judge_outputs,
-    measure_output_fault,
 )
 from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
-from trt_tui.core.runner import BuildSettings, DebugTensor, EngineRunner, Profile
+from trt_tui.core.runner import BuildSettings, DebugTensor, EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.jobs.engine_accuracy import make_build_settings
 from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine, lower_for_builder
+from trt_tui.jobs.network_part import Arrays, NetworkPart, cut_network, find_part_profile, select_moves_of_network
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
-Arrays = dict[str, np.ndarray]
+MAX_RAISED_GROUPS = 16
+"""The maximum number of fusion groups that are raised against an overflow."""
 
 LATENCY_RUNS = 20
 """The number of executions of which the median is the latency of a way round."""
 
 
-@dataclass(frozen=True)
-class NetworkPart:
-    """The network of a piece, with its inputs and its results.
+@dataclass
+class TimeLimit:
+    """The limit of time of a location. No build begins that would end later if it lasts as long as the last one.
+
+    Args:
+        max_seconds: The maximum number of seconds; None for no limit.
 
     Attributes:
-        feed: The values at its inputs, in FP32 of the whole network.
-        expected: The FP64 results by output.
-        predicted: The results of the simulation in the precisions of the config; of ONNX Runtime if all are FP32.
-        witness: The results of ONNX Runtime in FP32.
-        precision: The lowest float type in the piece.
-        scales: The scales of the outputs that the engine writes as quantized values. Both the engine's and the
-            predicted results are compared after DequantizeLinear.
+        last_build_s: The duration of the last build in seconds.
     """
 
-    network: Network
-    config: PrecisionConfig
-    feed: Arrays
-    expected: Arrays
-    predicted: Arrays
-    witness: Arrays
-    precision: Precision
-    scales: Mapping[str, DequantizeScale] = field(default_factory=dict)
+    max_seconds: float | None = None
+    start_time: float = field(default_factory=time.monotonic)
+    last_build_s: float = 0.0
 
-    def judge(self, outputs: Mapping[str, np.ndarray], *, checks_rows: bool = False) -> PieceVerdict:
-        """Returns the verdict on the outputs of an engine of this part.
+    def can_build(self) -> bool:
+        """Returns True if a build of the duration of the last one would end within the limit."""
+        return self._left_s() > self.last_build_s
 
-        Args:
-            checks_rows: True to judge only whether equal samples of a batch have equal results.
-        """
-        faults = [self._measure_fault(name, outputs[name]) for name in self.expected if name in outputs]
-        if not checks_rows:
-            return judge_outputs(faults)
-        unequal = find_unequal_rows({name: outputs[name] for name in self.expected if name in outputs}, self.expected)
-        return PieceVerdict(PieceState.FAULTY if unequal else PieceState.SOUND,
-                            f"equal samples of one batch differ at {', '.join(unequal)}" if unequal else "",
-                            tuple(sorted(faults, key=lambda fault: -fault.ratio)))
+    def has_time(self) -> bool:
+        """Returns False once the limit is reached."""
+        return self._left_s() > 0
 
-    def _measure_fault(self, name: str, output: np.ndarray) -> OutputFault:
-        scale, predicted = self.scales.get(name), self.predicted[name]
-        return measure_output_fault(name, self.expected[name], output, predicted if scale is None else
-                                    scale.round_values(predicted.astype(np.float64)), self.precision,
-                                    self.witness[name])
+    def _left_s(self) -> float:
+        return math.inf if self.max_seconds is None else self.start_time + self.max_seconds - time.monotonic()
 
 
 @dataclass
@@ -113,8 +96,10 @@ class PieceProbe:
         feed: The feed on which everything is judged.
         checks_rows: True to search for a kernel whose result depends on the position in the batch.
         scratch: A folder for timing caches.
+        limit: The limit of time.
 
     Attributes:
+        is_timing_cache_refused: True once the builder has not used a timing cache. No further build gets one.
         cells: The cells of the engine; empty until `judge_engine` has read them.
         build_count, build_s: The number of builds, and their duration in seconds.
         rebuilt_cells: The cells of each rebuild of the whole network.
@@ -126,7 +111,9 @@ class PieceProbe:
     config: PrecisionConfig
     feed: Arrays
     scratch: Path
+    limit: TimeLimit = field(default_factory=TimeLimit)
     checks_rows: bool = False
+    is_timing_cache_refused: bool = False
     cells: tuple[EngineCell, ...] = ()
     build_count: int = 0
     build_s: float = 0.0
@@ -166,12 +153,16 @@ class PieceProbe:
         names = {name for index in cells for name in self.cells[index].layers}
         return [layer.name for layer in self.network.layers if layer.name in names]
 
-    def get_part(self, cells: tuple[int, ...]) -> NetworkPart:
+    def get_part(self, cells: tuple[int, ...], *, is_limited: bool = True) -> NetworkPart:
         """Returns the network of some cells with its inputs and results.
+
+        Args:
+            is_limited: True if the limit of time also ends the computation in FP64.
 
         Raises:
             UnsupportedOperatorError: FP64 has no reference of an operator.
             InputError: The cells cannot be cut out.
+            TrtTuiError: The limit of time is reached.
         """
         if cells not in self._parts:
             layers = self.list_layers(cells)
@@ -185,7 +176,8 @@ class PieceProbe:
                 config = select_moves_of_network(self.config, network)
             outputs = tuple(name for name in outputs if network.is_float(name))
             scales = {} if len(cells) == len(self.cells) else self._find_output_scales(outputs)
-            self._parts[cells] = replace(self._compute_part(network, config, feed, outputs), scales=scales)
+            has_time = self.limit.has_time if is_limited else lambda: True
+            self._parts[cells] = replace(self._compute_part(network, config, feed, outputs, has_time), scales=scales)
         return self._parts[cells]
 
     def _find_output_scales(self, tensors: Collection[str]) -> dict[str, DequantizeScale]:
@@ -210,8 +202,9 @@ class PieceProbe:
         return {**self.feed, **self._values}
 
     def _compute_part(self, network: Network, config: PrecisionConfig, feed: Arrays,
-                      outputs: Sequence[str]) -> NetworkPart:
-        expected = Fp64Evaluator(network.model).evaluate(feed, outputs)
+                      outputs: Sequence[str], has_time: Callable[[], bool] = lambda: True) -> NetworkPart:
+        evaluator = Fp64Evaluator(network.model)
+        expected = evaluator.evaluate(feed, outputs, has_time=has_time)
         with self.workspace.backend.load(extract_subgraph_of_outputs(network.model, outputs), low_memory=True,
                                          few_executions=True) as runner:
             witness = runner.run(feed, list(outputs))
@@ -221,9 +214,22 @@ class PieceProbe:
         lowest = min(floats, key=precision_rank, default=Precision.FP32)
         if config.tf32 and lowest is Precision.FP32:
             lowest = Precision.TF32
-        predicted = witness if precisions <= {Precision.FP32} and not config.tf32 else self._simulate(
-            network, config, feed, outputs)
-        return NetworkPart(network, config, feed, expected, predicted, witness, lowest)
+        if precisions - {Precision.FP32} or config.tf32:
+            return NetworkPart(network, config, feed, expected, self._simulate(network, config, feed, outputs), witness,
+                               lowest)
+        operators = tuple(sorted({layer.op_type for layer in network.layers} & APPROXIMATED_OPERATORS))
+        predicted = witness
+        if operators:
+            approximated = evaluator.evaluate(feed, outputs, has_time=has_time,
+                                              relative_errors=dict.fromkeys(operators, APPROXIMATION_ERROR))
+            predicted = {name: expected[name] + np.hypot(witness[name] - expected[name],
+                                                         approximated[name] - expected[name]) for name in outputs}
+        return NetworkPart(network, config, feed, expected, predicted, witness, lowest,
+                           approximated_operators=operators)
+
+    def list_approximated_operators(self) -> tuple[str, ...]:
+        """Returns the operators of which a fast approximation counts as explained, in the parts so far."""
+        return tuple(sorted({name for part in self._parts.values() for name in part.approximated_operators}))
 
     def _simulate(self, network: Network, config: PrecisionConfig, feed: Arrays, outputs: Sequence[str]) -> Arrays:
         """Returns the simulated results of a network in the precisions of a config."""
@@ -245,14 +251,65 @@ class PieceProbe:
         yield Urgency.BUILD
         with self.workspace.builder.load_engine(data) as runner:
             self.read_engine(runner)
-            return self._judge_runner(runner, tuple(range(len(self.cells))))
+            verdict = self._judge_runner(runner, tuple(range(len(self.cells))))
+        if verdict.state is not PieceState.FAULTY or not verdict.faults or not all(
+                fault.is_overflow for fault in verdict.faults if fault.ratio > FAULT_FACTOR):
+            return verdict
+        overflow = self._find_overflow(self.config)
+        if overflow is None:
+            return verdict
+        group, text = overflow
+        cells = self._find_cells([group.final_tensor])
+        return replace(verdict, suspects=cells, explanation=(
+            f"{text}; the engine has NaN or Inf only where the simulation has") if cells else "")
+
+    def _find_cells(self, tensors: Sequence[str]) -> tuple[int, ...]:
+        """Returns the cells that compute some tensors, by index."""
+        producers = [self.network.producer.get(name, "") for name in tensors]
+        return tuple(dict.fromkeys(index for name in producers for index, cell in enumerate(self.cells)
+                                   if name in cell.layers))
+
+    def _find_overflow(self, config: PrecisionConfig) -> tuple[FusionGroup, str] | None:
+        """Finds the first group whose simulated result is NaN or Inf where FP32 is finite, with the number of them.
+
+        Returns None if there is none.
+        """
+        groups = [group for group in self.network.groups if self.network.is_float(group.final_tensor)]
+        names = list(dict.fromkeys(group.final_tensor for group in groups))
+        simulated, exact = self._simulate(self.network, config, self.feed, names), self._read_values(names)
+        group_by_tensor = {group.final_tensor: group for group in groups}
+        for name in (name for layer in self.network.layers for name in layer.outputs if name in group_by_tensor):
+            count = int((~np.isfinite(simulated[name]) & np.isfinite(exact[name])).sum())
+            if count:
+                group = group_by_tensor[name]
+                precision = config.precision_of(group).value_type.label
+                return group, (f"{group.name} overflows the range of {precision} in the simulation as the first layer: "
+                               f"{count} NaN or Inf; values up to {np.max(np.abs(exact[name])):.3g} in FP32")
+        return None
+
+    def find_sufficient_raise(self) -> list[FusionGroup]:
+        """Returns the groups that must be FP32 so that the simulation has no NaN or Inf; [] if none are found."""
+        config, raised = self.config, list[FusionGroup]()
+        while len(raised) < MAX_RAISED_GROUPS and self.limit.has_time():
+            overflow = self._find_overflow(config)
+            if overflow is None:
+                return raised
+            if overflow[0] in raised:
+                break
+            raised.append(overflow[0])
+            config = config.with_group_precision(raised, Precision.FP32, "location")
+        return []
 
     def judge_piece(self, piece: Piece) -> Steps[PieceVerdict]:
         """Builds and executes a piece, or reads it in the engine. Returns the verdict."""
         try:
             if piece.is_read:
                 return self._judge_readings(piece.cells)
+            if piece.is_marked:
+                return (yield from self._judge_marked_engine())
             part = self.get_part(piece.cells)
+        except (CancelledError, BackendUnavailableError):
+            raise
         except UnsupportedOperatorError as error:
             return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
         except TrtTuiError as error:  # a piece that cannot be cut out decides nothing
@@ -272,14 +329,44 @@ class PieceProbe:
                 self.rebuilt_cells.append(cells)
                 if self.reads_cells and self._readings is None:
                     self._readings = self._read_kernels(runner, part)
-            elif different := find_different_cell(self.cells, cells):
-                return PieceVerdict(PieceState.NOT_COMPARABLE, f"the whole engine has no {different}")
-            return self._judge_runner(runner, piece.cells)
+            different = "" if piece.rebuild else find_different_cell(self.cells, cells)
+            return self._judge_runner(runner, piece.cells).compare_kernels(different)
+
+    def _judge_marked_engine(self) -> Steps[PieceVerdict]:
+        """Builds the network with the results of all cells as outputs.
+
+        Returns the verdict on the network's outputs, with the cells whose results have too large an error, in order.
+        """
+        outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_float(name)]
+        ends = {name for cell in self.cells for name in find_piece_boundary(self.network, cell.layers)[1]
+                if self.network.is_float(name) and not BarrierMove().refusal_reason(self.network, name)}
+        names = [name for layer in self.network.layers for name in layer.outputs if name in ends or name in outputs]
+        config = self.config.with_moves({name: BarrierMove("location") for name in names if name in ends})
+        part = replace(self._compute_part(self.network, self.config, self.feed, names, self.limit.has_time),
+                       config=config)
+        yield Urgency.BUILD
+        data = yield from self.build(part, self._settings(part, 0))
+        assert self.workspace.builder is not None, "engines run here"
+        with self.workspace.builder.load_engine(data) as runner:
+            offered = {info.name for info in runner.outputs}
+            results = runner.run(self.feed, [name for name in names if name in offered])
+        verdict = part.judge({name: results[name] for name in outputs if name in results}, checks_rows=self.checks_rows)
+        faulty = [name for name in names if name in results and part.judge(
+            {name: results[name]}, checks_rows=self.checks_rows).state is PieceState.FAULTY]
+        suspects = self._find_cells(faulty)
+        first = self.cells[suspects[0]].name if suspects else ""
+        note = f"the first fused layer with too large an error is {first}" if first else \
+            "the fault disappears" if verdict.state is PieceState.SOUND else ""
+        return replace(verdict, note=f"marked engine: {note or verdict.description}", suspects=suspects)
 
     def _judge_runner(self, runner: EngineRunner, cells: tuple[int, ...]) -> PieceVerdict:
         try:
             part = self.get_part(cells)
         except UnsupportedOperatorError as error:
+            return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
+        except TrtTuiError as error:
+            if self.limit.has_time():
+                raise
             return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
         names = {info.name for info in runner.outputs}
         return part.judge(runner.run(part.feed, [name for name in part.expected if name in names]),
@@ -330,20 +417,22 @@ class PieceProbe:
     def _settings(self, part: NetworkPart, rebuild: int) -> BuildSettings:
         """Returns the build settings of a part: those of production, with a timing cache of the location.
 
-        A rebuild without a timing cache of production measures all tactics again.
+        A rebuild without a timing cache of production measures all tactics again. Nothing gets a timing cache that the
+        builder refuses.
         """
         workspace, builder = self.workspace, self.workspace.builder
         settings = make_build_settings(workspace.analysis, workspace.feeds, workspace.plan, self.config)
         cache = self.scratch / (f"rebuild{rebuild}.cache" if rebuild else "pieces.cache")
         production = settings.builder_options.timing_cache
-        source = Path(production) if production else self.scratch / "rebuild1.cache"
-        if not cache.exists() and source.is_file() and source != cache:
+        source = Path(production) if production else None if rebuild else self.scratch / "rebuild1.cache"
+        if source is not None and not cache.exists() and source.is_file():
             shutil.copyfile(source, cache)
         profile = settings.profile if part.network is self.network else find_part_profile(
             self.network, part.network, settings.profile, part.feed)
         reads = builder is not None and builder.capabilities.debug_tensors and bool(rebuild)
         return replace(settings, profile=profile, debug_tensors=reads,
-                       builder_options=replace(settings.builder_options, timing_cache=str(cache)))
+                       builder_options=replace(settings.builder_options, timing_cache="" if self.is_timing_cache_refused
+                                               else str(cache)))
 
     def make_settings(self) -> BuildSettings:
         """Returns the build settings of the whole network with the timing cache of the pieces."""
@@ -367,6 +456,7 @@ class PieceProbe:
                 for step in steps:
                     match step:
                         case BuiltEngine():
+                            self.is_timing_cache_refused |= step.is_timing_cache_refused
                             return step.data
                         case BuilderMessage():
                             self.reporter.send(step.make_log_message(self.reporter.job))
@@ -377,7 +467,8 @@ class PieceProbe:
                         case Wait():
                             yield step
         finally:
-            self.build_s += time.monotonic() - start_time
+            self.limit.last_build_s = time.monotonic() - start_time
+            self.build_s += self.limit.last_build_s
         raise AssertionError("a build ends with an engine")
 
     def measure_whole(self, config: PrecisionConfig, settings: BuildSettings) -> Steps[tuple[PieceVerdict, float]]:
@@ -413,50 +504,3 @@ def _choose_reading(debug_tensors: Mapping[str, DebugTensor], result: KernelResu
         distances = [float(np.nansum(np.square(np.nan_to_num(reading.astype(np.float64)) - expected)))
                      for reading, _ in readings]
     return readings[int(np.argmin(distances))] if readings else (None, None)
-
-
-def cut_network(network: Network, layer_names: Collection[str], inputs: Sequence[str], outputs: Sequence[str],
-                feed: Mapping[str, np.ndarray]) -> Network:
-    """Returns the part of a network between some tensors, with the fusion groups of the network.
-
-    An input without a declared shape gets the shape of its value.
-
-    Raises:
-        InputError: The outputs need other tensors too.
-    """
-    model = extract_subgraph(network.model, inputs, outputs)
-    for value in model.graph.inputs:
-        shape = feed[value.name or ""].shape
-        if value.shape is None or len(value.shape) != len(shape):
-            value.shape = ir.Shape(shape)
-    names = set(layer_names)
-    groups = [group for group in network.groups if names.issuperset(group.layers)]
-    grouped = {name for group in groups for name in group.layers}
-    is_split = any(name not in grouped and network.find_group(name) is not None for name in names)
-    return network.copy_with_model(model, None if is_split else groups)
-
-
-def select_moves_of_network(config: PrecisionConfig, network: Network) -> PrecisionConfig:
-    """Returns a config with only the moves whose subjects a part of the network has, without fusion barriers."""
-    names = {group.name for group in network.groups}
-    moves = {(kind, subject): move for (kind, subject), move in config.moves.items()
-             if kind != BarrierMove.kind and (subject in names or network.has_tensor(subject))}
-    return replace_file_precision(network, replace(config, moves=moves))
-
-
-def find_part_profile(network: Network, part: Network, profile: Profile, feed: Mapping[str, np.ndarray]) -> Profile:
-    """Returns the shapes of the dynamic inputs of a part: those of the whole where a dimension has the same name."""
-    sizes: dict[object, tuple[int, int, int]] = {}
-    for info in network.inputs:
-        for axis, size in enumerate(info.shape or ()):
-            if isinstance(size, str) and info.name in profile:
-                low, usual, high = (shape[axis] for shape in profile[info.name])
-                sizes.setdefault(size, (low, usual, high))
-    part_profile: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {}
-    for info in part.inputs:
-        if info.shape is not None and not all(isinstance(size, int) for size in info.shape):
-            bounds = [sizes.get(size, (actual, actual, actual)) if isinstance(size, str) else (actual, actual, actual)
-                      for size, actual in zip(info.shape, feed[info.name].shape, strict=True)]
-            part_profile[info.name] = (tuple(axis[0] for axis in bounds), tuple(axis[1] for axis in bounds),
-                                       tuple(axis[2] for axis in bounds))
-    return part_profile

@@ -6,13 +6,13 @@ pieces.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.formatting import counted_noun_text, milliseconds_text, name_list_text
 
 FAULT_FACTOR = 4.0
@@ -29,6 +29,14 @@ MIN_SLICE_ELEMENTS = 64
 
 UNIT_ROUNDOFF = {Precision.FP32: 2.0**-24, Precision.TF32: 2.0**-11, Precision.FP16: 2.0**-11, Precision.BF16: 2.0**-8}
 """The relative error of one rounding to each float type. A kernel rounds its result at least once."""
+
+
+APPROXIMATION_ERROR = 2.0**-11
+"""The maximum relative error of the instruction tanh.approx.f32, according to the PTX ISA. NVIDIA's kernels may use it
+for operators in FP32."""
+
+APPROXIMATED_OPERATORS = frozenset(("Tanh", "Sigmoid", "LSTM", "GRU", "RNN", "Swish", "Mish"))
+"""The operators for which a kernel in FP32 may use tanh.approx.f32."""
 
 
 class PieceState(Enum):
@@ -51,7 +59,8 @@ class OutputFault:
         actual: The error of the engine.
         predicted: The error of the simulation, or of ONNX Runtime for FP32; at least one rounding to the type.
         nonfinite_count: The number of NaN and Inf that FP64 does not have.
-        is_overflow: True if the simulation has NaN or Inf too, so that the range of the type explains them.
+        is_overflow: True if the simulation has NaN or Inf too, so that the range of the type explains them. All these
+            elements must be NaN or Inf in the simulation, or beyond half the range of FP16 in FP64.
         by_row, by_channel: The ratio of both errors for each index of the first and of the second axis. Empty if a
             slice has too few elements.
         witness: The error of ONNX Runtime in FP32.
@@ -124,7 +133,8 @@ def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.n
                                             0.0) for array in (engine_output, simulated,
                                                                simulated if witness is None else witness))
     bad = ~np.isfinite(errors)
-    is_overflow = bool(bad.any() and not np.isfinite(explained).all())
+    is_overflow = bool(not np.isfinite(explained).all() and bad.any() and (
+        ~np.isfinite(explained) | (np.abs(expected) > FP16_MAX / 2))[bad].all())
     explained = np.where(np.isfinite(explained), explained, 0.0)
     floor = UNIT_ROUNDOFF.get(precision or Precision.FP32, UNIT_ROUNDOFF[Precision.FP32]) * _rms(
         np.where(counted, expected, 0.0))
@@ -164,16 +174,37 @@ class PieceVerdict:
     Attributes:
         note: The kernel that differs from that of the whole, the operator without a reference, or the build error.
         faults: The errors of its outputs, the largest ratio first.
+        different_kernel: The first kernel of the piece that the whole engine does not have; "" if it has all. Such a
+            piece can show the fault, with other kernels. It never proves that there is none.
+        suspects: The cells with which the search begins, by index.
+        explanation: The reason for NaN or Inf that the simulation has too; "" if it does not explain them all.
     """
 
     state: PieceState
     note: str = ""
     faults: tuple[OutputFault, ...] = ()
+    different_kernel: str = ""
+    suspects: tuple[int, ...] = ()
+    explanation: str = ""
 
     @property
     def description(self) -> str:
-        return ": ".join(filter(None, (self.state.value, self.note or (self.faults[0].description
-                                                                      if self.faults else ""))))
+        state = self.state.value + (" with other kernels" if self.is_other_fault else "")
+        return ": ".join(filter(None, (state, self.note or (self.faults[0].description if self.faults else ""))))
+
+    @property
+    def is_other_fault(self) -> bool:
+        """True if the piece shows the fault, and its kernels are not those of the whole engine."""
+        return self.state is PieceState.FAULTY and bool(self.different_kernel)
+
+    def compare_kernels(self, different_kernel: str) -> "PieceVerdict":
+        """Returns the verdict for a piece whose kernels may differ: it counts only if it shows the fault."""
+        if not different_kernel:
+            return self
+        if self.state is PieceState.FAULTY:
+            return replace(self, different_kernel=different_kernel)
+        return PieceVerdict(PieceState.NOT_COMPARABLE, f"the whole engine has no {different_kernel}", (),
+                            different_kernel)
 
 
 def judge_outputs(faults: Collection[OutputFault]) -> PieceVerdict:
@@ -191,11 +222,16 @@ class Piece:
         rebuild: The number of a further build of the whole network, from 1; 0 for the engine itself and for a piece,
             which uses the timing cache.
         is_read: True if the values between the kernels of the whole engine are read, in place of a build.
+        is_marked: True for a marked engine: a further build of the whole network with the results of all cells as
+            outputs, which shows where the search begins.
+        is_simulated: True if the simulation alone shows the fault, so that nothing is built.
     """
 
     cells: tuple[int, ...]
     rebuild: int = 0
     is_read: bool = False
+    is_marked: bool = False
+    is_simulated: bool = False
 
 
 class LocationOutcome(Enum):
@@ -240,7 +276,13 @@ class LocationResult:
         return self._find_verdict(self.largest_piece) if self.largest_piece is not None else None
 
     def _find_verdict(self, wanted: Piece) -> PieceVerdict | None:
-        return next((verdict for piece, verdict in reversed(self.verdicts) if piece.cells == wanted.cells), None)
+        return next((verdict for piece, verdict in reversed(self.verdicts)
+                     if piece.cells == wanted.cells and not piece.is_marked), None)
+
+    @property
+    def explanation(self) -> str:
+        """The reason for NaN or Inf that the simulation has too; "" if there are none or it does not explain them."""
+        return self.verdicts[0][1].explanation if self.verdicts else ""
 
     def count_verdicts(self, state: PieceState) -> int:
         return sum(verdict.state is state for _, verdict in self.verdicts)
@@ -250,6 +292,8 @@ class LocationResult:
         names = _cell_list_text(self.piece, cell_names)
         verdict = self.piece_verdict
         error = verdict.faults[0].description if verdict is not None and verdict.faults else ""
+        if verdict is not None and verdict.is_other_fault:
+            error += f"; with other kernels: the whole engine has no {verdict.different_kernel}"
         match self.outcome:
             case LocationOutcome.FOUND:
                 return f"found: {names}: {verdict.note or error if verdict is not None else ''}"
@@ -350,6 +394,8 @@ class FaultReport:
         different_kernel: The first kernel that a rebuild has and the engine does not; "" if there is none.
         suspect_kernels: The kernels that all faulty builds have and no sound build has, each with its layers.
         written_paths: The files of the bug report.
+        is_timing_cache_refused: True if the release does not use the timing cache of the rebuilds for pieces.
+        approximated_operators: The operators in FP32 for which a kernel may use a fast approximation.
     """
 
     engine_name: str
@@ -372,6 +418,8 @@ class FaultReport:
     suspect_kernels: tuple[str, ...] = ()
     ways_round: tuple[WayRound, ...] = ()
     written_paths: tuple[str, ...] = ()
+    is_timing_cache_refused: bool = False
+    approximated_operators: tuple[str, ...] = ()
 
     @property
     def has_fault(self) -> bool:
@@ -390,7 +438,7 @@ class FaultReport:
             f"{counted_noun_text(len(result.verdicts), 'piece')} not comparable"
         ]
         lines += filter(None, (result.describe_largest_ratio(self.all_cell_names),
-                               self.witness_text and f"witness: {self.witness_text}"))
+                               self.witness_text and f"witness: {self.witness_text}", *self._notes))
         if self.different_kernel:
             lines.append(f"first kernel that differs between builds: {self.different_kernel}")
         if self.suspect_kernels:
@@ -413,6 +461,21 @@ class FaultReport:
             lines += [f"  {way.description}: {way.result_text}" for way in self.ways_round]
         return lines + ([f"Wrote {self.written_paths[0]}"] if self.written_paths else [])
 
+    @property
+    def _notes(self) -> list[str]:
+        """The circumstances of the search as lines of text."""
+        marked = [verdict for piece, verdict in self.result.verdicts if piece.is_marked]
+        others = sum(verdict.is_other_fault for _, verdict in self.result.verdicts)
+        return [
+            *([f"tolerance: {name_list_text(self.approximated_operators, 4)} in FP32 may err by "
+               f"{APPROXIMATION_ERROR:.2g} of the result (tanh.approx.f32)"] if self.approximated_operators else []),
+            *(["TensorRT does not use the timing cache: kernels are measured again, and pieces can get other kernels"]
+              if self.is_timing_cache_refused else []),
+            *(verdict.note for verdict in marked if verdict.state in (PieceState.FAULTY, PieceState.SOUND)),
+            *([f"{counted_noun_text(others, 'piece')} showed the fault with other kernels than the whole engine"]
+              if others else [])
+        ]
+
     def to_record(self) -> dict[str, Any]:
         verdict = self.result.piece_verdict
         return {
@@ -426,8 +489,11 @@ class FaultReport:
             "suspect_kernels": list(self.suspect_kernels), "largest": self._largest_record(),
             "seconds": round(self.seconds, 3), "limit_reached": self.result.is_limit_reached,
             "errors": [fault.to_record() for fault in verdict.faults] if verdict is not None else [],
+            "timing_cache_refused": self.is_timing_cache_refused,
+            "approximated": list(self.approximated_operators),
             "tried": [{"cells": list(piece.cells), "rebuild": piece.rebuild, "read": piece.is_read,
-                       "result": item.state.value, "note": item.note,
+                       "marked": piece.is_marked, "simulated": piece.is_simulated,
+                       "result": item.state.value, "note": item.note, "other_kernel": item.different_kernel,
                        "times": _finite(item.faults[0].ratio) if item.faults else None}
                       for piece, item in self.result.verdicts],
             "ways_round": [way.to_record() for way in self.ways_round]

@@ -59,16 +59,26 @@ class Fp64Evaluator:
         self._steps = [(_make_operator(node, opsets), node) for node in model.graph]
         self._outputs = [value.name or "" for value in model.graph.outputs]
 
-    def evaluate(self, feed: Mapping[str, np.ndarray],
-                 tensor_names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def evaluate(self, feed: Mapping[str, np.ndarray], tensor_names: Sequence[str] | None = None, *,
+                 relative_errors: Mapping[str, float] | None = None,
+                 has_time: Callable[[], bool] = lambda: True) -> dict[str, np.ndarray]:
         """Evaluates the model for one feed. Returns the named tensors, the outputs by default; floats are FP64.
 
+        Args:
+            relative_errors: The largest relative error of a random error at the results of some operators, by operator.
+            has_time: A function that returns False once the evaluation must end.
+
         Raises:
+            TrtTuiError: There is no more time.
             UnsupportedOperatorError: A reference operator refuses its inputs, or computes them in FP32.
         """
+        generator = np.random.default_rng(0)
         values = {**self._constants, **{name: widen_to_fp64(array) for name, array in feed.items()}}
         wanted = self._outputs if tensor_names is None else list(tensor_names)
         for operator, node in self._steps:
+            if not has_time():
+                raise TrtTuiError("the computation in FP64 has not ended", "the limit of time is reached",
+                                  "Raise --max-seconds, or use a smaller batch.")
             inputs = [values[value.name or ""] if value is not None and value.name else None for value in node.inputs]
             try:
                 with np.errstate(all="ignore"):
@@ -79,7 +89,11 @@ class Fp64Evaluator:
                 array = np.asarray(result)
                 if array.dtype == np.float32 and any(item is not None and item.dtype == np.float64 for item in inputs):
                     raise UnsupportedOperatorError(node, "its reference operator computes in FP32")
-                values[value.name or ""] = widen_to_fp64(array)
+                array = widen_to_fp64(array)
+                largest = (relative_errors or {}).get(node.op_type)
+                if largest is not None and array.dtype == np.float64:
+                    array = array * (1 + generator.uniform(-largest, largest, array.shape))
+                values[value.name or ""] = array
         return {name: values[name] for name in wanted}
 
 

@@ -24,6 +24,9 @@ LocationSteps = Generator[Piece, PieceVerdict, LocationResult]
 MAX_RATIO_BUILDS = 30
 """The maximum number of builds that search the largest ratio of an engine without a fault."""
 
+MAX_SUSPECTS, MAX_SUSPECT_WIDTH = 2, 2
+"""The maximum number of cells that a marked engine names as the first ones to try, and of neighbours on each side."""
+
 _JUDGED_STATES = (PieceState.FAULTY, PieceState.SOUND)
 
 
@@ -32,9 +35,12 @@ def plan_fault_location(cell_count: int, max_builds: int = MAX_LOCATION_BUILDS, 
                         ) -> LocationSteps:
     """Searches the smallest set of cells that shows the fault of an engine.
 
-    The engine itself is judged first. A faulty one is built again, to see whether all builds agree. Then prefix and
-    suffix are tried, in halves. If neither or both show the fault, sets of cells are removed as in delta debugging
-    (Zeller and Hildebrandt, 2002). For an engine without a fault, the cell with the largest ratio is searched.
+    The engine itself is judged first. If the simulation explains its NaN or Inf, the search ends. A faulty engine is
+    built again, to see whether all builds agree. A marked engine then shows the cells that are tried first. After them
+    prefix and suffix are tried, in halves. If neither or both show the fault, sets of cells are removed as in delta
+    debugging (Zeller and Hildebrandt, 2002).
+
+    For an engine without a fault, the cell with the largest ratio is searched.
 
     Args:
         cell_count: The number of cells of the whole engine.
@@ -49,6 +55,11 @@ def plan_fault_location(cell_count: int, max_builds: int = MAX_LOCATION_BUILDS, 
     if verdict.state in (PieceState.NOT_JUDGED, PieceState.NOT_BUILT):
         return search.make_result(_OUTCOMES[verdict.state], whole)
     is_faulty = verdict.state is PieceState.FAULTY
+    if is_faulty and verdict.explanation and verdict.suspects:
+        cells = verdict.suspects[:1]
+        search.verdicts.append((Piece(cells, is_simulated=True), PieceVerdict(
+            PieceState.FAULTY, verdict.explanation, verdict.faults)))
+        return search.make_result(LocationOutcome.FOUND, cells)
     if not is_faulty and (not finds_largest_ratio or cell_count == 1 or not max_builds):
         return search.make_result(LocationOutcome.NO_FAULT, whole)
     for rebuild in range(1, REBUILD_COUNT + 1) if is_faulty else (1,) if reads_cells else ():
@@ -67,8 +78,11 @@ def plan_fault_location(cell_count: int, max_builds: int = MAX_LOCATION_BUILDS, 
         if verdict.state is PieceState.FAULTY:
             return search.make_result(LocationOutcome.FOUND, (cell,))
     cells = whole
+    if not reads_cells and cell_count > 1 and search.can_build():
+        verdict = yield from search.try_piece(Piece(whole, is_marked=True))
+        cells = yield from search.widen_suspects(whole, verdict.suspects)
     if not search.is_limit_reached:
-        cells = yield from search.halve(whole)
+        cells = (yield from search.halve(whole)) if cells == whole else cells
         cells = yield from search.remove_sets(cells)
     if len(cells) == 1:
         return search.make_result(LocationOutcome.FOUND, cells)
@@ -111,25 +125,43 @@ class _PieceSearch:
     def judge_cells(self, cells: tuple[int, ...]) -> Generator[Piece, PieceVerdict, PieceVerdict | None]:
         """Returns the verdict on a piece, which is tried once; None if no builds are left."""
         known = next((verdict for piece, verdict in self.verdicts if piece.cells == cells and not (
-            piece.is_read and verdict.state is PieceState.NOT_COMPARABLE)), None)
+            piece.is_marked or piece.is_read and verdict.state is PieceState.NOT_COMPARABLE)), None)
         if known is None and self.can_build():
             known = yield from self.try_piece(Piece(cells))
         return known
 
     def shows_fault(self, cells: tuple[int, ...]) -> Generator[Piece, PieceVerdict, bool]:
         """Returns True if a piece shows the fault."""
+        return (yield from self.rate_evidence(cells)) > 0
+
+    def rate_evidence(self, cells: tuple[int, ...]) -> Generator[Piece, PieceVerdict, int]:
+        """Returns 2 if a piece shows the fault with the kernels of the whole engine, 1 with other kernels, else 0."""
         verdict = yield from self.judge_cells(cells)
-        return verdict is not None and verdict.state is PieceState.FAULTY
+        if verdict is None or verdict.state is not PieceState.FAULTY:
+            return 0
+        return 1 if verdict.is_other_fault else 2
+
+    def widen_suspects(self, whole: tuple[int, ...], suspects: tuple[int, ...]) -> _CellSteps:
+        """Returns the first suspect that shows the fault, with the neighbours that it needs; all cells if none does."""
+        for width in range(MAX_SUSPECT_WIDTH + 1):
+            for cell in suspects[:MAX_SUSPECTS]:
+                cells = whole[max(cell - width, 0):cell + width + 1]
+                if len(cells) < len(whole) and (yield from self.shows_fault(cells)):
+                    return cells
+        return whole
 
     def halve(self, cells: tuple[int, ...]) -> _CellSteps:
-        """Returns the half of a half, and so on, as long as either the prefix or the suffix alone shows the fault."""
+        """Returns the half of a half, and so on, as long as either the prefix or the suffix alone shows the fault.
+
+        If both show it, one of them with other kernels than the whole engine, the other half counts.
+        """
         while len(cells) > 1:
             prefix, suffix = _split(cells)
-            is_prefix_faulty = yield from self.shows_fault(prefix)
-            is_suffix_faulty = yield from self.shows_fault(suffix)
-            if is_prefix_faulty == is_suffix_faulty:
+            prefix_evidence = yield from self.rate_evidence(prefix)
+            suffix_evidence = yield from self.rate_evidence(suffix)
+            if prefix_evidence == suffix_evidence:
                 break
-            cells = prefix if is_prefix_faulty else suffix
+            cells = prefix if prefix_evidence > suffix_evidence else suffix
         return cells
 
     def remove_sets(self, cells: tuple[int, ...]) -> _CellSteps:
@@ -175,7 +207,8 @@ class _PieceSearch:
             key, cells = heapq.heappop(waiting)
             for part in _split(cells):
                 verdict = yield from self.judge_cells(part)
-                is_judged = verdict is not None and verdict.state in _JUDGED_STATES
+                is_judged = (verdict is not None and verdict.state in _JUDGED_STATES
+                             and not verdict.different_kernel)
                 judged += [part] if is_judged else []
                 heapq.heappush(waiting, (-self._find_ratio(part) if is_judged else key, part))
         return min((cells for cells in judged if set(waiting[0][1]) <= set(cells)), key=len)
