@@ -4,9 +4,12 @@ import json
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests import rtx
 from trt_tui.core.engines.engine_cells import (
     find_different_cell,
     find_first_different_kernel,
@@ -15,7 +18,13 @@ from trt_tui.core.engines.engine_cells import (
     list_engine_cells,
 )
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.model_outputs import add_outputs, set_boundary_types
 from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
+from trt_tui.jobs.network_part import cut_network, select_moves_of_network
 
 
 @pytest.fixture
@@ -91,3 +100,39 @@ def test_suspects_are_in_all_faulty_builds_and_in_no_sound_one(network) -> None:
     second = list_engine_cells(report(network, *REGIONS[:2], (*REGIONS[2][:3], "k9")), network)
     (suspect,) = find_suspect_kernels([first, first], [second])
     assert suspect[1] == "k3" and find_suspect_kernels([first], []) == [] == find_suspect_kernels([first], [first])
+
+
+@pytest.mark.rtx("1.7")
+def test_pieces_of_a_network_are_built_by_tensorrt_rtx_with_the_kernels_of_the_whole(named_network) -> None:
+    """Each step of a location up to the build, for another GPU: the pieces are not executed here."""
+    network, config = named_network("small_resnet"), PrecisionConfig.from_precision(Precision.FP16)
+    whole = read_layer_listing(rtx.layers(lower_from_source_model(network, config, {}).model), network)
+    cells = list_engine_cells(whole, network)
+    types = {name: precision for layer in whole.layers
+             for name, precision in zip(layer.output_tensors, layer.output_types, strict=True)}
+    assert len(cells) > 5 and {name for cell in cells for name in cell.layers} >= {"/conv1/Conv", "/fc/Gemm"}
+    comparable = 0
+    for cell in cells:
+        inputs, outputs = find_piece_boundary(network, cell.layers)
+        session = onnxruntime.InferenceSession(ir.to_proto(add_outputs(network.model, [
+            name for name in inputs if name in network.producer])).SerializeToString())
+        feed = {"image": np.zeros((2, 3, 32, 32), np.float32)}
+        values = {**feed, **dict(zip([item.name for item in session.get_outputs()], session.run(None, feed),
+                                     strict=True))}
+        part = cut_network(network, cell.layers, inputs, outputs, values)
+        model = set_boundary_types(lower_from_source_model(part, select_moves_of_network(config, part), {}).model,
+                                   {name: ir.DataType.FLOAT16 for name in (*inputs, *outputs)
+                                    if types.get(name) is Precision.FP16}, True)
+        built = list_engine_cells(read_layer_listing(rtx.layers(model), part), part)
+        assert {name for item in built for name in item.layers} == set(cell.layers)
+        different = find_different_cell(cells, built)
+        comparable += not different
+        assert not different or any(name in different for name in cell.layers)
+    assert 0 < comparable < len(cells), "kernels at the ends of some pieces differ"
+
+
+@pytest.mark.rtx("1.7")
+def test_a_location_with_tensorrt_rtx_for_another_gpu_says_that_nothing_is_executed(run, mlp) -> None:
+    code, _, text = run("compare", mlp.model, "--data", mlp.data, "--locate", "--backend", "tensorrt-rtx",
+                        "--compute-capability", "8.9")
+    assert code == 3 and "pieces of the network must be built and executed" in text

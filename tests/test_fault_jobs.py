@@ -95,7 +95,42 @@ def test_a_piece_that_ends_at_a_quantized_tensor_is_compared_after_dequantizatio
     assert code == 1 and node in [entry["name"] for entry in record["nodes"]], text
     assert record["errors"][0]["times"] > 4 and len(record["piece"]) <= 2
     sound = [entry["times"] for entry in record["tried"] if entry["result"] == "does not show the fault"]
-    assert sound and max(sound) < 2, "a sound piece has the error of its Q/DQ"
+    assert all(times < 2 for times in sound), "a sound piece has the error of its Q/DQ"
+
+
+def test_the_marked_engine_shows_where_the_search_begins(locate, tmp_path) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "--max-builds", 5,
+                                fault="wrong: /layer2/conv1/Conv")
+    assert code == 1 and record["outcome"] == "found" and len(record["tried"]) == 6, text
+    assert [entry["marked"] for entry in record["tried"]] == [False] * 4 + [True, False]
+    assert "marked engine: the first fused layer with too large an error is /layer2/conv1/Conv" in text
+
+
+def test_a_timing_cache_that_tensorrt_refuses_is_not_used_again(locate, tmp_path) -> None:
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "--max-builds", 7,
+                                fault="wrong: /layer2/conv1/Conv;other tactic: /layer2/conv1/Conv;no timing cache")
+    assert code == 1 and record["outcome"] == "found" and record["timing_cache_refused"], text
+    assert text.count("TensorRT does not use the timing cache") == 1
+    assert record["tried"][-1]["other_kernel"] and "with other kernels: the whole engine has no " in text
+
+
+def test_an_overflow_that_the_simulation_has_too_is_found_without_a_build(locate, tmp_path) -> None:
+    options = save_resnet(tmp_path)
+    model = onnx.load(options.model)
+    node = next(node for node in model.graph.node if node.name == "/layer2/conv2/Conv")
+    weight = next(item for item in model.graph.initializer if item.name == node.input[1])
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1e6), weight.name))
+    onnx.save(model, options.model)
+    code, record, text = locate("8.6.1", options, "--runs", "fp16", "-o", tmp_path / "report",
+                                fault="nan: /layer2/conv2/Conv")
+    assert code == 1 and record["outcome"] == "found" and len(record["piece"]) == 1, text
+    assert "/layer2/conv2/Conv" in [entry["name"] for entry in record["nodes"]]
+    assert [entry["simulated"] for entry in record["tried"]] == [False, True]
+    assert "overflows the range of FP16 in the simulation as the first layer" in text
+    assert record["builds"] == len(record["ways_round"]) == 1, "no barrier and no other level has a larger range"
+    assert not record["ways_round"][0]["helps"], "the stand-in has NaN in each precision"
+    assert record["ways_round"][0]["change"].startswith("FP32 for /layer2/conv2/Conv, ")
+    assert "Wrote " in text and (tmp_path / "report" / "trtexec.sh").is_file()
 
 
 def test_a_location_that_its_limits_end_tells_what_it_knows(locate, tmp_path) -> None:
@@ -104,9 +139,9 @@ def test_a_location_that_its_limits_end_tells_what_it_knows(locate, tmp_path) ->
     assert code == 1 and record["outcome"] == "unfinished" and record["limit_reached"], text
     assert len(record["tried"]) == 1 and "no smaller piece was found to show the fault" in text
     assert record["ways_round"] and all("limit of time" in way["failed"] for way in record["ways_round"])
-    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "--max-builds", 5, fault=fault)
-    assert code == 1 and record["outcome"] == "unfinished" and "the fault is within" in text, text
-    assert len(record["tried"]) == 6 and "/layer1/conv2/Conv" in [entry["name"] for entry in record["nodes"]]
+    code, record, text = locate("8.6.1", save_resnet(tmp_path), "--runs", "fp16", "--max-builds", 4, fault=fault)
+    assert code == 1 and record["outcome"] == "unfinished" and "no smaller piece was found" in text, text
+    assert len(record["tried"]) == 5 and "too large an error is /layer1/conv2/Conv" in text
 
 
 def test_nan_that_fp64_does_not_have_is_a_fault(locate, tmp_path) -> None:

@@ -1,5 +1,7 @@
 """trt_tui.core.measure.fault_location: the search over pieces, driven by planted faults."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from trt_tui.core.measure.fault_location import (
 )
 from trt_tui.core.measure.location_search import MAX_RATIO_BUILDS, plan_fault_location
 from trt_tui.core.precision import Precision
+from trt_tui.jobs.piece_probe import TimeLimit
 
 FAULTY, SOUND, OTHER = PieceState.FAULTY, PieceState.SOUND, PieceState.NOT_COMPARABLE
 
@@ -69,6 +72,40 @@ def test_a_piece_that_is_not_comparable_decides_nothing() -> None:
     """The fault is in cell 6, but pieces that begin right at it get another kernel."""
     result = located(8, lambda piece: OTHER if piece.cells[0] == 6 else shown_by(6)(piece))
     assert result.outcome is LocationOutcome.SPREAD and 6 in result.piece.cells and len(result.piece.cells) == 2
+
+
+def test_the_cells_that_a_marked_engine_names_are_tried_first() -> None:
+    """Cell 9 alone gets another kernel and is sound: its neighbour is needed."""
+    def verdict_of(piece: Piece) -> PieceVerdict:
+        if piece.is_marked:
+            return PieceVerdict(FAULTY, suspects=(9, 12))
+        return PieceVerdict(OTHER if piece.cells == (9,) else shown_by(9)(piece))
+
+    result = located(16, verdict_of)
+    assert [piece.cells for piece, _ in result.verdicts[5:8]] == [(9,), (12,), (8, 9, 10)]
+    assert 9 in result.piece.cells and len(result.piece.cells) == 2
+    direct = located(16, lambda piece: PieceVerdict(FAULTY, suspects=(9,)) if piece.is_marked else shown_by(9)(piece))
+    assert direct.outcome is LocationOutcome.FOUND and len(direct.verdicts) == 6
+
+
+def test_a_fault_with_other_kernels_counts_less_than_one_with_the_same() -> None:
+    def verdict_of(piece: Piece) -> PieceVerdict:
+        other = "kernel_1 of /a" if max(piece.cells) < 8 else ""
+        return PieceVerdict(shown_by(12)(piece) if not other else FAULTY).compare_kernels(other)
+
+    result = located(16, verdict_of)
+    assert result.outcome is LocationOutcome.FOUND and result.piece.cells == (12,)
+    assert PieceVerdict(SOUND).compare_kernels("kernel_1 of /a").state is OTHER
+    only = located(16, lambda piece: PieceVerdict(shown_by(3)(piece)).compare_kernels("k" if len(piece.cells) < 16
+                                                                                       else ""))
+    assert only.piece.cells == (3,) and "with other kernels: the whole engine has no k" in only.describe_outcome(
+        ["c"] * 16)
+
+
+def test_an_overflow_that_the_simulation_explains_ends_the_search() -> None:
+    result = located(16, lambda piece: PieceVerdict(FAULTY, suspects=(4, 5), explanation="n overflows FP16"))
+    assert result.outcome is LocationOutcome.FOUND and result.piece.cells == (4,) and len(result.verdicts) == 2
+    assert "n overflows FP16" in result.describe_outcome(["c"] * 16) and result.explanation
 
 
 def test_builds_that_disagree_end_the_search() -> None:
@@ -188,6 +225,9 @@ def test_nan_and_inf_are_faults_unless_fp64_has_them(value) -> None:
     assert item.nonfinite_count == 1 and judge_outputs([item]).state is FAULTY and "NaN or Inf" in item.description
     overflow = fault(engine, simulated=engine)
     assert overflow.is_overflow and "range of the type" in overflow.description
+    elsewhere = EXACT.copy()
+    elsewhere[1, 0, 0] = value
+    assert not fault(engine, simulated=elsewhere).is_overflow, "the simulation has it at another element"
     reference = EXACT.copy()
     reference[0, 0, 0] = value
     own = measure_output_fault("y", reference, engine, engine, Precision.FP16)
@@ -210,3 +250,11 @@ def test_cells_that_cannot_be_read_are_cut_out() -> None:
 def test_an_engine_whose_rebuilds_are_sound_is_the_fault_of_that_build() -> None:
     result = located(8, lambda piece: SOUND if piece.rebuild else FAULTY)
     assert result.outcome is LocationOutcome.UNSTABLE and "0 of 3 agree" in result.describe_outcome([])
+
+
+def test_no_build_begins_that_would_end_after_the_limit_of_time() -> None:
+    limit = TimeLimit(100.0, time.monotonic() - 40.0)
+    assert limit.has_time() and limit.can_build()
+    limit.last_build_s = 70.0
+    assert limit.has_time() and not limit.can_build()
+    assert not TimeLimit(0.0).has_time() and TimeLimit(None, 0.0, 1e9).can_build()

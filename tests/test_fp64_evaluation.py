@@ -9,6 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests import networks
 from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError
+from trt_tui.errors import TrtTuiError
 
 RNG = np.random.default_rng(0)
 
@@ -85,3 +86,19 @@ def test_an_operator_without_a_reference_is_named(op, domain) -> None:
     with pytest.raises(UnsupportedOperatorError, match=op) as raised:
         Fp64Evaluator(ir.from_proto(model)).evaluate({"i0": inputs[0]})
     assert raised.value.operator == op
+
+
+def test_random_errors_stay_within_their_largest_relative_error_and_repeat() -> None:
+    model = ir.from_proto(of_one("Tanh", [random(64, 64)]))
+    feed = {"i0": random(64, 64)}
+    exact, first, second = (Fp64Evaluator(model).evaluate(feed, relative_errors=errors)["y"]
+                            for errors in (None, {"Tanh": 2.0**-11}, {"Tanh": 2.0**-11}))
+    errors = np.abs(first / exact - 1)
+    assert 2**-12 < errors.max() <= 2**-11 and np.array_equal(first, second)
+    assert np.array_equal(exact, Fp64Evaluator(model).evaluate(feed, relative_errors={"Sigmoid": 0.5})["y"])
+
+
+def test_an_evaluation_ends_with_its_time() -> None:
+    model = ir.from_proto(of_one("Tanh", [random(2, 2)]))
+    with pytest.raises(TrtTuiError, match="FP64 has not ended"):
+        Fp64Evaluator(model).evaluate({"i0": random(2, 2)}, has_time=lambda: False)

@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     metavar="N", help="With --locate: build at most N times, rebuilds included; 0 judges the engine only. The ways "
     "round are built in addition.")
 @option_under_heading(
-    "TensorRT", "--max-seconds", type=click.FloatRange(min=0), metavar="S", help="With --locate: begin no build after "
-    "S seconds, and report what is known by then.")
+    "TensorRT", "--max-seconds", type=click.FloatRange(min=0), metavar="S", help="With --locate: begin no build that "
+    "would end after S seconds if it lasts as long as the last one, and report what is known by then. A running build "
+    "is not stopped.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")

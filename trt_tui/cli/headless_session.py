@@ -161,7 +161,7 @@ def locate_fault(options: Options, config_path: str | None, force: bool, folder:
     Args:
         folder: The folder of the bug report; "" to write none.
         max_builds: The maximum number of builds that locate the fault.
-        max_seconds: The time after which no further build begins; None for no limit.
+        max_seconds: The time within which the last build is expected to end; None for no limit.
 
     Raises:
         TrtTuiError: The fault cannot be located here, or the background process failed or died.

@@ -283,7 +283,7 @@ class PieceProbe:
             if count:
                 group = group_by_tensor[name]
                 precision = config.precision_of(group).value_type.label
-                return group, (f"{group.name} overflows the range of {precision} in the simulation, as the first layer: "
+                return group, (f"{group.name} overflows the range of {precision} in the simulation as the first layer: "
                                f"{count} NaN or Inf; values up to {np.max(np.abs(exact[name])):.3g} in FP32")
         return None
 
@@ -360,13 +360,9 @@ class PieceProbe:
         return replace(verdict, note=f"marked engine: {note or verdict.description}", suspects=suspects)
 
     def _judge_runner(self, runner: EngineRunner, cells: tuple[int, ...]) -> PieceVerdict:
-        try:
-            part = self.get_part(cells)
+        try:  # the engine itself is judged in any case
+            part = self.get_part(cells, is_limited=len(cells) < len(self.cells))
         except UnsupportedOperatorError as error:
-            return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
-        except TrtTuiError as error:
-            if self.limit.has_time():
-                raise
             return PieceVerdict(PieceState.NOT_JUDGED, f"{error.title}: {error.cause}")
         names = {info.name for info in runner.outputs}
         return part.judge(runner.run(part.feed, [name for name in part.expected if name in names]),

@@ -352,7 +352,7 @@ class LocateFault(Request):
         engine_path: The path of the engine; "" for the engine of the config.
         folder: The path of the folder of a bug report, which must be new or empty; "" for none.
         max_builds: The maximum number of builds that locate the fault. The ways round are built in addition.
-        max_seconds: The time after which no further build begins; None for no limit.
+        max_seconds: The time within which the last build is expected to end; None for no limit.
     """
 
     job_kind = JobKind("trt_tui.jobs.fault_location.run_fault_location_job", "fault of {config}", Urgency.BUILD)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.formatting import counted_noun_text, milliseconds_text, name_list_text
 
 FAULT_FACTOR = 4.0
@@ -59,8 +59,8 @@ class OutputFault:
         actual: The error of the engine.
         predicted: The error of the simulation, or of ONNX Runtime for FP32; at least one rounding to the type.
         nonfinite_count: The number of NaN and Inf that FP64 does not have.
-        is_overflow: True if the simulation has NaN or Inf at all these elements, so that the range of the type
-            explains them.
+        is_overflow: True if the simulation has NaN or Inf too, so that the range of the type explains them. All these
+            elements must be NaN or Inf in the simulation, or beyond half the range of FP16 in FP64.
         by_row, by_channel: The ratio of both errors for each index of the first and of the second axis. Empty if a
             slice has too few elements.
         witness: The error of ONNX Runtime in FP32.
@@ -133,7 +133,8 @@ def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.n
                                             0.0) for array in (engine_output, simulated,
                                                                simulated if witness is None else witness))
     bad = ~np.isfinite(errors)
-    is_overflow = bool(bad.any() and not np.isfinite(explained[bad]).any())
+    is_overflow = bool(not np.isfinite(explained).all() and bad.any() and (
+        ~np.isfinite(explained) | (np.abs(expected) > FP16_MAX / 2))[bad].all())
     explained = np.where(np.isfinite(explained), explained, 0.0)
     floor = UNIT_ROUNDOFF.get(precision or Precision.FP32, UNIT_ROUNDOFF[Precision.FP32]) * _rms(
         np.where(counted, expected, 0.0))
