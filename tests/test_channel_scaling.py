@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.moves.attention_scale_move import attention_scale_refusal_reason
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.equalization_move import EqualizationMove
 from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.network.zero_cost_support import RESULT_PORT
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -345,6 +352,32 @@ def test_an_inserted_mul_does_the_same_in_every_lowering(form, quantized, other,
 @pytest.mark.parametrize("model", [behind_activation(output=True), pair(between=("Relu",)), pair()])
 def test_no_mul_is_inserted_where_it_is_not_needed_or_others_read(model, opened):
     assert not opened(model).zero_cost_support.inserted_scalings
+
+
+def test_a_graph_has_only_the_muls_and_bounds_that_its_configs_have(opened, backend, tmp_path):
+    """Each further node costs time in every what-if."""
+    network = opened(behind_activation(transposed=True))
+    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
+    inserted = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {scaling.tensors[0].tensor: 2.0})
+    plain = PrecisionConfig(INT8, FP16)
+    name, bias = next((name, bias) for name, bias in network.zero_cost_support.biases.items() if bias.port)
+    corrected = plain.with_moves({name: BiasCorrectionMove(encode_vector(np.ones(bias.channels)))})
+    (producer,) = scaling.producers
+    scaled = plain.with_moves({subject: inserted})
+    for config, expected in ((plain, set()), (corrected, set()), (scaled, {producer.port})):
+        features = GatedFeatures.from_config(network, config)
+        assert features.editable_constants == (config != plain) and features.new_constants == expected
+        graph = build_gated_graph(network, editable_constants=True, new_constants=features.new_constants)
+        assert {(entry.site.layer, entry.site.index) for entry in graph.weight_inputs.values()
+                if not entry.site.tensor and entry.site.index == RESULT_PORT} == expected
+    shape = [size if isinstance(size, int) else 2 for size in network.inputs[0].shape]
+    np.savez(tmp_path / "x.npz", x=np.ones(shape, np.float32))
+    samples = load_samples(tmp_path / "x.npz", network.inputs)
+    with Simulation(network, backend, samples, select_judged_outputs(network)) as simulation:
+        ranges = dict.fromkeys(network.calibrated_tensors, 8.0)
+        for config, count in ((corrected, 1), (scaled, 2), (corrected, 2)):
+            list(simulation.execute_feeds(config, ranges, [0]))
+            assert simulation.session_count == count
 
 
 def test_a_weak_build_gets_the_mul_as_a_layer_of_the_group(opened):
