@@ -322,7 +322,8 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
             Judgement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(), lambda: None,
-            lambda title: lambda done, total: None)
+            lambda title: lambda done, total: None,
+            lambda config, moves: kinds.add_zero_cost_moves(config, network, moves))
         proposals = list(kind.make_proposals(context))
         start = judged_error(config)
         best = min(proposals, key=lambda proposal: judged_error(proposal.config), default=None)
