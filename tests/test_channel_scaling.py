@@ -17,12 +17,19 @@ from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.measure.attention_scale import make_attention_scale_move
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.simulation import Simulation
-from trt_tui.core.moves.attention_scale_move import attention_scale_refusal_reason
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
+from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
+from trt_tui.core.moves.attention_scale_move import (
+    ScalePlacement,
+    attention_scale_refusal_reason,
+    placement_refusal_reason,
+)
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.equalization_move import EqualizationMove
+from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
 from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
@@ -74,6 +81,56 @@ def random_insertions(network, plain, seed=0):
         moves[name] = InsertedMulMove(0.5, encode_vector(factors), {
             tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max(initial=0))})
     return moves
+
+
+def random_sequence(random, network, plain):
+    """The exact moves that a network can have, each with its subject, in random order; channels are scaled once."""
+    support, seed = network.zero_cost_support, random.randrange(1 << 16)
+    sets = [random_moves(network, plain, seed), random_insertions(network, plain, seed),
+            propose_normalisation_rewrites(network, network.groups)]
+    for name, move in sets[0].items():
+        if random.random() < 0.5 and not equalization_refusal_reason(network, name):
+            sets[0][name] = EqualizationMove("0.5", move.factors, move.ranges)
+    scales = {name: scale for name, scale in support.attention_scales.items()
+              if not attention_scale_refusal_reason(network, name)}
+    sets.append({name: make_attention_scale_move(network, name, random.choice([
+        place for place in ScalePlacement if not placement_refusal_reason(scale, place)]))
+        for name, scale in scales.items()})
+    moves = [(name, move) for moves in sets for name, move in moves.items()]
+    return random.sample(moves, random.randint(min(1, len(moves)), len(moves)))
+
+
+def assert_sequence_is_exact(network, plain, feeds, backend, random):
+    """FP32 stays after the moves, and each undo gives the config that was there before."""
+    history = [PrecisionConfig.from_precision(FP32)]
+    moves = random_sequence(random, network, plain)
+    for name, move in moves:
+        assert not move.refusal_reason(network, name)
+        history.append(add_zero_cost_moves(history[-1], network, {name: move}))
+    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, history[-1], {}, feeds))
+    config = history.pop()
+    for name, move in reversed(moves):
+        config = config.without_moves(type(move), [name])
+        assert config == history.pop()
+    assert not history
+    return moves
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=25, deadline=None)
+def test_a_random_sequence_of_moves_is_exact_in_fp32_and_its_undo_gives_the_same_config(opened, backend, seed):
+    random = Random(seed)
+    model = drawn_network(random)
+    network, feeds = opened(model), networks.feeds(model, seed % (1 << 16))
+    assert_sequence_is_exact(network, lowered.inner_values(backend, network, feeds), feeds, backend, random)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "decoder", "small_resnet", "unet_small"])
+def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, opened, backend):
+    model = getattr(networks, name)()
+    network, feeds = opened(model), networks.feeds(model, 1)
+    plain = lowered.inner_values(backend, network, feeds)
+    assert any(assert_sequence_is_exact(network, plain, feeds, backend, Random(seed)) for seed in range(3))
 
 
 @given(st.integers(0, 1 << 30))
