@@ -20,7 +20,7 @@ from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.attention_scale import make_attention_scale_move
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.simulation import Simulation
-from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_kinds_with_preview
 from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
 from trt_tui.core.moves.attention_scale_move import (
     ScalePlacement,
@@ -459,3 +459,15 @@ def test_tensorrt_rtx_builds_as_many_kernels_with_a_mul(opened):
     counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
               for one in (config, config.with_moves({subject: move}))]
     assert counts[0] == counts[1] > 1
+
+
+def test_the_pane_names_what_needs_a_preview_until_it_is_made(opened):
+    network = opened(behind_activation("Gelu"))
+    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
+    readers = [network.find_group(layer) for layer in scaling.reading_layers]
+    config = PrecisionConfig(INT8, FP16)
+    move = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {scaling.tensors[0].tensor: 2.0})
+    for group in (network.get_group(subject), *readers):
+        assert list_kinds_with_preview(network, config, group) == ["inserted Mul"]
+        assert list_kinds_with_preview(network, config.with_moves({subject: move}), group) == []
+        assert list_kinds_with_preview(network, PrecisionConfig.from_precision(FP16), group) == []
