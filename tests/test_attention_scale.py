@@ -23,7 +23,7 @@ from trt_tui.core.measure.attention_scale import make_attention_scale_move, meas
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.zero_cost_kind import ProposalContext, TrialBudget
-from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind
+from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, add_zero_cost_moves
 from trt_tui.core.moves.attention_scale_move import (
     AttentionScaleMove,
     ScalePlacement,
@@ -328,7 +328,8 @@ def test_proposals_name_the_fp32_difference_and_what_vanishes_in_fp16(opened, ba
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(3).standard_normal((4, ROWS, WIDTH)).astype(np.float32) * 1e-3)
     data = load_samples(tmp_path / "x.npz", network.inputs)
     context = ProposalContext(network, PrecisionConfig.from_precision(FP16), network.groups, data, backend, {}, "",
-                              "user", False, False, {}, None, TrialBudget(), None, lambda: None, lambda title: None)
+                              "user", False, False, {}, None, TrialBudget(), None, lambda: None, lambda title: None,
+                              lambda config, moves: add_zero_cost_moves(config, network, moves))
     proposals = list(AttentionScaleKind().make_proposals(context))
     assert [proposal.label.split(",")[0] for proposal in proposals] == ["QK scale in Q", "QK scale in Q and K"]
     assert all(", FP32 " in proposal.label for proposal in proposals)

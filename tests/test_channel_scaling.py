@@ -10,16 +10,30 @@ from hypothesis import strategies as st
 from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.moves.attention_scale_move import attention_scale_refusal_reason
+from trt_tui.core.measure.attention_scale import make_attention_scale_move
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.simulation import Simulation
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_kinds_with_preview
+from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
+from trt_tui.core.moves.attention_scale_move import (
+    ScalePlacement,
+    attention_scale_refusal_reason,
+    placement_refusal_reason,
+)
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.equalization_move import EqualizationMove
+from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
 from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.network.zero_cost_support import RESULT_PORT
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -67,6 +81,56 @@ def random_insertions(network, plain, seed=0):
         moves[name] = InsertedMulMove(0.5, encode_vector(factors), {
             tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max(initial=0))})
     return moves
+
+
+def random_sequence(random, network, plain):
+    """The exact moves that a network can have, each with its subject, in random order; channels are scaled once."""
+    support, seed = network.zero_cost_support, random.randrange(1 << 16)
+    sets = [random_moves(network, plain, seed), random_insertions(network, plain, seed),
+            propose_normalisation_rewrites(network, network.groups)]
+    for name, move in sets[0].items():
+        if random.random() < 0.5 and not equalization_refusal_reason(network, name):
+            sets[0][name] = EqualizationMove("0.5", move.factors, move.ranges)
+    scales = {name: scale for name, scale in support.attention_scales.items()
+              if not attention_scale_refusal_reason(network, name)}
+    sets.append({name: make_attention_scale_move(network, name, random.choice([
+        place for place in ScalePlacement if not placement_refusal_reason(scale, place)]))
+        for name, scale in scales.items()})
+    moves = [(name, move) for moves in sets for name, move in moves.items()]
+    return random.sample(moves, random.randint(min(1, len(moves)), len(moves)))
+
+
+def assert_sequence_is_exact(network, plain, feeds, backend, random):
+    """FP32 stays after the moves, and each undo gives the config that was there before."""
+    history = [PrecisionConfig.from_precision(FP32)]
+    moves = random_sequence(random, network, plain)
+    for name, move in moves:
+        assert not move.refusal_reason(network, name)
+        history.append(add_zero_cost_moves(history[-1], network, {name: move}))
+    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, history[-1], {}, feeds))
+    config = history.pop()
+    for name, move in reversed(moves):
+        config = config.without_moves(type(move), [name])
+        assert config == history.pop()
+    assert not history
+    return moves
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=25, deadline=None)
+def test_a_random_sequence_of_moves_is_exact_in_fp32_and_its_undo_gives_the_same_config(opened, backend, seed):
+    random = Random(seed)
+    model = drawn_network(random)
+    network, feeds = opened(model), networks.feeds(model, seed % (1 << 16))
+    assert_sequence_is_exact(network, lowered.inner_values(backend, network, feeds), feeds, backend, random)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "decoder", "small_resnet", "unet_small"])
+def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, opened, backend):
+    model = getattr(networks, name)()
+    network, feeds = opened(model), networks.feeds(model, 1)
+    plain = lowered.inner_values(backend, network, feeds)
+    assert any(assert_sequence_is_exact(network, plain, feeds, backend, Random(seed)) for seed in range(3))
 
 
 @given(st.integers(0, 1 << 30))
@@ -347,6 +411,32 @@ def test_no_mul_is_inserted_where_it_is_not_needed_or_others_read(model, opened)
     assert not opened(model).zero_cost_support.inserted_scalings
 
 
+def test_a_graph_has_only_the_muls_and_bounds_that_its_configs_have(opened, backend, tmp_path):
+    """Each further node costs time in every what-if."""
+    network = opened(behind_activation(transposed=True))
+    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
+    inserted = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {scaling.tensors[0].tensor: 2.0})
+    plain = PrecisionConfig(INT8, FP16)
+    name, bias = next((name, bias) for name, bias in network.zero_cost_support.biases.items() if bias.port)
+    corrected = plain.with_moves({name: BiasCorrectionMove(encode_vector(np.ones(bias.channels)))})
+    (producer,) = scaling.producers
+    scaled = plain.with_moves({subject: inserted})
+    for config, expected in ((plain, set()), (corrected, set()), (scaled, {producer.port})):
+        features = GatedFeatures.from_config(network, config)
+        assert features.editable_constants == (config != plain) and features.new_constants == expected
+        graph = build_gated_graph(network, editable_constants=True, new_constants=features.new_constants)
+        assert {(entry.site.layer, entry.site.index) for entry in graph.weight_inputs.values()
+                if not entry.site.tensor and entry.site.index == RESULT_PORT} == expected
+    shape = [size if isinstance(size, int) else 2 for size in network.inputs[0].shape]
+    np.savez(tmp_path / "x.npz", x=np.ones(shape, np.float32))
+    samples = load_samples(tmp_path / "x.npz", network.inputs)
+    with Simulation(network, backend, samples, select_judged_outputs(network)) as simulation:
+        ranges = dict.fromkeys(network.calibrated_tensors, 8.0)
+        for config, count in ((corrected, 1), (scaled, 2), (corrected, 2)):
+            list(simulation.execute_feeds(config, ranges, [0]))
+            assert simulation.session_count == count
+
+
 def test_a_weak_build_gets_the_mul_as_a_layer_of_the_group(opened):
     network = opened(behind_activation())
     ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
@@ -369,3 +459,15 @@ def test_tensorrt_rtx_builds_as_many_kernels_with_a_mul(opened):
     counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
               for one in (config, config.with_moves({subject: move}))]
     assert counts[0] == counts[1] > 1
+
+
+def test_the_pane_names_what_needs_a_preview_until_it_is_made(opened):
+    network = opened(behind_activation("Gelu"))
+    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
+    readers = [network.find_group(layer) for layer in scaling.reading_layers]
+    config = PrecisionConfig(INT8, FP16)
+    move = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {scaling.tensors[0].tensor: 2.0})
+    for group in (network.get_group(subject), *readers):
+        assert list_kinds_with_preview(network, config, group) == ["inserted Mul"]
+        assert list_kinds_with_preview(network, config.with_moves({subject: move}), group) == []
+        assert list_kinds_with_preview(network, PrecisionConfig.from_precision(FP16), group) == []

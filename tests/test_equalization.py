@@ -87,7 +87,8 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
                            "user", False, True, {}, judgement, TrialBudget(),
                            lambda title, changed, kind, find, **_: find(), lambda: None,
-                           lambda title: lambda done, total: None)
+                           lambda title: lambda done, total: None,
+                           lambda config, moves: add_zero_cost_moves(config, network, moves))
 
 
 def moves_of(network, samples, backend, formula="0.5", *, method="minmax", config=None):

@@ -512,6 +512,18 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
 
 
+def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, monkeypatch):
+    monkeypatch.setattr(detail, "list_kinds_with_preview", lambda outline, config, group: ["inserted Mul"])
+    line = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
+
+    def shown():
+        return "\n".join(text(one) for one in detail.detail_lines(session, found(session), line, 60, 30))
+
+    assert "needs a preview" not in shown(), "no remedy is measured yet"
+    session.results.remedies[line.row.group.name, session.config] = (remedy_of(session, "space", "FP32", 13.0),)
+    assert "9     inserted Mul: needs a preview" in shown()
+
+
 @pytest.mark.parametrize("width", [44, 60, 80])
 def test_the_line_of_remedies_keeps_its_end(session, width):
     session.target = parse_target("sqnr>=20")

@@ -303,6 +303,7 @@ def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[s
 def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any,
                      values: dict[str, Any]) -> Any:
     """The proposal of a kind with the least error on the calibration samples; the config if none reduces it."""
+    from trt_tui.core.measure import zero_cost_kinds as kinds
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
     from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext, TrialBudget
@@ -322,7 +323,8 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
             Judgement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(), lambda: None,
-            lambda title: lambda done, total: None)
+            lambda title: lambda done, total: None,
+            lambda config, moves: kinds.add_zero_cost_moves(config, network, moves))
         proposals = list(kind.make_proposals(context))
         start = judged_error(config)
         best = min(proposals, key=lambda proposal: judged_error(proposal.config), default=None)

@@ -237,7 +237,7 @@ class PieceProbe:
         graph = build_gated_graph(network, float_types=features.float_types, boundary_types=features.boundary_types,
                                   quantized_types=features.quantized_types, outputs=outputs,
                                   editable_constants=features.editable_constants,
-                                  norm_operators=features.norm_operators)
+                                  norm_operators=features.norm_operators, new_constants=features.new_constants)
         with self.workspace.backend.load(graph.model, low_memory=True, few_executions=True) as runner:
             results = runner.run({**feed, **graph.make_feed(config, self.workspace.ranges)},
                                  [graph.test_outputs[name] for name in outputs])

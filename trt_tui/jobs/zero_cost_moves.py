@@ -11,7 +11,7 @@ from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, TrialBudget, ZeroCostKind
-from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.known_defects import find_forbidden_precisions
@@ -235,5 +235,6 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
         workspace.calibration.method if workspace.calibration is not None else "", reason, may_leave_file, one_pass,
         workspace.one_pass_values, judgement, budget or TrialBudget(), find_or_measure,
         lambda: get_executor(workspace, reporter),
-        lambda title: reporter.make_progress_callback(title, is_preemptible=True))
+        lambda title: reporter.make_progress_callback(title, is_preemptible=True),
+        lambda config, moves: add_zero_cost_moves(config, workspace.network, moves))
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]

@@ -430,14 +430,12 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
 
 
 def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str],
-                    add_moves: Callable[[PrecisionConfig, Moves], PrecisionConfig],
                     replaces_clips: bool = False) -> Moves:
     """Returns the equalization moves of least judged error for some groups; {} if none reduce it.
 
     Args:
         config: The config to which the moves are added.
         subjects: Groups whose channels can be scaled.
-        add_moves: A function that returns a config with some moves added.
         replaces_clips: True to replace Clips by operators with vectors as bounds.
 
     Raises:
@@ -469,7 +467,7 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
                   for subject in subjects if (factors[subject] != 1).any()}
         for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
     }
-    chosen = choose_moves(moves_by_formula, lambda moves: add_moves(config, moves),
+    chosen = choose_moves(moves_by_formula, lambda moves: context.add_moves(config, moves),
                           JudgedErrors(context, context.make_progress("error of equalized channels")))
     if not chosen:
         return {}

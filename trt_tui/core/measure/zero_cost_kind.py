@@ -133,6 +133,8 @@ class ProposalContext:
         make_executor: A function that returns the executor of the calibration samples.
         make_progress: A function that returns the progress callback of a pass over the samples, by the title of the
             pass.
+        add_moves: A function that returns a config with zero-cost moves of one kind added, by their subjects, without
+            what they invalidate: `trt_tui.core.measure.zero_cost_kinds.add_zero_cost_moves` for the network.
     """
 
     network: Network
@@ -151,6 +153,7 @@ class ProposalContext:
     find_or_measure: StoredMeasurement
     make_executor: Callable[[], Executor[CalibrationContext]]
     make_progress: Callable[[str], RunProgress]
+    add_moves: Callable[[PrecisionConfig, Mapping[str, Move]], PrecisionConfig]
 
     def prepare_config(self, changed_groups: Iterable[FusionGroup]) -> tuple[PrecisionConfig, str]:
         """Returns the config with the file precision of some groups replaced, and the suffix for the label of the

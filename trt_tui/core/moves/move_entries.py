@@ -4,6 +4,7 @@ import json
 import re
 import typing
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -28,8 +29,13 @@ class UnknownMoveKindError(ValueError):
 
 
 def encode_move(move: Move) -> dict[str, Any]:
-    """Returns the file entry of a move, without the group or tensor that the move changes."""
-    return {"kind": move.kind, **msgspec.to_builtins(move)}
+    """Returns the file entry of a move, without the group or tensor that the move changes.
+
+    Options that are turned off, and texts that are empty, are left out if that is their default.
+    """
+    defaults = {field.name: field.default for field in fields(move)}
+    return {"kind": move.kind, **{name: value for name, value in msgspec.to_builtins(move).items()
+                                  if value or defaults[name] != value}}
 
 
 def decode_move(entry: Mapping[str, Any]) -> Move:

@@ -16,7 +16,7 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
-from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kinds import list_kinds_with_preview, list_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
@@ -436,6 +436,11 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
+    if (group.name, session.config) in session.results.remedies:
+        for title in list_kinds_with_preview(row_values.model.outline, session.config, group):
+            previewed: Line = [(" " * margin, ""), (f"{find_current_key(ZERO_COST_KEY):<6}", "key"),
+                               (f"{title}: needs a preview", "dim")]
+            lines.append(clip_line(previewed, width))
     for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
         lines += _labelled_lines("also" if index == 0 else "", text, width)
     lines += _group_engine_lines(session, row_values, group, width)

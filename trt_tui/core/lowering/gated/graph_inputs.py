@@ -12,7 +12,7 @@ from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation
+from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation, Port
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
@@ -70,9 +70,9 @@ class GraphInputs:
         self._channel_factors: dict[str, ir.Value] = {}
         self.factor_input_names: dict[str, str] = {}
         for index, group in enumerate(network.groups):
-            for number, weight_input in enumerate(
-                    _iterate_editable_constants(network, group, self.operand_types) if features.editable_constants else
-                ()):
+            constants = _iterate_editable_constants(
+                network, group, self.operand_types, features.new_constants) if features.editable_constants else ()
+            for number, weight_input in enumerate(constants):
                 self._add_weight_input(emitter, f"constant/{index}/{number}", weight_input)
             if group.name not in self.operand_types:
                 continue
@@ -143,12 +143,17 @@ class GraphInputs:
 
 
 def _iterate_editable_constants(network: Network, group: FusionGroup,
-                                gated_groups: Container[str]) -> Iterator[WeightInput]:
-    """Yields the constants of a fusion group that a config can edit, besides its weights."""
+                                gated_groups: Container[str], new_constants: Container[Port]) -> Iterator[WeightInput]:
+    """Yields the constants of a fusion group that a config can edit, besides its weights.
+
+    Args:
+        new_constants: The constants among `ZeroCostSupport.new_constant_shapes` that configs have.
+    """
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
     # the weights of gated groups are inputs already
     weights = {(site.layer, site.index) for site in group.weight_qdq_sites()} if group.name in gated_groups else ()
-    ports = [port for port in zero_cost_support.edited_ports if port not in weights]
+    ports = [port for port in zero_cost_support.edited_ports if port not in weights
+             and (port in new_constants or port not in zero_cost_support.new_constant_shapes)]
     bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
     if bias is not None and bias.port is not None:
         ports.append(bias.port)
