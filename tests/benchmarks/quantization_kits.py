@@ -305,7 +305,7 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
     """The proposal of a kind with the least error on the calibration samples; the config if none reduces it."""
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
-    from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext, TrialBudget
+    from trt_tui.core.measure.zero_cost_kind import JudgedMeasurement, ProposalContext, TrialBudget
 
     feeds = tuple(range(len(samples)))
     with Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=config.other) as analysis:
@@ -319,7 +319,7 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
 
         context = ProposalContext(
             network, config, network.groups, samples, backend, ranges, "minmax", "user", False, True, {},
-            Judgement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
+            JudgedMeasurement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(), lambda: None,
             lambda title: lambda done, total: None)

@@ -68,7 +68,7 @@ class QdqRepairKind(ZeroCostKind):
     title = "new Q/DQ"
     is_for_searches = False
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return network.qdq_findings is not None
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -92,7 +92,7 @@ class RecalibrationKind(ZeroCostKind):
     title = "recalibration"
     is_for_rows = False
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return network.qdq_findings is not None
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -141,10 +141,9 @@ def find_scaled_parts(network: NetworkOutline, scaling: ChannelScaling) -> tuple
     return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
 
-def quantized_readers_reason(network: NetworkOutline, scaling: ChannelScaling, config: PrecisionConfig,
-                             quantized_types: Collection[Precision]) -> str:
-    """Returns the reason why no quantized layer loses by some channels; "" if a layer of some quantized types reads
-    them."""
+def missing_reader_reason(network: NetworkOutline, scaling: ChannelScaling, config: PrecisionConfig,
+                          quantized_types: Collection[Precision]) -> str:
+    """Returns the reason why scaled channels help no layer; "" if a layer of some quantized types reads them."""
     readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
     ready = replace_file_precision(config, readers)
     return "" if any(ready.precision_of(reader) in quantized_types for reader in readers) else (
@@ -161,7 +160,7 @@ class SmoothQuantKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
             return reason
-        return quantized_readers_reason(network, network.zero_cost_support.channel_scalings[subject], config,
+        return missing_reader_reason(network, network.zero_cost_support.channel_scalings[subject], config,
                                         (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
@@ -195,8 +194,7 @@ class SmoothQuantKind(ZeroCostKind):
                     f"smoothed {strength:g}", self.title + place)
 
     def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
-        """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
-        SmoothQuant factors yet.
+        """Returns the groups whose channels INT8 layers multiply and that have no SmoothQuant factors yet.
 
         A search gets the channels behind normalisations only. The ranges of scaled channels are fixed, and other ranges
         often gain more between the layers of a CNN.
@@ -223,14 +221,14 @@ class InsertedMulKind(ZeroCostKind):
     move_class = InsertedMulMove
     needs_preview = True
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return bool(network.zero_cost_support.inserted_scalings)
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         subject = self.find_subject(network, group)
         if subject is None:
             return insertion_refusal_reason(network, group.name)
-        return quantized_readers_reason(network, network.zero_cost_support.inserted_scalings[subject], config,
+        return missing_reader_reason(network, network.zero_cost_support.inserted_scalings[subject], config,
                                         (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
@@ -248,7 +246,7 @@ class InsertedMulKind(ZeroCostKind):
             groups = [network.get_group(changed) for changed in self.find_changed_parts(network, name)[1]]
             ready, _ = context.prepare_config(groups)
             stays_in_file = any(ready.precision_of(group) is Precision.FILE for group in groups)
-            if not (stays_in_file or quantized_readers_reason(network, scalings[name], ready, (Precision.INT8,))):
+            if not (stays_in_file or missing_reader_reason(network, scalings[name], ready, (Precision.INT8,))):
                 subjects.append(name)
         if not subjects:
             return
@@ -302,7 +300,7 @@ class RoundingKind(ZeroCostKind):
     move_class = RoundingMove
     stage = ZeroCostStage.ROUNDING
     is_exact = False
-    ends_when_raised = True
+    is_dropped_when_raised = True
     omission_text = "{count} roundings of weights are left out: the typed network contains them."
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -394,7 +392,7 @@ class EqualizationKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if subject is None:
             return "it neither writes nor reads channels of two layers with weights"
-        return equalization_refusal_reason(network, subject) or quantized_readers_reason(
+        return equalization_refusal_reason(network, subject) or missing_reader_reason(
             network, network.zero_cost_support.channel_scalings[subject], config, tuple(QUANTIZED_TYPES))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
@@ -428,7 +426,7 @@ class EqualizationKind(ZeroCostKind):
             changed, _ = context.prepare_config(groups)
             stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
             if not (stays_in_file or changed.has_scaled_channels(subject)
-                    or quantized_readers_reason(network, network.zero_cost_support.channel_scalings[subject], changed,
+                    or missing_reader_reason(network, network.zero_cost_support.channel_scalings[subject], changed,
                                                 tuple(QUANTIZED_TYPES))):
                 open_subjects.append(subject)
         return open_subjects
@@ -445,7 +443,7 @@ class ClipEqualizationKind(EqualizationKind):
     move_class = None  # the move is that of equalization
     replaces_clips = needs_preview = True
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return any(scaling.clips for scaling in network.zero_cost_support.channel_scalings.values())
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -472,7 +470,7 @@ class BiasCorrectionKind(ZeroCostKind):
     move_class = BiasCorrectionMove
     stage = ZeroCostStage.BIAS
     is_exact = False
-    ends_when_raised = True
+    is_dropped_when_raised = True
     omission_text = ("{count} corrected biases are left out: they belong to the quantized values of the typed network, "
                      "which contains them.")
 
@@ -519,7 +517,7 @@ def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group
     """Returns the reason why a fusion group cannot have each kind of change, by the title of the kind; "" if it
     can."""
     return {kind.title: kind.refusal_reason(network, group, config)
-            for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.exists_for(network)}
+            for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.is_listed_for(network)}
 
 
 def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfig) -> dict[str, str]:
@@ -529,7 +527,7 @@ def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfi
     """
     reasons: dict[str, str] = {}
     for kind in ZERO_COST_KINDS:
-        if kind.is_for_searches and kind.exists_for(network):
+        if kind.is_for_searches and kind.is_listed_for(network):
             counts = Counter(kind.refusal_reason(network, group, config) for group in network.groups)
             reasons[kind.title] = "" if "" in counts or not counts else counts.most_common(1)[0][0]
     return reasons
@@ -565,8 +563,8 @@ def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline,
 
 
 def drop_moves_of_raised_groups(config: PrecisionConfig, group_names: Sequence[str]) -> PrecisionConfig:
-    """Returns a config without the zero-cost moves that have no meaning for groups in a higher precision."""
+    """Returns a config without the zero-cost moves that raised groups lose (`is_dropped_when_raised`)."""
     for move_class, kind in ZERO_COST_MOVE_CLASSES.items():
-        if kind.ends_when_raised:
+        if kind.is_dropped_when_raised:
             config = config.without_moves(move_class, group_names)
     return config
