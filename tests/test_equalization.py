@@ -27,7 +27,7 @@ from trt_tui.core.measure.equalization import RangeSource
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
-from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext, TrialBudget
+from trt_tui.core.measure.zero_cost_kind import JudgedMeasurement, ProposalContext, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import (
     ClipEqualizationKind,
     EqualizationKind,
@@ -82,10 +82,10 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         *_, last = analysis.measure_noise_by_sample(changed, calibration.range_table, feeds)
         return last.value
 
-    judgement = Judgement(samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs),
-                          judged or measure)
+    judged_measurement = JudgedMeasurement(samples, tuple(range(len(samples))),
+                                           tuple(info.name for info in network.outputs), judged or measure)
     return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
-                           "user", False, True, {}, judgement, TrialBudget(),
+                           "user", False, True, {}, judged_measurement, TrialBudget(),
                            lambda title, changed, kind, find, **_: find(), lambda: None,
                            lambda title: lambda done, total: None,
                            lambda config, moves: add_zero_cost_moves(config, network, moves))
@@ -233,7 +233,7 @@ def proposal(context):
 
 
 def sqnr_db(context, config):
-    noise, signal = context.judgement.measure_sample_errors(config, context.judgement.feeds, None)
+    noise, signal = context.judged_measurement.measure_sample_errors(config, context.judged_measurement.feeds, None)
     return float(-10 * np.log10((noise.sum(0) / signal.sum(0)).sum()))
 
 
@@ -381,7 +381,7 @@ def test_layers_in_file_precision_leave_it_or_are_left_alone(opened, backend, tm
     config = PrecisionConfig.from_precision(Precision.FILE)
     context = context_of(network, samples, backend, config)
     assert proposal(context) is None
-    (offered,) = KIND.make_proposals(replace(context, may_leave_file=True))
+    (offered,) = KIND.make_proposals(replace(context, may_replace_file_precision=True))
     assert offered.label.endswith("no longer in file precision")
     for subject in offered.config.get_moves(EqualizationMove):
         for name in KIND.find_changed_parts(network, subject)[1]:

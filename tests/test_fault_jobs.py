@@ -82,7 +82,7 @@ def test_a_sound_engine_has_no_fault(locate, build, tmp_path, release, precision
     engine = build(release, options, precision)
     code, record, text = locate(release, options, "--engine", engine, "--max-builds", 0)
     assert code == 0 and record["outcome"] == "no fault" and len(record["tried"]) == 1 and not record["builds"], text
-    assert "no witness on CUDA" in record["witness"] and record["largest"] is None
+    assert "no FP32 values of CUDA" in record["witness"] and record["largest"] is None
     code, record, text = locate(release, options, "--engine", engine)
     assert code == 0 and record["outcome"] == "no fault" and len(record["tried"]) > 1, text
     assert record["largest"]["piece"] and "largest ratio of a part: " in text

@@ -91,13 +91,13 @@ def test_the_cells_that_a_marked_engine_names_are_tried_first() -> None:
 def test_a_fault_with_other_kernels_counts_less_than_one_with_the_same() -> None:
     def verdict_of(piece: Piece) -> PieceVerdict:
         other = "kernel_1 of /a" if max(piece.cells) < 8 else ""
-        return PieceVerdict(shown_by(12)(piece) if not other else FAULTY).compare_kernels(other)
+        return PieceVerdict(shown_by(12)(piece) if not other else FAULTY).apply_kernel_difference(other)
 
     result = located(16, verdict_of)
     assert result.outcome is LocationOutcome.FOUND and result.piece.cells == (12,)
-    assert PieceVerdict(SOUND).compare_kernels("kernel_1 of /a").state is OTHER
-    only = located(16, lambda piece: PieceVerdict(shown_by(3)(piece)).compare_kernels("k" if len(piece.cells) < 16
-                                                                                       else ""))
+    assert PieceVerdict(SOUND).apply_kernel_difference("kernel_1 of /a").state is OTHER
+    only = located(16, lambda piece: PieceVerdict(shown_by(3)(piece)).apply_kernel_difference(
+        "k" if len(piece.cells) < 16 else ""))
     assert only.piece.cells == (3,) and "with other kernels: the whole engine has no k" in only.describe_outcome(
         ["c"] * 16)
 

@@ -24,7 +24,7 @@ from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog
 from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BEST_SET_MARK
-from trt_tui.tui.state.search_result import BEST_SO_FAR, CHEAPER, IN_HAND, MORE_ACCURATE, RESULT
+from trt_tui.tui.state.search_result import BEST_SO_FAR, CHEAPER, CURRENT, MORE_ACCURATE, RESULT
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -256,7 +256,7 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         await answered(pilot, "a", "enter", "a")
         relations = [option.relation for option in app.screen.options]
         place = relations.index(RESULT)
-        assert relations[0] == IN_HAND and set(relations[1:place]) == {CHEAPER}
+        assert relations[0] == CURRENT and set(relations[1:place]) == {CHEAPER}
         assert set(relations[place + 1:]) == {MORE_ACCURATE}
         counts = [len(raised_by(main, option.config)) for option in app.screen.options[1:]]
         assert counts == sorted(counts)

@@ -136,9 +136,9 @@ class Workspace:
         statistics: The tensor statistics measured so far, by tensor.
         refused_fp32_engine: The result of the FP32 build that the builder refused; None if no FP32 build was refused.
         check_results: The results of the user's check command, by cache key.
-        one_pass_values: Values of several tensors measured in one pass, by all tensors read in that pass. Runtimes fuse
-            layers whose tensors are not read, so values differ in the last bits between passes. Values for zero-cost
-            moves of single rows are kept here too (`ProposalContext.get_measured_values`).
+        separate_pass_values: Values of several tensors measured in one pass, by all tensors read in that pass. Runtimes
+            fuse layers whose tensors are not read, so values differ in the last bits between passes. Values for
+            zero-cost moves of single rows are kept here too (`ProposalContext.get_measured_values`).
 
     Raises:
         InputError: The network cannot be read. Each other part raises this error if its option cannot be used.
@@ -168,7 +168,7 @@ class Workspace:
         self.statistics: dict[str, TensorStats] = {}
         self.refused_fp32_engine: EngineResult | None = None
         self.check_results: dict[str, Any] = {}
-        self.one_pass_values: dict[object, Any] = {}
+        self.separate_pass_values: dict[object, Any] = {}
         self.preview_capability = options.compute_capability
         self._full_workspace: Workspace | None = None
         self._holds_out_few = options.hold_out_few

@@ -278,13 +278,13 @@ def ours(folder: Path, row: str) -> None:
 def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any,
             values: dict[str, Any]) -> Any:
     """The config with the moves of a row; notes their number, or the reason why there are none."""
-    from trt_tui.core.measure import zero_cost_kinds as kinds
     from trt_tui.core.measure.awq import measure_awq_moves
+    from trt_tui.core.measure.channel_scaling_kinds import EqualizationKind, SmoothQuantKind
     from trt_tui.core.measure.weight_rounding import measure_roundings
+    from trt_tui.core.measure.zero_cost_kinds import BiasCorrectionKind
 
-    by_title = {kind.title: kind for kind in (kinds.SmoothQuantKind(), kinds.EqualizationKind(),
-                                              kinds.BiasCorrectionKind())}
-    if (kind := next((kind for title, kind in by_title.items() if title in row), None)) is not None:
+    kinds = (SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
+    if (kind := next((kind for kind in kinds if kind.title in row), None)) is not None:
         return _choose_proposal(kind, network, config, samples, ranges, backend, values)
     if "AWQ" in row:
         moves = measure_awq_moves(network, config, ranges, list(network.zero_cost_support.channel_scalings), samples,
@@ -306,7 +306,7 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
     from trt_tui.core.measure import zero_cost_kinds as kinds
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
-    from trt_tui.core.measure.zero_cost_kind import Judgement, ProposalContext, TrialBudget
+    from trt_tui.core.measure.zero_cost_kind import JudgedMeasurement, ProposalContext, TrialBudget
 
     feeds = tuple(range(len(samples)))
     with Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=config.other) as analysis:
@@ -320,7 +320,7 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
 
         context = ProposalContext(
             network, config, network.groups, samples, backend, ranges, "minmax", "user", False, True, {},
-            Judgement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
+            JudgedMeasurement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(), lambda: None,
             lambda title: lambda done, total: None,

@@ -1,4 +1,4 @@
-"""The threads of `README.md`: each command prints the cause and the way round that the table states."""
+"""The threads of `README.md`: each command prints the cause and the workaround that the table states."""
 
 import re
 from collections import Counter

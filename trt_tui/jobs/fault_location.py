@@ -27,7 +27,7 @@ from trt_tui.core.measure.fault_location import (
     LocationOutcome,
     LocationResult,
     PieceState,
-    WayRound,
+    Workaround,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.location_search import plan_fault_location
@@ -60,12 +60,12 @@ MAX_COMPARED_FEEDS = 16
 """The maximum number of feeds among which the one with the largest error is chosen."""
 
 _OTHER_LEVELS = (2, MIN_OPTIMIZATION_LEVEL)
-"""The optimization levels that are tried as ways round."""
+"""The optimization levels that are tried as workarounds."""
 
 
 def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                            request: rq.LocateFault) -> Steps[None]:
-    """Locates the fault of an engine, tries the ways round, writes the folder, and sends the report.
+    """Locates the fault of an engine, tries the workarounds, writes the folder, and sends the report.
 
     Raises:
         BackendUnavailableError: No TensorRT here can build and execute engines.
@@ -103,19 +103,19 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
             if rows_result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED):
                 probe, result = rows_probe, rows_result
         cells = [probe.cells[index] for index in result.piece.cells if index < len(probe.cells)]
-        ways: tuple[WayRound, ...] = ()
+        workarounds: tuple[Workaround, ...] = ()
         if result.outcome in (LocationOutcome.FOUND, LocationOutcome.SPREAD, LocationOutcome.VANISHES,
                               LocationOutcome.UNFINISHED):
-            ways = yield from _try_ways_round(probe, cells, result)
+            workarounds = yield from _try_workarounds(probe, cells, result)
     name = Path(request.engine_path).name if request.engine_path else "the engine of the config"
     different = [text for rebuilt in probe.rebuilt_cells if (text := find_different_cell(probe.cells, rebuilt))]
     report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
                          result.describe_outcome([cell.name for cell in probe.cells]), result,
-                         witness_text=describe_witness(workspace.backend),
+                         fp32_backend_text=describe_fp32_backend(workspace.backend),
                          all_cell_names=tuple(cell.name for cell in probe.cells), latency_ms=latency_ms,
                          builds=probe.build_count,
                          different_kernel=different[0] if different else "",
-                         suspect_kernels=_list_suspect_kernels(probe, result), ways_round=ways,
+                         suspect_kernels=_list_suspect_kernels(probe, result), workarounds=workarounds,
                          is_timing_cache_refused=probe.is_timing_cache_refused,
                          approximated_operators=probe.list_approximated_operators())
     part = None
@@ -222,15 +222,15 @@ def _build_engine_of_config(workspace: Workspace, store: ResultStore, reporter: 
     raise AssertionError("a build ends with an engine")
 
 
-def describe_witness(backend: Backend) -> str:
-    """Returns the backend that computes a piece in FP32 besides the engine as text, with its provider."""
+def describe_fp32_backend(backend: Backend) -> str:
+    """Returns the name of the backend that computes pieces in FP32 for comparison, with its provider."""
     title = builder_title(backend.name, backend.version)
     return (f"{title} on CUDA, TF32 off" if backend.capabilities.has_device else
-            f"{title} on the CPU; no witness on CUDA, because ONNX Runtime has no CUDA provider here")
+            f"{title} on the CPU; no FP32 values of CUDA, because ONNX Runtime has no CUDA provider here")
 
 
 def _list_suspect_kernels(probe: PieceProbe, result: LocationResult) -> tuple[str, ...]:
-    """Returns the kernels that tell faulty from sound builds of the whole network, if the builds disagree."""
+    """Returns the kernels in which faulty builds of the whole network differ from sound ones."""
     if result.outcome is not LocationOutcome.UNSTABLE:
         return ()
     engines = [probe.cells, *probe.rebuilt_cells]
@@ -240,7 +240,7 @@ def _list_suspect_kernels(probe: PieceProbe, result: LocationResult) -> tuple[st
     return tuple(map(kernel_text, find_suspect_kernels(faulty, sound)))
 
 
-# -- ways round -----------------------------------------------------------------------------------------------------
+# -- workarounds -----------------------------------------------------------------------------------------------------
 
 
 def list_changed_configs(network: Network, config: PrecisionConfig, cells: list[EngineCell],
@@ -288,7 +288,7 @@ def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, Build
 def _list_raised_configs(probe: PieceProbe,
                          precisions: Collection[Precision]) -> Iterator[tuple[str, PrecisionConfig]]:
     """Yields the configs without NaN or Inf in the simulation: the fewest groups in a type with a larger range."""
-    groups = probe.find_sufficient_raise()
+    groups = probe.find_groups_to_raise()
     for precision in precisions if groups else ():
         if precision is not Precision.FP16 and all(precision in group.allowed_precisions for group in groups):
             yield f"{precision.label} for {', '.join(group.name for group in groups[:4])}" + (
@@ -296,11 +296,11 @@ def _list_raised_configs(probe: PieceProbe,
                     groups, precision, "location")
 
 
-def _try_ways_round(probe: PieceProbe, cells: list[EngineCell],
-                    result: LocationResult) -> Steps[tuple[WayRound, ...]]:
-    """Builds the whole network in each way that may avoid the fault, as long as there is time.
+def _try_workarounds(probe: PieceProbe, cells: list[EngineCell],
+                    result: LocationResult) -> Steps[tuple[Workaround, ...]]:
+    """Builds the whole network with each workaround, as long as there is time.
 
-    An overflow that the simulation explains is avoided by another type alone.
+    If the simulation explains an overflow, only other precisions are tried.
     """
     settings, builder = probe.make_settings(), probe.workspace.builder
     precisions = [precision for precision in FLOAT_PRECISIONS if precision is not Precision.BF16
@@ -310,20 +310,20 @@ def _try_ways_round(probe: PieceProbe, cells: list[EngineCell],
     changes = [*((text, config, settings) for text, config in configs),
                *((text, probe.config, changed) for text, changed in _list_changed_settings(settings)
                  if not result.explanation)]
-    ways = []
+    workarounds = []
     for text, config, changed_settings in changes:
         if not probe.limit.can_build():
-            ways.append(WayRound(text, failure_reason="not tried: the limit of time is reached"))
+            workarounds.append(Workaround(text, failure_reason="not tried: the limit of time is reached"))
             continue
         try:
             ensure_ranges(probe.workspace, probe.store, probe.reporter, [config])
             verdict, latency_ms = yield from probe.measure_whole(config, changed_settings)
-            ways.append(WayRound(text, verdict, latency_ms))
+            workarounds.append(Workaround(text, verdict, latency_ms))
         except (CancelledError, BackendUnavailableError):
             raise
-        except TrtTuiError as error:  # the next way may be possible
-            ways.append(WayRound(text, failure_reason=error.title))
-    return tuple(ways)
+        except TrtTuiError as error:  # the next workaround may be possible
+            workarounds.append(Workaround(text, failure_reason=error.title))
+    return tuple(workarounds)
 
 
 # -- the report -----------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def _write_folder(workspace: Workspace, destination: Path, report: FaultReport, 
     assert builder is not None
     is_typed = builder.capabilities.strongly_typed and not workspace.plan.weakly_typed
     typed_model = lower_from_source_model(part.network, part.config, workspace.ranges).model
-    outputs = {name: array.astype(part.witness[name].dtype) for name, array in part.expected.items()}
+    outputs = {name: array.astype(part.fp32_outputs[name].dtype) for name, array in part.expected.items()}
     sample_run = SampleRun(part.feed, outputs, {name: part.predicted[name] for name in outputs})
     precisions = {precision.value_type for precision in part.config.precision_by_group(part.network).values()}
     constraints = None

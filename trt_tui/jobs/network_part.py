@@ -34,7 +34,7 @@ class NetworkPart:
         feed: The values at its inputs, in FP32 of the whole network.
         expected: The FP64 results by output.
         predicted: The results of the simulation in the precisions of the config; of ONNX Runtime if all are FP32.
-        witness: The results of ONNX Runtime in FP32.
+        fp32_outputs: The results of ONNX Runtime in FP32.
         precision: The lowest float type in the piece.
         scales: The scales of the outputs that the engine writes as quantized values. Both the engine's and the
             predicted results are compared after DequantizeLinear.
@@ -46,7 +46,7 @@ class NetworkPart:
     feed: Arrays
     expected: Arrays
     predicted: Arrays
-    witness: Arrays
+    fp32_outputs: Arrays
     precision: Precision
     scales: Mapping[str, DequantizeScale] = field(default_factory=dict)
     approximated_operators: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class NetworkPart:
         scale, predicted = self.scales.get(name), self.predicted[name]
         return measure_output_fault(name, self.expected[name], output, predicted if scale is None else
                                     scale.round_values(predicted.astype(np.float64)), self.precision,
-                                    self.witness[name])
+                                    self.fp32_outputs[name])
 
 
 def cut_network(network: Network, layer_names: Collection[str], inputs: Sequence[str], outputs: Sequence[str],

@@ -57,7 +57,7 @@ MAX_RAISED_GROUPS = 16
 """The maximum number of fusion groups that are raised against an overflow."""
 
 LATENCY_RUNS = 20
-"""The number of executions of which the median is the latency of a way round."""
+"""The number of executions of which the median is the latency of a workaround."""
 
 
 @dataclass
@@ -77,13 +77,13 @@ class TimeLimit:
 
     def can_build(self) -> bool:
         """Returns True if a build of the duration of the last one would end within the limit."""
-        return self._left_s() > self.last_build_s
+        return self._remaining_s() > self.last_build_s
 
     def has_time(self) -> bool:
         """Returns False once the limit is reached."""
-        return self._left_s() > 0
+        return self._remaining_s() > 0
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return math.inf if self.max_seconds is None else self.start_time + self.max_seconds - time.monotonic()
 
 
@@ -207,7 +207,7 @@ class PieceProbe:
         expected = evaluator.evaluate(feed, outputs, has_time=has_time)
         with self.workspace.backend.load(extract_subgraph_of_outputs(network.model, outputs), low_memory=True,
                                          few_executions=True) as runner:
-            witness = runner.run(feed, list(outputs))
+            fp32_outputs = runner.run(feed, list(outputs))
         precisions = {precision.value_type for precision in config.precision_by_group(network).values()}
         floats = [precision for precision in (*precisions, config.other if precisions - {*FLOAT_PRECISIONS} else
                                               Precision.FP32) if precision in FLOAT_PRECISIONS]
@@ -215,16 +215,17 @@ class PieceProbe:
         if config.tf32 and lowest is Precision.FP32:
             lowest = Precision.TF32
         if precisions - {Precision.FP32} or config.tf32:
-            return NetworkPart(network, config, feed, expected, self._simulate(network, config, feed, outputs), witness,
+            return NetworkPart(network, config, feed, expected, self._simulate(network, config, feed, outputs),
+                               fp32_outputs,
                                lowest)
         operators = tuple(sorted({layer.op_type for layer in network.layers} & APPROXIMATED_OPERATORS))
-        predicted = witness
+        predicted = fp32_outputs
         if operators:
             approximated = evaluator.evaluate(feed, outputs, has_time=has_time,
                                               relative_errors=dict.fromkeys(operators, APPROXIMATION_ERROR))
-            predicted = {name: expected[name] + np.hypot(witness[name] - expected[name],
+            predicted = {name: expected[name] + np.hypot(fp32_outputs[name] - expected[name],
                                                          approximated[name] - expected[name]) for name in outputs}
-        return NetworkPart(network, config, feed, expected, predicted, witness, lowest,
+        return NetworkPart(network, config, feed, expected, predicted, fp32_outputs, lowest,
                            approximated_operators=operators)
 
     def list_approximated_operators(self) -> tuple[str, ...]:
@@ -287,7 +288,7 @@ class PieceProbe:
                                f"{count} NaN or Inf; values up to {np.max(np.abs(exact[name])):.3g} in FP32")
         return None
 
-    def find_sufficient_raise(self) -> list[FusionGroup]:
+    def find_groups_to_raise(self) -> list[FusionGroup]:
         """Returns the groups that must be FP32 so that the simulation has no NaN or Inf; [] if none are found."""
         config, raised = self.config, list[FusionGroup]()
         while len(raised) < MAX_RAISED_GROUPS and self.limit.has_time():
@@ -330,7 +331,7 @@ class PieceProbe:
                 if self.reads_cells and self._readings is None:
                     self._readings = self._read_kernels(runner, part)
             different = "" if piece.rebuild else find_different_cell(self.cells, cells)
-            return self._judge_runner(runner, piece.cells).compare_kernels(different)
+            return self._judge_runner(runner, piece.cells).apply_kernel_difference(different)
 
     def _judge_marked_engine(self) -> Steps[PieceVerdict]:
         """Builds the network with the results of all cells as outputs.

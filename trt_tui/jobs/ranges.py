@@ -72,20 +72,20 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
 
 
 def measure_ranges_by_method(workspace: Workspace, reporter: JobReporter, groups: Iterable[FusionGroup],
-                             config: PrecisionConfig, *, one_pass: bool = False) -> dict[str, dict[str, float]]:
+                             config: PrecisionConfig, *, in_separate_pass: bool = False) -> dict[str, dict[str, float]]:
     """Returns the ranges (amax) of the activations of some groups, by tensor and range method.
 
     The ranges are for the quantized types that the config gives to the groups. If groups with different types share a
     tensor, the type of the last group counts. Tensors without known statistics are measured.
 
     Args:
-        one_pass: True to measure these tensors in one separate pass, even if their statistics are known
-            (`Workspace.one_pass_values`).
+        in_separate_pass: True to measure these tensors in one separate pass, even if their statistics are known
+            (`Workspace.separate_pass_values`).
     """
     tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activation_qdq_sites()}
     tensor_stats: dict[str, TensorStats] = workspace.statistics
-    if one_pass:
-        tensor_stats = workspace.one_pass_values.setdefault(("statistics", *tensors), {})
+    if in_separate_pass:
+        tensor_stats = workspace.separate_pass_values.setdefault(("statistics", *tensors), {})
     missing = [tensor for tensor in tensors if tensor not in tensor_stats]
     if missing:
         executor = get_executor(workspace, reporter)

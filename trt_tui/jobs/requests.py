@@ -351,7 +351,7 @@ class LocateFault(Request):
         config: The config of the engine. Groups that an engine file runs in another precision have that one.
         engine_path: The path of the engine; "" for the engine of the config.
         folder: The path of the folder of a bug report, which must be new or empty; "" for none.
-        max_builds: The maximum number of builds that locate the fault. The ways round are built in addition.
+        max_builds: The maximum number of builds that locate the fault. The workarounds are built in addition.
         max_seconds: The time within which the last build is expected to end; None for no limit.
     """
 

@@ -323,7 +323,8 @@ class WorkspaceEvaluator:
                 self._has_named_file_layers = True
         zero_cost_configs = propose_zero_cost_moves(
             workspace, self._store, self._report, workspace.network.groups, config, kinds,
-            reason=f"search:{self._request.method}", may_leave_file=leaves_file, one_pass=True, budget=budget)
+            reason=f"search:{self._request.method}", may_replace_file_precision=leaves_file,
+            in_separate_pass=True, budget=budget)
         return {proposal.label: proposal.config for proposal in zero_cost_configs}
 
     def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
@@ -336,7 +337,7 @@ class WorkspaceEvaluator:
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:
         """Returns the ranges (amax) of other range methods, by tensor and method. Ranges equal to the current range are
         left out."""
-        method_ranges = measure_ranges_by_method(self._workspace, self._report, groups, config, one_pass=True)
+        method_ranges = measure_ranges_by_method(self._workspace, self._report, groups, config, in_separate_pass=True)
         other_ranges: dict[str, dict[str, float]] = {}
         for group in groups:
             precision = config.precision_of(group)

@@ -10,7 +10,13 @@ import numpy as np
 from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy
-from trt_tui.core.measure.zero_cost_kind import ConfigProposal, Judgement, ProposalContext, TrialBudget, ZeroCostKind
+from trt_tui.core.measure.zero_cost_kind import (
+    ConfigProposal,
+    JudgedMeasurement,
+    ProposalContext,
+    TrialBudget,
+    ZeroCostKind,
+)
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
@@ -186,7 +192,8 @@ def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter:
                              kind: ZeroCostKind) -> Iterator[ConfigProposal]:
     """Yields the proposals for some groups that give no group a precision which the target release computes wrongly."""
     forbidden = find_forbidden_precisions(workspace.network, workspace.build_target)
-    for proposal in propose_zero_cost_moves(workspace, store, reporter, groups, config, [kind], may_leave_file=True):
+    for proposal in propose_zero_cost_moves(workspace, store, reporter, groups, config, [kind],
+                                            may_replace_file_precision=True):
         precisions = ((group.name, proposal.config.precision_of(group)) for group in workspace.network.groups
                       if proposal.config.precision_of(group) is not config.precision_of(group))
         if all(precision not in forbidden.get(name, {}) for name, precision in precisions):
@@ -195,14 +202,15 @@ def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter:
 
 def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             groups: Sequence[FusionGroup], config: PrecisionConfig, kinds: Iterable[ZeroCostKind], *,
-                            reason: str = "user", may_leave_file: bool = False, one_pass: bool = False,
+                            reason: str = "user", may_replace_file_precision: bool = False,
+                            in_separate_pass: bool = False,
                             budget: TrialBudget | None = None) -> list[ConfigProposal]:
     """Returns the zero-cost changes of some kinds that groups can have and do not have yet, one config for each.
 
     Args:
-        may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
-        one_pass: True to measure values for these groups in one separate pass, even if they are known
-            (`Workspace.one_pass_values`).
+        may_replace_file_precision: True to change groups in file precision too. They get the nearest other precision.
+        in_separate_pass: True to measure values for these groups in one separate pass, even if they are known
+            (`Workspace.separate_pass_values`).
         budget: The budget of the configs that are simulated to choose among variants; None for no limit.
 
     Raises:
@@ -227,13 +235,15 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
         assert errors is not None, "a workspace has feeds"
         return errors
 
-    judgement = Judgement(workspace.data_sets.judged_samples, tuple(workspace.feeds), tuple(dict.fromkeys(
-        output.tensor for output in workspace.judged_outputs if workspace.network.is_float(output.tensor))),
-        measure_sample_errors)
+    judged_tensors = dict.fromkeys(output.tensor for output in workspace.judged_outputs
+                                   if workspace.network.is_float(output.tensor))
+    judged_measurement = JudgedMeasurement(workspace.data_sets.judged_samples, tuple(workspace.feeds),
+                                           tuple(judged_tensors), measure_sample_errors)
     context = ProposalContext(
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
-        workspace.calibration.method if workspace.calibration is not None else "", reason, may_leave_file, one_pass,
-        workspace.one_pass_values, judgement, budget or TrialBudget(), find_or_measure,
+        workspace.calibration.method if workspace.calibration is not None else "", reason,
+        may_replace_file_precision, in_separate_pass,
+        workspace.separate_pass_values, judged_measurement, budget or TrialBudget(), find_or_measure,
         lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True),
         lambda config, moves: add_zero_cost_moves(config, workspace.network, moves))

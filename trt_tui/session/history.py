@@ -127,7 +127,7 @@ class ChangeHistory:
     def return_to_step(self, index: int) -> bool:
         """Makes the state of a step the current one, as a change that undo takes back. Returns True if it differs.
 
-        Undone steps stay in the history, before the current step, which is then repeated.
+        Undone steps stay in the history. A copy of the current step then follows them.
         """
         state = self.steps[index].state
         if state == self.state:

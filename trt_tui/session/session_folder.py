@@ -44,7 +44,7 @@ class SessionEntry:
 
 @dataclass(frozen=True)
 class _SessionFile:
-    """A session file that was read: its state on disk before the reading, and its content."""
+    """A session file that was read: its content, and its version on disk before the reading."""
 
     path: Path
     modified_ns: int
@@ -57,6 +57,7 @@ FileVersion = tuple[int, int, int] | None
 
 
 def _find_file_version(path: Path) -> FileVersion:
+    """Returns the version of a file on disk."""
     try:
         status = path.stat()
     except OSError:
@@ -118,15 +119,14 @@ class SessionFolder:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
             self._other_sessions = files
         else:
-            saved.note = self._lock_reported_file(file)
+            saved.note = self._lock_resumed_file(file)
         return saved
 
-    def _lock_reported_file(self, file: _SessionFile) -> str:
-        """Locks a session file, and returns the note for the user about the program that has it open; "" if none has.
-        """
+    def _lock_resumed_file(self, file: _SessionFile) -> str:
+        """Locks the file of a session to resume. Returns a note if another program has it open; "" if none has."""
         note = self._lock_session_file(file.path, file.version)
         if note and (owner := read_owner(_owner_path(file.path))) is not None:
-            self._known_owners.add(owner)  # it is told by the note
+            self._known_owners.add(owner)  # the note names it
         return note
 
     def _read_session_files(self, structure_hash: str, outline: NetworkOutline | None) -> list[_SessionFile]:
@@ -177,7 +177,7 @@ class SessionFolder:
         """
         self._network_path = network_path
         if self._path is None:
-            self._lock_free_file(structure_hash)
+            self._lock_unused_file(structure_hash)
         self.find_new_owners()
 
     def list_sessions(self, structure_hash: str, network_path: str, network_sha256: str,
@@ -206,10 +206,10 @@ class SessionFolder:
             reason = next(iter(self.load_failures), "the file is gone")
             raise InputError(f"the session {name} cannot be opened", reason, "Choose another session.")
         self._network_path, saved = network_path, file.saved_session
-        saved.note = self._lock_reported_file(file)
+        saved.note = self._lock_resumed_file(file)
         if saved.note:
             self.release_session_lock()
-            self._lock_free_file(structure_hash)
+            self._lock_unused_file(structure_hash)
         return saved
 
     def delete_session(self, name: str) -> None:
@@ -238,10 +238,10 @@ class SessionFolder:
         """Writes the session to its file. A full or read-only disk is ignored, so that the work can go on."""
         self._network_path = self._network_path or saved_session.network
         if self._path is None:
-            self._lock_free_file(structure_hash)
+            self._lock_unused_file(structure_hash)
         elif _find_file_version(self._path) not in (self._version, None):
             changed_name = self._path.stem
-            self._lock_free_file(structure_hash)
+            self._lock_unused_file(structure_hash)
             self._notices.put(f"Another program has changed the session {changed_name}: it is left as it is, and "
                               f"this one is saved apart as {self.name}.")
         if self._path is not None:
@@ -281,7 +281,7 @@ class SessionFolder:
             self._lock = None
         self._path = None
 
-    def _lock_free_file(self, structure_hash: str) -> None:
+    def _lock_unused_file(self, structure_hash: str) -> None:
         """Locks the first session file that does not exist and that no other program has locked."""
         any(not self._lock_session_file(path, None) for path in self._list_session_paths(structure_hash)
             if not path.exists())

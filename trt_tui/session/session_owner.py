@@ -1,7 +1,8 @@
-"""The owner of a saved session: the program that has it open, told to other programs by a small file beside it.
+"""The owner of a saved session: the program that has it open.
 
-The lock of a session decides who writes it. A lock may not reach other hosts with the same home folder, so that a
-program also keeps the file of its session fresh. A file that is no longer fresh belongs to a program that has ended.
+A small file beside the session names the owner to other programs.
+The lock of a session decides who writes it. A lock may not reach other hosts with the same home folder.
+Therefore a program also refreshes the file regularly. A file that is not fresh belongs to a program that has ended.
 """
 
 import contextlib
@@ -74,7 +75,10 @@ def read_owner(path: Path) -> SessionOwner | None:
 
 
 def find_live_owner(path: Path) -> SessionOwner | None:
-    """Returns the owner in a file if its program still runs, as far as this host can know; None if not."""
+    """Returns the owner in a file if its program seems to run; None if not.
+
+    The file must be fresh. A process of this host must exist too.
+    """
     owner = read_owner(path)
     try:
         age_s = time.time() - path.stat().st_mtime

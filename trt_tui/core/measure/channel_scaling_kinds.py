@@ -33,10 +33,9 @@ def find_scaled_parts(network: NetworkOutline, scaling: ChannelScaling) -> tuple
     return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
 
-def quantized_readers_reason(network: NetworkOutline, scaling: ChannelScaling, config: PrecisionConfig,
-                             quantized_types: Collection[Precision]) -> str:
-    """Returns the reason why no quantized layer loses by some channels; "" if a layer of some quantized types reads
-    them."""
+def missing_reader_reason(network: NetworkOutline, scaling: ChannelScaling, config: PrecisionConfig,
+                          quantized_types: Collection[Precision]) -> str:
+    """Returns the reason why scaled channels help no layer; "" if a layer of some quantized types reads them."""
     readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
     ready = replace_file_precision(config, readers)
     return "" if any(ready.precision_of(reader) in quantized_types for reader in readers) else (
@@ -53,7 +52,7 @@ class SmoothQuantKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
             return reason
-        return quantized_readers_reason(network, network.zero_cost_support.channel_scalings[subject], config,
+        return missing_reader_reason(network, network.zero_cost_support.channel_scalings[subject], config,
                                         (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
@@ -115,14 +114,14 @@ class InsertedMulKind(ZeroCostKind):
     move_class = InsertedMulMove
     needs_preview = True
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return bool(network.zero_cost_support.inserted_scalings)
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         subject = self.find_subject(network, group)
         if subject is None:
             return insertion_refusal_reason(network, group.name)
-        return quantized_readers_reason(network, network.zero_cost_support.inserted_scalings[subject], config,
+        return missing_reader_reason(network, network.zero_cost_support.inserted_scalings[subject], config,
                                         (Precision.INT8,))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
@@ -140,7 +139,7 @@ class InsertedMulKind(ZeroCostKind):
             groups = [network.get_group(changed) for changed in self.find_changed_parts(network, name)[1]]
             ready, _ = context.prepare_config(groups)
             stays_in_file = any(ready.precision_of(group) is Precision.FILE for group in groups)
-            if not (stays_in_file or quantized_readers_reason(network, scalings[name], ready, (Precision.INT8,))):
+            if not (stays_in_file or missing_reader_reason(network, scalings[name], ready, (Precision.INT8,))):
                 subjects.append(name)
         if not subjects:
             return
@@ -199,7 +198,7 @@ class EqualizationKind(ZeroCostKind):
         subject = self.find_subject(network, group)
         if subject is None:
             return "it neither writes nor reads channels of two layers with weights"
-        return equalization_refusal_reason(network, subject) or quantized_readers_reason(
+        return equalization_refusal_reason(network, subject) or missing_reader_reason(
             network, network.zero_cost_support.channel_scalings[subject], config, tuple(QUANTIZED_TYPES))
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
@@ -230,7 +229,7 @@ class EqualizationKind(ZeroCostKind):
             changed, _ = context.prepare_config(groups)
             stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
             if not (stays_in_file or changed.has_scaled_channels(subject)
-                    or quantized_readers_reason(network, network.zero_cost_support.channel_scalings[subject], changed,
+                    or missing_reader_reason(network, network.zero_cost_support.channel_scalings[subject], changed,
                                                 tuple(QUANTIZED_TYPES))):
                 open_subjects.append(subject)
         return open_subjects
@@ -247,7 +246,7 @@ class ClipEqualizationKind(EqualizationKind):
     move_class = None  # the move is that of equalization
     replaces_clips = needs_preview = True
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return any(scaling.clips for scaling in network.zero_cost_support.channel_scalings.values())
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:

@@ -339,20 +339,21 @@ def _find_quantized_types(network: Network, config: PrecisionConfig) -> dict[str
 class JudgedErrors:
     """The judged errors of configs, on the samples that choose and on those that are held out.
 
-    If there are fewer than `HELD_OUT_STEP` feeds, the samples inside the feeds are divided. Fewer samples do both.
+    If there are fewer than `HELD_OUT_STEP` feeds, the samples inside the feeds are divided. If there are fewer samples
+    too, all samples serve both purposes.
 
     Args:
         progress: A callback after each feed of a config.
     """
 
     def __init__(self, context: ProposalContext, progress: RunProgress) -> None:
-        judgement = context.judgement
-        self._judgement, self._find_or_measure, self._progress = judgement, context.find_or_measure, progress
+        measurement = context.judged_measurement
+        self._measurement, self._find_or_measure, self._progress = measurement, context.find_or_measure, progress
         self._budget, self._reserved_configs = context.budget, set[PrecisionConfig]()
         self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
-        self._splits_feeds = len(judgement.feeds) >= HELD_OUT_STEP
+        self._splits_feeds = len(measurement.feeds) >= HELD_OUT_STEP
         self._feeds = {
-            held_out: tuple(feed for index, feed in enumerate(judgement.feeds)
+            held_out: tuple(feed for index, feed in enumerate(measurement.feeds)
                             if not self._splits_feeds or _is_held_out(index) is held_out)
             for held_out in (False, True)
         }
@@ -372,7 +373,7 @@ class JudgedErrors:
             stored = self._find_or_measure(
                 f"sample errors {feeds}", config, list[list[list[float]]],
                 lambda: [sums.tolist()
-                         for sums in self._judgement.measure_sample_errors(config, feeds, self._progress)])
+                         for sums in self._measurement.measure_sample_errors(config, feeds, self._progress)])
             noise, signal = (np.array(sums, np.float64) for sums in stored)
             for flag in (held_out,) if self._splits_feeds else (False, True):
                 rows = [index for index in range(len(noise)) if self._splits_feeds or len(noise) < HELD_OUT_STEP
@@ -441,7 +442,7 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
-    network, judgement = context.network, context.judgement
+    network, measurement = context.network, context.judged_measurement
     scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
     progress, executor = context.make_progress("largest values of channels"), context.make_executor()
     tensors = list(dict.fromkeys(tensor for scaling in scalings.values()
@@ -451,7 +452,7 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
                             executor=executor)
     clipped = {clip.tensor for scaling in scalings.values() for clip in scaling.clips}
     judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
-    measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], judgement.samples,
+    measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], measurement.samples,
                             context.backend, judged_extrema, progress=progress)
     limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema),
                                            replaces_clips and scaling.can_replace_clips)
@@ -471,10 +472,11 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
                           JudgedErrors(context, context.make_progress("error of equalized channels")))
     if not chosen:
         return {}
-    feeds = judgement.feeds[:MAX_FP32_FEEDS]
+    feeds = measurement.feeds[:MAX_FP32_FEEDS]
     difference_reason = context.find_or_measure(
         f"equality in FP32 {feeds}", PrecisionConfig.from_precision(Precision.FP32).with_moves(chosen), str,
-        lambda: fp32_difference_reason(network, chosen, judgement.tensors, judgement.samples, context.backend, feeds))
+        lambda: fp32_difference_reason(network, chosen, measurement.tensors, measurement.samples, context.backend,
+                                       feeds))
     return {} if difference_reason else chosen
 
 

@@ -63,7 +63,7 @@ class OutputFault:
             elements must be NaN or Inf in the simulation, or beyond half the range of FP16 in FP64.
         by_row, by_channel: The ratio of both errors for each index of the first and of the second axis. Empty if a
             slice has too few elements.
-        witness: The error of ONNX Runtime in FP32.
+        fp32_error: The error of ONNX Runtime in FP32; None if it was not measured.
     """
 
     tensor: str
@@ -74,7 +74,7 @@ class OutputFault:
     is_overflow: bool = False
     by_row: tuple[float, ...] = ()
     by_channel: tuple[float, ...] = ()
-    witness: float | None = None
+    fp32_error: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -96,7 +96,7 @@ class OutputFault:
             "tensor": self.tensor, "shape": list(self.shape), "error": _finite(self.actual),
             "predicted": _finite(self.predicted), "times": _finite(self.ratio), "not_finite": self.nonfinite_count,
             "overflow": self.is_overflow, "by_sample": [*map(_finite, self.by_row)],
-            "by_channel": [*map(_finite, self.by_channel)], "onnxruntime": _finite(self.witness)
+            "by_channel": [*map(_finite, self.by_channel)], "onnxruntime": _finite(self.fp32_error)
         }
 
 
@@ -115,7 +115,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.ndarray, simulated: np.ndarray,
-                         precision: Precision | None, witness: np.ndarray | None = None) -> OutputFault:
+                         precision: Precision | None, fp32_output: np.ndarray | None = None) -> OutputFault:
     """Measures the error of one output against FP64, and the error that the types of its kernels explain.
 
     Elements at which FP64 is NaN or infinite do not count.
@@ -124,14 +124,14 @@ def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.n
         reference: The FP64 result of the piece.
         simulated: The result of the simulation, or that of ONNX Runtime if the piece is FP32.
         precision: The lowest float type in the piece, to which the result is rounded at least once; None for FP32.
-        witness: The result of ONNX Runtime in FP32.
+        fp32_output: The result of ONNX Runtime in FP32.
     """
     expected = np.asarray(reference, np.float64)
     counted = np.isfinite(expected)
     with np.errstate(invalid="ignore", over="ignore"):
-        errors, explained, seen = (np.where(counted, np.asarray(array, np.float64).reshape(expected.shape) - expected,
-                                            0.0) for array in (engine_output, simulated,
-                                                               simulated if witness is None else witness))
+        errors, explained, fp32_errors = (
+            np.where(counted, np.asarray(array, np.float64).reshape(expected.shape) - expected, 0.0)
+            for array in (engine_output, simulated, simulated if fp32_output is None else fp32_output))
     bad = ~np.isfinite(errors)
     is_overflow = bool(not np.isfinite(explained).all() and bad.any() and (
         ~np.isfinite(explained) | (np.abs(expected) > FP16_MAX / 2))[bad].all())
@@ -142,7 +142,7 @@ def measure_output_fault(tensor: str, reference: np.ndarray, engine_output: np.n
     finite_errors = np.where(bad, 0.0, errors)
     by_row, by_channel = (_slice_ratios(finite_errors, explained, axis, predicted) for axis in (0, 1))
     return OutputFault(tensor, expected.shape, _rms(finite_errors), predicted, int(bad.sum()), is_overflow, by_row,
-                       by_channel, _rms(seen) if witness is not None else None)
+                       by_channel, _rms(fp32_errors) if fp32_output is not None else None)
 
 
 def _rms(array: np.ndarray) -> float:
@@ -175,7 +175,7 @@ class PieceVerdict:
         note: The kernel that differs from that of the whole, the operator without a reference, or the build error.
         faults: The errors of its outputs, the largest ratio first.
         different_kernel: The first kernel of the piece that the whole engine does not have; "" if it has all. Such a
-            piece can show the fault, with other kernels. It never proves that there is none.
+            piece can show the fault, but it cannot prove that there is none.
         suspects: The cells with which the search begins, by index.
         explanation: The reason for NaN or Inf that the simulation has too; "" if it does not explain them all.
     """
@@ -189,16 +189,19 @@ class PieceVerdict:
 
     @property
     def description(self) -> str:
-        state = self.state.value + (" with other kernels" if self.is_other_fault else "")
+        state = self.state.value + (" with other kernels" if self.has_fault_with_other_kernels else "")
         return ": ".join(filter(None, (state, self.note or (self.faults[0].description if self.faults else ""))))
 
     @property
-    def is_other_fault(self) -> bool:
+    def has_fault_with_other_kernels(self) -> bool:
         """True if the piece shows the fault, and its kernels are not those of the whole engine."""
         return self.state is PieceState.FAULTY and bool(self.different_kernel)
 
-    def compare_kernels(self, different_kernel: str) -> "PieceVerdict":
-        """Returns the verdict for a piece whose kernels may differ: it counts only if it shows the fault."""
+    def apply_kernel_difference(self, different_kernel: str) -> "PieceVerdict":
+        """Returns the verdict on a piece with a kernel that the whole engine does not have; "" for no such kernel.
+
+        The verdict stays if the piece shows the fault. If not, the piece is not comparable.
+        """
         if not different_kernel:
             return self
         if self.state is PieceState.FAULTY:
@@ -292,7 +295,7 @@ class LocationResult:
         names = _cell_list_text(self.piece, cell_names)
         verdict = self.piece_verdict
         error = verdict.faults[0].description if verdict is not None and verdict.faults else ""
-        if verdict is not None and verdict.is_other_fault:
+        if verdict is not None and verdict.has_fault_with_other_kernels:
             error += f"; with other kernels: the whole engine has no {verdict.different_kernel}"
         match self.outcome:
             case LocationOutcome.FOUND:
@@ -319,7 +322,6 @@ class LocationResult:
         notes = [verdict.note for _, verdict in self.verdicts if verdict.note]
         return f"{self.outcome.value}: {notes[0] if notes else 'no reason is known'}"
 
-
     def describe_largest_ratio(self, cell_names: Sequence[str]) -> str:
         """Returns the fused layer of the largest ratio of an engine without a fault as a sentence; "" if unknown."""
         piece, verdict = self.largest_piece, self.largest_verdict
@@ -340,8 +342,8 @@ def _cell_list_text(piece: Piece, cell_names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class WayRound:
-    """A change of the build that may avoid a fault, with the engine that came of it.
+class Workaround:
+    """A change of the build that may avoid a fault, with the result of the changed build.
 
     Attributes:
         description: The change, such as "a fusion barrier at x".
@@ -376,7 +378,7 @@ class WayRound:
 
 @dataclass(frozen=True)
 class FaultReport:
-    """The report of a location: the operator, the piece that shows it, and the ways round that were tried.
+    """The report of a location: the operator, the piece that shows it, and the workarounds that were tried.
 
     Attributes:
         engine_name: The engine, such as its file name.
@@ -386,7 +388,7 @@ class FaultReport:
         kernel_names: The kernels of the piece, as far as the release reports them.
         types_text: The types that its kernels read and write.
         inputs, outputs: The tensors at its boundary.
-        witness_text: The backend that computes a piece in FP32 besides the engine.
+        fp32_backend_text: The backend that computes pieces in FP32 for comparison.
         all_cell_names: The engine layers of the whole engine.
         outcome_text: The outcome as a sentence.
         latency_ms: The median latency of the engine.
@@ -409,14 +411,14 @@ class FaultReport:
     types_text: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    witness_text: str = ""
+    fp32_backend_text: str = ""
     all_cell_names: tuple[str, ...] = ()
     latency_ms: float | None = None
     builds: int = 0
     seconds: float = 0.0
     different_kernel: str = ""
     suspect_kernels: tuple[str, ...] = ()
-    ways_round: tuple[WayRound, ...] = ()
+    workarounds: tuple[Workaround, ...] = ()
     written_paths: tuple[str, ...] = ()
     is_timing_cache_refused: bool = False
     approximated_operators: tuple[str, ...] = ()
@@ -438,7 +440,7 @@ class FaultReport:
             f"{counted_noun_text(len(result.verdicts), 'piece')} not comparable"
         ]
         lines += filter(None, (result.describe_largest_ratio(self.all_cell_names),
-                               self.witness_text and f"witness: {self.witness_text}", *self._notes))
+                               self.fp32_backend_text and f"FP32 backend: {self.fp32_backend_text}", *self._notes))
         if self.different_kernel:
             lines.append(f"first kernel that differs between builds: {self.different_kernel}")
         if self.suspect_kernels:
@@ -456,16 +458,16 @@ class FaultReport:
             ]
             for fault in result.piece_verdict.faults if result.piece_verdict is not None else ():
                 lines += _fault_lines(fault)
-        if self.ways_round:
-            lines.append("ways round, the cheapest first:")
-            lines += [f"  {way.description}: {way.result_text}" for way in self.ways_round]
+        if self.workarounds:
+            lines.append("workarounds, the cheapest first:")
+            lines += [f"  {workaround.description}: {workaround.result_text}" for workaround in self.workarounds]
         return lines + ([f"Wrote {self.written_paths[0]}"] if self.written_paths else [])
 
     @property
     def _notes(self) -> list[str]:
         """The circumstances of the search as lines of text."""
         marked = [verdict for piece, verdict in self.result.verdicts if piece.is_marked]
-        others = sum(verdict.is_other_fault for _, verdict in self.result.verdicts)
+        others = sum(verdict.has_fault_with_other_kernels for _, verdict in self.result.verdicts)
         return [
             *([f"tolerance: {name_list_text(self.approximated_operators, 4)} in FP32 may err by "
                f"{APPROXIMATION_ERROR:.2g} of the result (tanh.approx.f32)"] if self.approximated_operators else []),
@@ -481,7 +483,7 @@ class FaultReport:
         return {
             "engine": self.engine_name, "builder": self.builder_text, "gpu": self.device,
             "outcome": self.result.outcome.value, "says": self.outcome_text, "factor": FAULT_FACTOR,
-            "witness": self.witness_text,
+            "witness": self.fp32_backend_text,
             "fused_layers": len(self.all_cell_names), "piece": list(self.cell_names),
             "nodes": [{"name": name, "operator": operator} for name, operator in self.layers],
             "kernels": list(self.kernel_names), "types": self.types_text, "inputs": list(self.inputs),
@@ -496,7 +498,7 @@ class FaultReport:
                        "result": item.state.value, "note": item.note, "other_kernel": item.different_kernel,
                        "times": _finite(item.faults[0].ratio) if item.faults else None}
                       for piece, item in self.result.verdicts],
-            "ways_round": [way.to_record() for way in self.ways_round]
+            "ways_round": [workaround.to_record() for workaround in self.workarounds]
         }
 
 
@@ -515,8 +517,8 @@ _MAX_LISTED_SLICES, _MAX_SUSPECTS = 3, 12
 def _fault_lines(fault: OutputFault) -> list[str]:
     """Returns the error of an output as text, with the samples and channels that are worst."""
     lines = [f"{fault.description}; shape {'x'.join(map(str, fault.shape))}, error {fault.actual:.3g} for "
-             f"{fault.predicted:.3g} explained" + (f", ONNX Runtime {fault.witness:.3g}"
-                                                    if fault.witness is not None else "")]
+             f"{fault.predicted:.3g} explained" + (f", ONNX Runtime {fault.fp32_error:.3g}"
+                                                    if fault.fp32_error is not None else "")]
     for noun, ratios in (("sample", fault.by_row), ("channel", fault.by_channel)):
         worst = sorted(range(len(ratios)), key=lambda index: -ratios[index])[:_MAX_LISTED_SLICES]
         if worst and ratios[worst[0]] > FAULT_FACTOR:

@@ -109,8 +109,8 @@ def choose_scale_factors(weight: np.ndarray, steps: np.ndarray, products: np.nda
                          on_progress: Callable[[], None] = lambda: None) -> np.ndarray:
     """Returns the factor of `RANGE_FACTORS` for each scale with the smallest output error ``(groups, rows, segments)``.
 
-    The columns of one scale are judged by themselves. A row in which the chosen factors together lose keeps its
-    scales.
+    Each factor is chosen by the error of the columns of its scale alone. A row keeps its scales if all chosen factors
+    together increase its error.
 
     Args:
         weight, steps, products: As for `round_by_output_error`.

@@ -139,7 +139,7 @@ class _PieceSearch:
         verdict = yield from self.judge_cells(cells)
         if verdict is None or verdict.state is not PieceState.FAULTY:
             return 0
-        return 1 if verdict.is_other_fault else 2
+        return 1 if verdict.has_fault_with_other_kernels else 2
 
     def widen_suspects(self, whole: tuple[int, ...], suspects: tuple[int, ...]) -> _CellSteps:
         """Returns the first suspect that shows the fault, with the neighbours that it needs; all cells if none does."""
@@ -151,9 +151,9 @@ class _PieceSearch:
         return whole
 
     def halve(self, cells: tuple[int, ...]) -> _CellSteps:
-        """Returns the half of a half, and so on, as long as either the prefix or the suffix alone shows the fault.
+        """Returns the smallest piece after repeated halving, as long as exactly one half shows the fault.
 
-        If both show it, one of them with other kernels than the whole engine, the other half counts.
+        If both halves show it, the half with the kernels of the whole engine is taken. Halving ends if both have them.
         """
         while len(cells) > 1:
             prefix, suffix = _split(cells)

@@ -78,7 +78,7 @@ class OverflowEffect:
 
     def mark_harmless_overflows(self, overflows: Sequence[Fp16Overflow],
                                 feed_indices: Sequence[int]) -> list[Fp16Overflow]:
-        """Returns the values of a config, of which those without effect on the judged outputs are marked as harmless.
+        """Returns the overflows of a config, with a mark on those that do not change the judged outputs.
 
         The tensors are harmless if the judged outputs of all feeds stay the same while all of them overflow. A value
         inside an operator, such as a partial sum, is harmless only if no judged output depends on it.

@@ -59,8 +59,8 @@ class _CachedPieceResult:
         return all(stamp in stamps for stamp in self.input_stamps) and all(ref() is not None
                                                                            for ref in self.input_arrays)
 
-    def is_result_of_inputs(self, input_arrays: Sequence[np.ndarray], input_run_numbers: Sequence[int]) -> bool:
-        return self.input_stamps == input_run_numbers and all(
+    def is_result_of_inputs(self, input_arrays: Sequence[np.ndarray], input_stamps: Sequence[int]) -> bool:
+        return self.input_stamps == input_stamps and all(
             ref() is array for ref, array in zip(self.input_arrays, input_arrays, strict=True))
 
 

@@ -96,8 +96,8 @@ class StoredMeasurement(Protocol):
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The judged samples, and the measurement of configs on them.
+class JudgedMeasurement:
+    """The measurement of configs on the judged samples.
 
     Attributes:
         samples: The judged samples.
@@ -124,10 +124,10 @@ class ProposalContext:
         ranges: Calibrated amax by tensor name, in the units of the tensor.
         range_method: The method of the ranges; "" if there are none.
         reason: The origin of the moves.
-        may_leave_file: True to change groups in file precision too, which then get the precision nearest to it.
-        one_pass: True to measure values for these groups in one separate pass, even if they are known.
+        may_replace_file_precision: True to change groups in file precision too. They get the nearest other precision.
+        in_separate_pass: True to measure values for these groups in one separate pass, even if they are known.
         measured_values: The values measured so far, by the keys of `get_measured_values`.
-        judgement: The judged samples, for kinds that choose between variants by the judged error.
+        judged_measurement: The measurement by which kinds choose between variants.
         budget: The budget of the configs that are simulated for this choice.
         find_or_measure: A function that measures a value of a config once for all searches.
         make_executor: A function that returns the executor of the calibration samples.
@@ -145,10 +145,10 @@ class ProposalContext:
     ranges: Mapping[str, float]
     range_method: str
     reason: str
-    may_leave_file: bool
-    one_pass: bool
+    may_replace_file_precision: bool
+    in_separate_pass: bool
     measured_values: dict[object, Any]
-    judgement: Judgement
+    judged_measurement: JudgedMeasurement
     budget: TrialBudget
     find_or_measure: StoredMeasurement
     make_executor: Callable[[], Executor[CalibrationContext]]
@@ -159,7 +159,7 @@ class ProposalContext:
         """Returns the config with the file precision of some groups replaced, and the suffix for the label of the
         proposal."""
         ready = self.config
-        if self.may_leave_file:
+        if self.may_replace_file_precision:
             ready = replace_file_precision(self.config, changed_groups, self.reason)
         return ready, LEAVES_FILE_SUFFIX if ready != self.config else ""
 
@@ -168,14 +168,14 @@ class ProposalContext:
         """Returns the values that were measured so far, by group or tensor. The caller adds missing values.
 
         Runtimes fuse layers whose tensors are not read, so values differ in the last bits between passes. With
-        ``one_pass``, the values therefore belong to a pass with exactly these subjects.
+        ``in_separate_pass``, the values therefore belong to a pass with exactly these subjects.
 
         Args:
-            title: A word for the measured quantity.
+            title: The name of the measured quantity.
             dependencies: Everything besides the calibration samples that the values depend on.
             subjects: The groups or tensors of the pass.
         """
-        key = (title, *dependencies, *([True, *subjects] if self.one_pass else [False]))
+        key = (title, *dependencies, *([True, *subjects] if self.in_separate_pass else [False]))
         values: dict[str, Any] = self.measured_values.setdefault(key, {})
         return values
 
@@ -193,7 +193,7 @@ class ZeroCostKind(ABC):
         is_for_searches: True if a search tries the change on all groups.
         needs_preview: True if the change is offered only if previews show no further kernel.
         is_exact: True if the network computes the same values in FP32 with the change.
-        ends_when_raised: True if the change has no meaning for a group that a search raises.
+        is_dropped_when_raised: True if a search removes the change from a group that it raises.
         omission_text: The text of the exports that keep only exact changes, about a number of moves; "" for exact
             changes.
     """
@@ -205,11 +205,11 @@ class ZeroCostKind(ABC):
     is_for_searches: ClassVar[bool] = True
     needs_preview: ClassVar[bool] = False
     is_exact: ClassVar[bool] = True
-    ends_when_raised: ClassVar[bool] = False
+    is_dropped_when_raised: ClassVar[bool] = False
     omission_text: ClassVar[str] = ""
 
-    def exists_for(self, network: NetworkOutline) -> bool:
-        """Returns True if lists name the kind for a network, with the reason if it is impossible."""
+    def is_listed_for(self, network: NetworkOutline) -> bool:
+        """Returns True if lists show the kind for a network, even where it is impossible."""
         return True
 
     @abstractmethod

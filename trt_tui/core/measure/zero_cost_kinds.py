@@ -61,7 +61,7 @@ class QdqRepairKind(ZeroCostKind):
     title = "new Q/DQ"
     is_for_searches = False
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return network.qdq_findings is not None
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -85,7 +85,7 @@ class RecalibrationKind(ZeroCostKind):
     title = "recalibration"
     is_for_rows = False
 
-    def exists_for(self, network: NetworkOutline) -> bool:
+    def is_listed_for(self, network: NetworkOutline) -> bool:
         return network.qdq_findings is not None
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -134,7 +134,7 @@ class RoundingKind(ZeroCostKind):
     move_class = RoundingMove
     stage = ZeroCostStage.ROUNDING
     is_exact = False
-    ends_when_raised = True
+    is_dropped_when_raised = True
     omission_text = "{count} roundings of weights are left out: the typed network contains them."
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -221,7 +221,7 @@ class BiasCorrectionKind(ZeroCostKind):
     move_class = BiasCorrectionMove
     stage = ZeroCostStage.BIAS
     is_exact = False
-    ends_when_raised = True
+    is_dropped_when_raised = True
     omission_text = ("{count} corrected biases are left out: they belong to the quantized values of the typed network, "
                      "which contains them.")
 
@@ -268,12 +268,13 @@ def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group
     """Returns the reason why a fusion group cannot have each kind of change, by the title of the kind; "" if it
     can."""
     return {kind.title: kind.refusal_reason(network, group, config)
-            for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.exists_for(network)}
+            for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.is_listed_for(network)}
 
 
 def list_kinds_with_preview(network: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> list[str]:
     """Returns the titles of the changes that a fusion group can have if a preview shows no further kernel."""
-    kinds = [kind for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.needs_preview and kind.exists_for(network)]
+    kinds = [kind for kind in ZERO_COST_KINDS
+             if kind.is_for_rows and kind.needs_preview and kind.is_listed_for(network)]
     return [kind.title for kind in kinds if not kind.refusal_reason(network, group, config)
             and not config.has_scaled_channels(kind.find_subject(network, group) or "")]
 
@@ -285,7 +286,7 @@ def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfi
     """
     reasons: dict[str, str] = {}
     for kind in ZERO_COST_KINDS:
-        if kind.is_for_searches and kind.exists_for(network):
+        if kind.is_for_searches and kind.is_listed_for(network):
             counts = Counter(kind.refusal_reason(network, group, config) for group in network.groups)
             reasons[kind.title] = "" if "" in counts or not counts else counts.most_common(1)[0][0]
     return reasons
@@ -321,8 +322,8 @@ def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline,
 
 
 def drop_moves_of_raised_groups(config: PrecisionConfig, group_names: Sequence[str]) -> PrecisionConfig:
-    """Returns a config without the zero-cost moves that have no meaning for groups in a higher precision."""
+    """Returns a config without the zero-cost moves that raised groups lose (`is_dropped_when_raised`)."""
     for move_class, kind in ZERO_COST_MOVE_CLASSES.items():
-        if kind.ends_when_raised:
+        if kind.is_dropped_when_raised:
             config = config.without_moves(move_class, group_names)
     return config

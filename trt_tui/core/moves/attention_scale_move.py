@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from trt_tui.core.moves.channel_scaling_move import make_scaling_edits
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
-from trt_tui.core.moves.smoothquant_move import make_scaling_edits
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.zero_cost_support import AttentionScale, ChannelScaling, Port, ScaledOperand, ScoreScaling
 

@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
-from trt_tui.core.moves.smoothquant_move import make_scaling_edits, smoothquant_factors
+from trt_tui.core.moves.channel_scaling_move import ChannelScalingMove
+from trt_tui.core.moves.smoothquant_move import smoothquant_factors
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.network.zero_cost_support import Port
-from trt_tui.core.quantized_types import MAX_AMAX
 
 WEIGHT_RANGES_FORMULA = "weights"
 """The formula that equalizes the ranges of the weights on both sides of a channel."""
@@ -92,19 +89,16 @@ def limit_factors(factors: np.ndarray, min_factors: np.ndarray, is_fixed: np.nda
 
 
 @dataclass(frozen=True)
-class EqualizationMove(Move):
+class EqualizationMove(ChannelScalingMove):
     """The factors of the channels that a fusion group writes, and the ranges of the divided tensors.
 
     Attributes:
         formula: The formula of the factors, one of `EQUALIZATION_FORMULAS`.
-        factors: One positive number for each channel, encoded by `trt_tui.core.moves.vectors`.
-        ranges: The amax of each tensor after the division, in the units of the divided tensor.
         replaces_clips: True if a Min or Max with a vector replaces each Clip on the way, so that its bounds are divided
             too.
     """
 
-    edits_constants = has_measured_values = scales_channels = True
-    kind, subject_kind = "equalize", GROUP_SUBJECTS
+    kind = "equalize"
 
     formula: str
     factors: str
@@ -114,34 +108,22 @@ class EqualizationMove(Move):
 
     @property
     def effect_key(self) -> tuple[object, ...]:
-        key = self.factors, tuple(sorted(self.ranges.items()))
-        return (*key, "min") if self.replaces_clips else key
+        return (*super().effect_key, "min") if self.replaces_clips else super().effect_key
 
     @property
     def clip_text(self) -> str:
         """The text about replaced Clips for users; "" if there are none."""
         return ", Min for Clip" if self.replaces_clips else ""
 
-    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+    def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         if reason := equalization_refusal_reason(network, subject):
             return reason
-        if self.replaces_clips and not network.zero_cost_support.channel_scalings[subject].can_replace_clips:
-            return "no Clip with constant bounds limits its channels"
-        if unknown_tensors := [name for name in self.ranges if not network.has_tensor(name)]:
-            return f"{unknown_tensors[0]} is not a tensor of the network"
-        if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
-            return "a range is a number from 0 to the largest FP32 value"
-        return vectors.invalid_vector_reason(
-            self.factors, network.zero_cost_support.channel_scalings[subject].channels, positive=True)
+        return "no Clip with constant bounds limits its channels" if (
+            self.replaces_clips and not self.find_scaling(network, subject).can_replace_clips) else ""
 
-    @property
-    def fixed_ranges(self) -> Mapping[str, float]:
-        return self.ranges
-
-    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
-        factors = vectors.decode_vector(self.factors)
-        return {scaled.tensor: scaled.divisors(factors)
-                for scaled in network.zero_cost_support.channel_scalings[subject].tensors}
+    def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        unknown_tensors = [name for name in self.ranges if not network.has_tensor(name)]
+        return f"{unknown_tensors[0]} is not a tensor of the network" if unknown_tensors else ""
 
     def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
         """Returns a sentence if a Clip limits channels with another factor than 1.
@@ -150,19 +132,9 @@ class EqualizationMove(Move):
         """
         if self.replaces_clips:
             return ""
-        clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
+        clipped = {clip.tensor for clip in self.find_scaling(network, subject).clips}
         is_limited = any((divisors != 1).any()
                          for tensor, divisors in self.find_divisors(network, subject).items()
                          if tensor in clipped)
         return (f"a Clip limits equalized channels at other values if these exceed {CLIP_HEADROOM:g} times those of the"
                 " samples" if is_limited else "")
-
-    def find_constant_edits(self, network: NetworkOutline, subject: str,
-                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the division of the constants that write the channels, or bound them, and the product of the weights
-        that read them.
-
-        Implements `Move.find_constant_edits`.
-        """
-        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
-                                  vectors.decode_vector(self.factors), self.replaces_clips)

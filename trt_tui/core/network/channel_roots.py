@@ -1,4 +1,4 @@
-"""The roots of channel numbers: the numbers that must have the same factor, and the reasons why a factor must be 1."""
+"""The roots of channel numbers: channels with equal roots have one factor; and the reasons why a factor must be 1."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
 
 
 class ChannelRoots:
-    """The root of each number of a tracer: one of the numbers that must have the same factor.
+    """The root of each channel number of a tracer. Channels with equal roots must have the same factor.
 
     Attributes:
         count: One more than the largest root.

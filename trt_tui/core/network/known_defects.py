@@ -1,4 +1,4 @@
-"""Accuracy defects of TensorRT releases, each with its source and a way round.
+"""Accuracy defects of TensorRT releases, each with its source and a workaround.
 
 `KNOWN_DEFECTS` is the one table. A row states what its source states, and nothing more: a release that the source does
 not name is unknown. The rows of a network are found when it is opened (`find_defect_sites`), and compared with the
@@ -58,7 +58,7 @@ class KnownDefect:
         component: The part of TensorRT with the defect: "parser" or "builder".
         symptom: The defect as a clause in the present tense, to which the releases are added.
         sources: The addresses of the threads or release notes, the most important first.
-        workaround: The way round, as one or two sentences in the imperative.
+        workaround: The workaround, as one or two sentences in the imperative.
         find_places: Function that yields the places of a network that have the defect, whatever their precision.
         precisions: The precisions of a group that have the defect, without accumulators; empty if all have it.
         compute_capabilities: The GPUs on which it was observed; empty if the source restricts it to none.
@@ -156,7 +156,7 @@ class DefectMatch:
 
     @property
     def text(self) -> str:
-        """The symptom with the releases, status and source, and the way round."""
+        """The symptom with the releases, status and source, and the workaround."""
         defect, release = self.defect, self.target.release
         remark = f"; unknown for {release.title}" if release is not None and self.is_in_other_releases else ""
         return (f"{defect.symptom} {defect.releases_text} ({defect.status.value}, {defect.source_label}{remark}). "

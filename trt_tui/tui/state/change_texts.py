@@ -20,13 +20,12 @@ _MAX_LISTED_CHANGES = 3
 _TIME_WIDTH, _CONFIG_WIDTH, _VALUE_WIDTH, _OUTCOME_WIDTH = 12, 10, 10, 6
 """The widths of the columns of the history in cells, behind the change."""
 
-
 _FILE_WIDTH = 1000
-"""A width in cells from which no change is cut."""
+"""A width in cells that cuts no change."""
 
 
 def change_text(session: Session, before: UserState, after: UserState) -> str:
-    """Returns what a change did, in plain words: "enc/conv: INT8 → FP32", "target: sqnr>=20 → sqnr>=14".
+    """Returns a change in plain words: "enc/conv: INT8 → FP32", "target: sqnr>=20 → sqnr>=14".
 
     "" if the two states are equal.
     """
@@ -69,15 +68,15 @@ def _gpu_text(compute_capability: tuple[int, int] | None) -> str:
 def _label_change_texts(session: Session, before: UserState, after: UserState) -> list[str]:
     names = session.config_names
 
-    def name_before(config: PrecisionConfig, chosen_names: Mapping[PrecisionConfig, str]) -> str:
+    def find_name(config: PrecisionConfig, chosen_names: Mapping[PrecisionConfig, str]) -> str:
         return chosen_names.get(config) or names.find_numbered_name(config)
 
-    texts = [f"{name_before(config, before.chosen_names)} named {name_before(config, after.chosen_names)}"
+    texts = [f"{find_name(config, before.chosen_names)} named {find_name(config, after.chosen_names)}"
              for config in {**before.chosen_names, **after.chosen_names}
              if before.chosen_names.get(config) != after.chosen_names.get(config)]
     for config in {**before.notes, **after.notes}:
         first, second = before.notes.get(config, ConfigNote()), after.notes.get(config, ConfigNote())
-        name = name_before(config, after.chosen_names)
+        name = find_name(config, after.chosen_names)
         if first.pinned != second.pinned:
             texts.append(f"{name} {'pinned' if second.pinned else 'unpinned'}")
         if first.comment != second.comment:

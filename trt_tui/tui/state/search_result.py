@@ -31,7 +31,7 @@ from trt_tui.tui.state.tree import TreeModel
 
 ValueT = TypeVar("ValueT")
 
-IN_HAND, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "in hand", "best so far", "result", "cheaper", "more accurate"
+CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"
 """The relations of the offered configs to the result of the search."""
 
 _MAX_LAYER_CELLS = 40
@@ -97,10 +97,10 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
         if end_event.evaluations:
             evaluated.setdefault(search_status.request.config, end_event.evaluations[0])
         if config in evaluated:
-            return _make_option(config, IN_HAND, evaluated[config])
+            return _make_option(config, CURRENT, evaluated[config])
         if end_event.has_other_samples:
-            return SearchOption(config, IN_HAND, None, None, None)
-    return SearchOption(config, IN_HAND, None, session.results.get_results_or_empty(config).accuracy,
+            return SearchOption(config, CURRENT, None, None, None)
+    return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy,
                         find_decisive_outcome(session.config_target_outcomes(config)))
 
 
@@ -188,7 +188,7 @@ def search_check_lines(session: Session, search_status: SearchStatus, option: Se
         max_lines: The maximum number of lines of one text.
     """
     texts: list[tuple[str, str, str]] = []
-    if option.relation != IN_HAND and search_status.end_event is not None:
+    if option.relation != CURRENT and search_status.end_event is not None:
         texts = _check_texts(search_status.end_event, option)
         if gains := _gain_text(session, search_status.end_event, option):
             texts.append(("gains", gains, ""))
@@ -264,7 +264,7 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
     """
     differences = list_config_differences(session.config, option.config, tree_model.outline)
     if not differences:
-        return [clip_line([(" this is the config in hand: nothing changes", "dim")], width)]
+        return [clip_line([(" this is the current config: nothing changes", "dim")], width)]
     titles = [line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject))
               for line in differences]
     effects = [_change_effect_text(session, search_status, option, line.subject) for line in differences]

@@ -31,7 +31,7 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
 
 
 def find_displayed_target(session: Session) -> Target:
-    """Returns the target if it bounds a value of the summary table, else a bound on the SQNR there."""
+    """Returns the target if the summary table has a column for its value; if not, a target on the SQNR."""
     target = session.target
     if target is not None and target.part_name is None and target.output_name is None and target.kind in (
             "sqnr", "metric", "agreement"):

@@ -57,11 +57,11 @@ class ViewContent:
     table: Table = ()
 
 
-def _text_of_view(content: ViewContent) -> str:
+def _format_text(content: ViewContent) -> str:
     return "\n".join([escape_hidden_characters(content.title), "", *_plain_lines(content)]) + "\n"
 
 
-def _markdown_of_view(content: ViewContent) -> str:
+def _format_markdown(content: ViewContent) -> str:
     if content.table:
         header, *rows = [[text_cell(cell) for cell in row] for row in content.table]
         body = markdown_table(header, rows)
@@ -72,7 +72,7 @@ def _markdown_of_view(content: ViewContent) -> str:
     return "\n".join([f"# {text_cell(content.title)}", "", *body]) + "\n"
 
 
-def _csv_of_view(content: ViewContent) -> str:
+def _format_csv(content: ViewContent) -> str:
     if not content.table:
         raise InputError(f"{content.label} cannot be written as CSV", "it has no columns",
                          "Choose .txt, .md or .svg.")
@@ -88,7 +88,7 @@ def _csv_cell(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number else text
 
 
-def _svg_of_view(content: ViewContent) -> str:
+def _format_svg(content: ViewContent) -> str:
     lines = content.lines or [[(line, "strong" if index == 0 else "")]
                               for index, line in enumerate(_plain_lines(content))]
     return text_svg(content.title, [
@@ -107,8 +107,8 @@ def _plain_lines(content: ViewContent) -> list[str]:
 
 
 VIEW_FORMATS: Mapping[str, tuple[str, Callable[[ViewContent], str]]] = {
-    ".txt": ("text", _text_of_view), ".md": ("Markdown", _markdown_of_view), ".csv": ("CSV", _csv_of_view),
-    ".svg": ("SVG", _svg_of_view)}
+    ".txt": ("text", _format_text), ".md": ("Markdown", _format_markdown), ".csv": ("CSV", _format_csv),
+    ".svg": ("SVG", _format_svg)}
 """The name and the writer of each format of a view, by the suffix of the file."""
 
 

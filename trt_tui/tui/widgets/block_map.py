@@ -49,7 +49,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
             self._notes = {}
         self.blocks, self._row_values = blocks, row_values
-        size = Size(self.size.width, len(blocks.roles) + 3 if blocks else 1)
+        size = Size(self.size.width, self._line_count)
         if size != self.virtual_size:
             self.virtual_size = size
         old_lines, self._drawn_lines = self._drawn_lines, {}
@@ -133,7 +133,12 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
 
     def list_lines(self) -> list[Line]:
         """Returns all lines of the heat map, as wide as they are drawn."""
-        return [self._build_line(y) for y in range(len(self.blocks.roles) + 2 if self.blocks is not None else 1)]
+        return [self._build_line(y) for y in range(self._line_count)]
+
+    @property
+    def _line_count(self) -> int:
+        """The number of lines: the header, the roles, the text of the cell and the legend, or one message."""
+        return len(self.blocks.roles) + 3 if self.blocks is not None else 1
 
     def _build_line(self, y: int) -> Line:
         if self.blocks is None or self._row_values is None:
@@ -183,7 +188,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
     def on_resize(self, event: events.Resize) -> None:
         self._drawn_lines = {}
         if self.blocks is not None:
-            self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 3)
+            self.virtual_size = Size(self.size.width, self._line_count)
 
     def on_click(self, event: events.Click) -> None:
         """Moves the cursor to the clicked cell or role label. A right click also explains the cell."""
