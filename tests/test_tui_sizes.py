@@ -33,6 +33,27 @@ async def test_the_last_column_is_blank_and_ends_stay(tmp_path, size):
         assert main.presenter.layer_tree.size.height >= 5
 
 
+PAGES = ("f1", "f3", "f9", "o", "c", "g", "p", "v", "e", "Y", "5", "9", "7", "a", "Z", "S", "d", "i", "apostrophe", "6",
+         "8 1", "8 2", "8 3", "8 4", "8 5", "8 6", "8 7", "8 8")
+"""The keys that open each page and dialog."""
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_last_column_of_pages_is_blank_and_key_lines_are_whole(tmp_path, size):
+    async with opened(tmp_path, size=size, builder=H200) as (app, main, pilot):
+        await answered(pilot, "w", "space", "b", "a", "enter")
+        for keys in (*PAGES, "a"):
+            await answered(pilot, *keys.split())
+            assert app.screen is not main, keys
+            shown = screen_text(app).splitlines()
+            assert len(shown) <= size[1] and max(map(len, shown)) < size[0], (keys, shown)
+            assert "…" not in shown[-1] and "close" in shown[-1] or "keeps" in shown[-1], (keys, shown[-1])
+            for _ in range(3):
+                if app.screen is not main:
+                    await answered(pilot, "escape")
+            assert app.screen is main, keys
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_value_of_the_config_has_a_margin_and_a_gauge(tmp_path, size):
     async with opened(tmp_path, size=size) as (app, main, pilot):

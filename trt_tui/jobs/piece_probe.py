@@ -283,8 +283,8 @@ class PieceProbe:
             if count:
                 group = group_by_tensor[name]
                 precision = config.precision_of(group).value_type.label
-                return group, (f"{group.name} overflows the range of {precision} in the simulation, as the first layer: "
-                               f"{count} NaN or Inf; values up to {np.max(np.abs(exact[name])):.3g} in FP32")
+                return group, (f"{group.name} overflows the range of {precision} in the simulation, as the first layer"
+                               f": {count} NaN or Inf; values up to {np.max(np.abs(exact[name])):.3g} in FP32")
         return None
 
     def find_sufficient_raise(self) -> list[FusionGroup]:

@@ -17,8 +17,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.formatting import cell_width, escape_hidden_characters
-from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.tui.keys import ACTIONS_BY_SCREEN, DEFAULT_KEYS, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
@@ -53,10 +53,15 @@ class KeyHints(Static):
     def render(self) -> Content:
         """Returns as many of the entries as fit, with the keys in the style of keys."""
         entries, width = self._template.split("  "), self.content_size.width
-        while len(entries) > 2 and cell_width(fill_in_keys("  ".join(entries))) > width:
+        while (content := self._fill_in_entries(entries)).cell_length > width and len(entries) > 2:
             del entries[-2]
+        return content
+
+    @staticmethod
+    def _fill_in_entries(entries: Sequence[str]) -> Content:
+        """Returns entries with their keys. Other braces, which the name of a session may contain, stay as they are."""
         parts = re.split(r"(\{\w+\})", "  ".join(entries))
-        return Content.assemble(*((fill_in_keys(part), "bold $accent") if part.startswith("{") else part
+        return Content.assemble(*((fill_in_keys(part), "bold $accent") if part[1:-1] in DEFAULT_KEYS else part
                                   for part in parts))
 
 

@@ -12,17 +12,13 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import target_outcome_line, target_value_span
 from trt_tui.tui.spans import Line, pad_or_shorten, shorten_middle
 from trt_tui.tui.state.marks import CURSOR_MARK
-from trt_tui.tui.state.view_files import ViewContent, view_title
+from trt_tui.tui.state.view_files import FILE_WIDTH, ViewContent, view_title
 
 _MAX_LISTED_CHANGES = 3
 """The maximum number of changes of one step that are listed one by one."""
 
 _TIME_WIDTH, _CONFIG_WIDTH, _VALUE_WIDTH, _OUTCOME_WIDTH = 12, 10, 10, 6
 """The widths of the columns of the history in cells, behind the change."""
-
-
-_FILE_WIDTH = 1000
-"""A width in cells from which no change is cut."""
 
 
 def change_text(session: Session, before: UserState, after: UserState) -> str:
@@ -123,7 +119,7 @@ def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
 def history_view(session: Session) -> ViewContent:
     """Returns the history for a file, the newest step first, with the changes in full."""
     table = [["time", "change", "config", "accuracy", "target"]]
-    table += [[" ".join(text.split()) for text, _ in line[1:]] for _, line in history_lines(session, _FILE_WIDTH)]
+    table += [[" ".join(text.split()) for text, _ in line[1:]] for _, line in history_lines(session, FILE_WIDTH)]
     return ViewContent("history", view_title(session, "history"), table=table)
 
 
