@@ -4,8 +4,9 @@ import pytest
 from textual.geometry import Region
 
 from tests.local import H200
-from tests.screen import answered, opened, screen_text, verdict
+from tests.screen import answered, opened, press, screen_text, verdict
 from trt_tui.core.precision import Precision
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.widgets.lines import TitleRule
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -33,24 +34,21 @@ async def test_the_last_column_is_blank_and_ends_stay(tmp_path, size):
         assert main.presenter.layer_tree.size.height >= 5
 
 
-PAGES = ("f1", "f3", "f9", "o", "c", "g", "p", "v", "e", "Y", "5", "9", "7", "a", "Z", "S", "d", "i", "apostrophe", "6",
-         "8 1", "8 2", "8 3", "8 4", "8 5", "8 6", "8 7", "8 8")
-"""The keys that open each page and dialog."""
+PAGES = ("f1", "f3", "f9", "c", "e", "Y", "a", "Z", "S", "8 2")
+"""The keys that open pages and dialogs of each width."""
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES[:2])
 async def test_the_last_column_of_pages_is_blank_and_key_lines_are_whole(tmp_path, size):
-    async with opened(tmp_path, size=size, builder=H200) as (app, main, pilot):
-        await answered(pilot, "w", "space", "b", "a", "enter")
-        for keys in (*PAGES, "a"):
-            await answered(pilot, *keys.split())
+    async with opened(tmp_path, size=size, network="small_resnet") as (app, main, pilot):
+        await answered(pilot, "space")
+        for keys in PAGES:
+            await press(pilot, *keys.split())
             assert app.screen is not main, keys
             shown = screen_text(app).splitlines()
             assert len(shown) <= size[1] and max(map(len, shown)) < size[0], (keys, shown)
-            assert "…" not in shown[-1] and "close" in shown[-1] or "keeps" in shown[-1], (keys, shown[-1])
-            for _ in range(3):
-                if app.screen is not main:
-                    await answered(pilot, "escape")
+            assert shown[-1].endswith(f"{shown_key('close')} close"), (keys, shown[-1])
+            await press(pilot, "escape", "escape")
             assert app.screen is main, keys
 
 
