@@ -32,6 +32,24 @@ applies."""
 QUIT_BINDING = Binding("q", "close", id="quit")
 
 
+def fit_key_hints(template: str, width: int) -> Content:
+    """Returns a line of keys with as many entries as fit, with the keys in their style.
+
+    Braces without the id of an action, which the name of a session may contain, stay as they are.
+
+    Args:
+        template: The entries as `KeyHints` takes them. They are omitted from the last but one on.
+    """
+    entries = template.split("  ")
+    while True:
+        parts = re.split(r"(\{\w+\})", "  ".join(entries))
+        content = Content.assemble(*((fill_in_keys(part), "bold $accent") if part[1:-1] in DEFAULT_KEYS else part
+                                     for part in parts))
+        if content.cell_length <= width or len(entries) <= 2:
+            return content
+        del entries[-2]
+
+
 class KeyHints(Static):
     """The keys of a dialog, in the last line of the screen, where they replace the footer of the main screen.
 
@@ -52,17 +70,7 @@ class KeyHints(Static):
 
     def render(self) -> Content:
         """Returns as many of the entries as fit, with the keys in the style of keys."""
-        entries, width = self._template.split("  "), self.content_size.width
-        while (content := self._fill_in_entries(entries)).cell_length > width and len(entries) > 2:
-            del entries[-2]
-        return content
-
-    @staticmethod
-    def _fill_in_entries(entries: Sequence[str]) -> Content:
-        """Returns entries with their keys. Other braces, which the name of a session may contain, stay as they are."""
-        parts = re.split(r"(\{\w+\})", "  ".join(entries))
-        return Content.assemble(*((fill_in_keys(part), "bold $accent") if part[1:-1] in DEFAULT_KEYS else part
-                                  for part in parts))
+        return fit_key_hints(self._template, self.content_size.width)
 
 
 class OverlayScreen(Screen[Any]):
