@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -68,6 +68,7 @@ def test_a_reference_of_zeros_has_no_sqnr():
 PIECES = st.lists(arrays.arrays(np.float32, st.integers(1, 6), elements=FLOATS), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(PIECES, st.integers(0, 99))
 def test_pooling_over_uneven_pieces_is_the_metric_of_all_together(pieces, seed):
     rng = np.random.default_rng(seed)

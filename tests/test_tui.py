@@ -551,6 +551,9 @@ async def test_the_walk_waits_until_values_are_final(tmp_path):
         assert "first: a finds" in status(main)
         await press(pilot, "space", "down")
         assert "still measuring" in status(main) and "first: " not in status(main)
+        await answered(pilot, "z", "a", "enter", "a", "enter")
+        await press(pilot, "down")
+        assert "still measuring" in status(main) and "next: " not in status(main), "no other hint leads past a step"
 
 
 async def _export(pilot, path: Path, export_format: str = "json", closes: bool = True) -> None:

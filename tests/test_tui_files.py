@@ -18,7 +18,7 @@ from trt_tui.errors import InputError
 from trt_tui.tui import keys
 from trt_tui.tui.actions import Focus, footer_action_line
 from trt_tui.tui.screens.charts import ChartsPage
-from trt_tui.tui.screens.dialogs import ConfirmDialog, KeyHints, TextPage
+from trt_tui.tui.screens.dialogs import ConfirmDialog, KeyHints, TextPage, fit_key_hints
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.write_view import WriteViewDialog
 from trt_tui.tui.state.tree import View
@@ -41,6 +41,12 @@ def test_each_format_holds_what_is_shown(tmp_path):
     assert markdown.splitlines()[2] == "````text" and markdown.splitlines()[-1] == "````"
     line, _ = (part for part in ElementTree.fromstring(svg).iter() if part.get("textLength"))
     assert "".join(line.itertext()) == "▁▃█ x < y" and float(line.get("textLength")) == pytest.approx(9 * 7.8)
+
+
+def test_a_line_of_keys_keeps_whole_entries_and_braces_of_a_name():
+    template = "{open} opens it  {up}{down} go  --session a{x}b{}  {close} close"
+    assert fit_key_hints(template, 80).plain == "enter opens it  ↑↓ go  --session a{x}b{}  esc close"
+    assert fit_key_hints(template, 34).plain == "enter opens it  ↑↓ go  esc close"
 
 
 @pytest.mark.parametrize(("content", "name", "cause"), [

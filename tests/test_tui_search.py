@@ -294,6 +294,35 @@ async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tm
         assert outcome.outcome is Outcome.UNCERTAIN_PASS
 
 
+async def test_the_page_and_the_main_screen_agree_on_the_config_in_hand(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        end_event = main.session.search_status.end_event
+        start = end_event.evaluations[0]
+        assert not start.target_result.target_outcome.passes
+        doubted = replace(start, target_result=replace(start.target_result, measured_outcome=TargetOutcome(
+            Outcome.UNCERTAIN_FAIL, ("the metric has no interval",))))
+        main.session.search_status.end_event = replace(end_event, evaluations=(doubted, *end_event.evaluations[1:]),
+                                                       pareto_configs={})
+        await press(pilot, "a")
+        in_hand = next(line for line in app.screen.text.splitlines() if IN_HAND in line)
+        shown = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG].outcome
+        assert shown is Outcome.FAIL and in_hand.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
+
+
+async def test_the_page_is_written_to_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        await press(pilot, "a")
+        page = app.screen
+        count = len(page.options)
+        await answered(pilot, "Y", "enter", "enter")
+        assert app.screen is page
+        text = (tmp_path / "small_resnet-search.txt").read_text()
+        assert "configs tried" in text and len([line for line in text.splitlines() if " dB" in line]) >= count
+
+
 async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
     async with opened(tmp_path, searched=2) as (app, main, pilot):
         await answered(pilot, "a", "enter")

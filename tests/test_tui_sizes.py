@@ -4,8 +4,9 @@ import pytest
 from textual.geometry import Region
 
 from tests.local import H200
-from tests.screen import answered, opened, screen_text, verdict
+from tests.screen import answered, opened, press, screen_text, verdict
 from trt_tui.core.precision import Precision
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.widgets.lines import TitleRule
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -31,6 +32,24 @@ async def test_the_last_column_is_blank_and_ends_stay(tmp_path, size):
             if (row := main.presenter.current_group) and (drawn := rule_text(main, "detail")):
                 assert f"─ {row.operator}" in drawn, (keys, drawn)
         assert main.presenter.layer_tree.size.height >= 5
+
+
+PAGES = ("f1", "f3", "f9", "c", "e", "Y", "a", "Z", "S", "8 2")
+"""The keys that open pages and dialogs of each width."""
+
+
+@pytest.mark.parametrize("size", SIZES[:2])
+async def test_the_last_column_of_pages_is_blank_and_key_lines_are_whole(tmp_path, size):
+    async with opened(tmp_path, size=size, network="small_resnet") as (app, main, pilot):
+        await answered(pilot, "space")
+        for keys in PAGES:
+            await press(pilot, *keys.split())
+            assert app.screen is not main, keys
+            shown = screen_text(app).splitlines()
+            assert len(shown) <= size[1] and max(map(len, shown)) < size[0], (keys, shown)
+            assert shown[-1].endswith(f"{shown_key('close')} close"), (keys, shown[-1])
+            await press(pilot, "escape", "escape")
+            assert app.screen is main, keys
 
 
 @pytest.mark.parametrize("size", SIZES)

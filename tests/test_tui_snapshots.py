@@ -14,11 +14,11 @@ from trt_tui.jobs import engine_build, ranges
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session import event_reducer, jobs
-from trt_tui.tui.state import job_list
+from trt_tui.tui.state import change_texts, job_list
 
 pytestmark = pytest.mark.usefixtures("quick")
-HUGE = (200, 60)
-SIZES = {SMALL: "small", LARGE: "large", HUGE: "huge"}
+TINY, HUGE = (60, 15), (200, 60)
+SIZES = {TINY: "tiny", SMALL: "small", LARGE: "large", HUGE: "huge"}
 OTHERWISE = replace(H200, otherwise={QKV: Precision.FP16})
 NOISY = replace(OTHERWISE, worse=0.8)
 FAILING = replace(H200, fails="\n".join((
@@ -77,6 +77,9 @@ PICTURES = {
     "guards": ({}, "8 8", (SMALL,)),
     "jobs": ({"builder": H200, "held": (rq.BuildEngine,)}, "b f9", (SMALL,)),
     "log": ({"builder": H200}, "b o", (SMALL,)),
+    "history": ({}, "space down equals_sign z Z", (TINY, SMALL)),
+    "sessions": ({}, "space S", (TINY, SMALL)),
+    "to_file": ({}, "Y", (TINY, SMALL)),
 }
 """By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
 
@@ -90,14 +93,17 @@ def steady(monkeypatch):
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
     monkeypatch.setattr(event_reducer, "time", noon)
     monkeypatch.setattr(job_list, "time", noon)
+    monkeypatch.setattr(change_texts, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1),
+                                                              strftime=noon.strftime))
 
 
 @pytest.mark.parametrize(("name", "size"), [
     pytest.param(name, size, id=f"{name}-{SIZES[size]}") for name, (_, _, sizes) in PICTURES.items() for size in sizes])
 def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
     options, keys, _ = PICTURES[name]
-    monkeypatch.chdir("/" if name == "exports" else tmp_path)  # no picture holds a test's folder
-    folder = tmp_path if name == "exports" else Path()
+    shows_folder = name in ("exports", "to_file")
+    monkeypatch.chdir("/" if shows_folder else tmp_path)  # no picture holds a test's folder
+    folder = tmp_path if shows_folder else Path()
     if "no_color" in name:
         monkeypatch.setenv("NO_COLOR", "1")
 

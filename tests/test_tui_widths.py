@@ -8,6 +8,8 @@ import pytest
 
 from tests import local
 from trt_tui.core.measure.results import ErrorMetrics, OutputErrors
+from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, duration_text, shorten_number_in_text
 from trt_tui.tui import spans
@@ -226,3 +228,32 @@ def test_a_row_of_the_header_has_values_of_one_config(tmp_path, measured_before)
         assert not numbers(row.partition("│")[2].replace("%", "")) , row
         before = [line for line in lines if line.startswith(" c0, built")]
         assert bool(before) is (height == 40) and all(figure in line for line in before)
+
+
+def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
+    outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, ("the first reason", "a second one of many words", "a third one"))
+    session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
+    whole = summary.outcome_reason_lines(session)[0]
+    for width in range(110, 201):
+        shown = next(text(line) for line in summary.summary_lines(session, width, 40) if "first reason" in text(line))
+        assert shown.strip() == whole
+    for width in range(40, len(whole)):
+        shown = summary._keep_whole_reasons(whole, width)
+        assert len(shown) <= width and set(shown.split("; ")) <= {*whole.split("; "), "…"} and shown.endswith("; …")
+
+
+def test_no_operator_with_a_norm_is_cut_beside_an_engine_column():
+    for width in range(78, 201):
+        for operator in ("LayerNormalization", "BatchNormalization", "GroupNormalization"):
+            row = replace(EXTREMES[0], cells={**EXTREMES[0].cells, "operator": operator})
+            assert operator.replace("alization", "") in text(layer_row_line(row, 0, fit_columns(width, True), False))
+
+
+def test_the_interval_stays_longer_than_the_size_of_the_engine(tmp_path, measured_before):
+    session = local.measured(tmp_path, builder=local.H200)
+    session.request_build()
+    session.rest()
+    for width in WIDTHS:
+        titles = text(summary.summary_lines(session, width, 24)[0])
+        assert "MB" not in titles or "±" in titles, width
+    assert "±" in text(summary.summary_lines(session, 80, 24)[0])

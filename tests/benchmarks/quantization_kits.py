@@ -281,7 +281,7 @@ def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[s
     from trt_tui.core.measure.awq import measure_awq_moves
     from trt_tui.core.measure.channel_scaling_kinds import EqualizationKind, SmoothQuantKind
     from trt_tui.core.measure.weight_rounding import measure_roundings
-    from trt_tui.core.measure.zero_cost_kinds import BiasCorrectionKind
+    from trt_tui.core.measure.zero_cost_kinds import BiasCorrectionKind, add_zero_cost_moves
 
     kinds = (SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
     if (kind := next((kind for kind in kinds if kind.title in row), None)) is not None:
@@ -290,12 +290,12 @@ def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[s
         moves = measure_awq_moves(network, config, ranges, list(network.zero_cost_support.channel_scalings), samples,
                                   backend)
         values["note"] = f"{len(moves)} producers"
-        config = kinds.add_zero_cost_moves(config, network, moves) if moves else config
+        config = add_zero_cost_moves(config, network, moves) if moves else config
     if (method := next((method for method in ("scales", "GPTQ") if method in row), None)) is not None:
         found = measure_roundings(network, config, ranges, network.groups, samples, backend, methods=(method,))
         if found.proposals:
             values["note"] = f"{len(found.proposals[0].moves)} layers"
-            return kinds.add_zero_cost_moves(config, network, found.proposals[0].moves)
+            return add_zero_cost_moves(config, network, found.proposals[0].moves)
         values["note"] = "not offered: " + found.refusals.get(method, "; ".join(set(found.refusals.values())))
     return config
 
@@ -324,7 +324,7 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
             TrialBudget(),
             lambda title, changed, result_type, measure, subjects=(): measure(), lambda: None,
             lambda title: lambda done, total: None,
-            lambda config, moves: kinds.add_zero_cost_moves(config, network, moves))
+            lambda config, moves: add_zero_cost_moves(config, network, moves))
         proposals = list(kind.make_proposals(context))
         start = judged_error(config)
         best = min(proposals, key=lambda proposal: judged_error(proposal.config), default=None)

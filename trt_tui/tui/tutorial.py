@@ -20,7 +20,7 @@ from trt_tui.tui.config_status import (
     is_measuring_current_config,
 )
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.state.hint import Hint, find_worst_row, has_search_result_for_config
+from trt_tui.tui.state.hint import MEASURING_HINT, Hint, find_worst_row, has_search_result_for_config
 from trt_tui.tui.state.row_values import RowValues
 
 STEP_COUNT = 3
@@ -61,10 +61,16 @@ class Tutorial:
         return True
 
     def build_tutorial_hint(self, session: Session, row_values: RowValues | None) -> Hint:
-        """Returns the hint with the next keys and their purpose; an empty hint if no step is possible now."""
+        """Returns the hint with the next keys and their purpose, or that values are still being measured.
+
+        The hint is empty if no step is possible now.
+        """
         if (self.is_finished or row_values is None or session.data_summary is None or session.is_building
-                or session.is_searching or has_unfinished_accuracy(session, session.config)
-                or is_measuring_current_config(session)):
+                or session.is_searching):
+            return Hint()
+        if is_measuring_current_config(session):
+            return MEASURING_HINT  # any other hint could lead past a step
+        if has_unfinished_accuracy(session, session.config):
             return Hint()
         name = config_name(session)
         if has_search_result_for_config(session):

@@ -13,8 +13,7 @@ from textual.containers import Vertical
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen, fit_key_hints
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.charts import CHARTS, chart_title_line
 from trt_tui.tui.state.row_values import RowValues
@@ -95,7 +94,7 @@ class ChartsPage(WritableScreen):
         hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
         hints += ["{write_view} to a file", "{close} close"]
         self.query_one("#pictures", Lines).lines = [chart_title_line(frame, self.chart_index, width)]
-        self.query_one("#picture-keys", Lines).lines = [[(fill_in_keys("  ".join(hints)), "dim")]]
+        self.query_one("#picture-keys", Lines).lines = [[(fit_key_hints("  ".join(hints), width - 2).plain, "dim")]]
 
     def build_view_content(self) -> ViewContent:
         label = CHARTS[self.chart_index].label

@@ -17,8 +17,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.formatting import cell_width, escape_hidden_characters
-from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.tui.keys import ACTIONS_BY_SCREEN, DEFAULT_KEYS, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
@@ -30,6 +30,24 @@ CLOSE_BINDING = Binding("escape", "close", id="close")
 """The binding of the close key. Ids of bindings are action ids of `trt_tui.tui.keys`, so that a user's key file
 applies."""
 QUIT_BINDING = Binding("q", "close", id="quit")
+
+
+def fit_key_hints(template: str, width: int) -> Content:
+    """Returns a line of keys with as many entries as fit, with the keys in their style.
+
+    Braces without the id of an action, which the name of a session may contain, stay as they are.
+
+    Args:
+        template: The entries as `KeyHints` takes them. They are omitted from the last but one on.
+    """
+    entries = template.split("  ")
+    while True:
+        parts = re.split(r"(\{\w+\})", "  ".join(entries))
+        content = Content.assemble(*((fill_in_keys(part), "bold $accent") if part[1:-1] in DEFAULT_KEYS else part
+                                     for part in parts))
+        if content.cell_length <= width or len(entries) <= 2:
+            return content
+        del entries[-2]
 
 
 class KeyHints(Static):
@@ -52,12 +70,7 @@ class KeyHints(Static):
 
     def render(self) -> Content:
         """Returns as many of the entries as fit, with the keys in the style of keys."""
-        entries, width = self._template.split("  "), self.content_size.width
-        while len(entries) > 2 and cell_width(fill_in_keys("  ".join(entries))) > width:
-            del entries[-2]
-        parts = re.split(r"(\{\w+\})", "  ".join(entries))
-        return Content.assemble(*((fill_in_keys(part), "bold $accent") if part.startswith("{") else part
-                                  for part in parts))
+        return fit_key_hints(self._template, self.content_size.width)
 
 
 class OverlayScreen(Screen[Any]):

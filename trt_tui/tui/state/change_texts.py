@@ -12,16 +12,18 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import target_outcome_line, target_value_span
 from trt_tui.tui.spans import Line, pad_or_shorten, shorten_middle
 from trt_tui.tui.state.marks import CURSOR_MARK
-from trt_tui.tui.state.view_files import ViewContent, view_title
+from trt_tui.tui.state.view_files import FILE_WIDTH, ViewContent, view_title
 
 _MAX_LISTED_CHANGES = 3
 """The maximum number of changes of one step that are listed one by one."""
 
 _TIME_WIDTH, _CONFIG_WIDTH, _VALUE_WIDTH, _OUTCOME_WIDTH = 12, 10, 10, 6
-"""The widths of the columns of the history in cells, behind the change."""
+"""The widths of the columns of the history in cells, besides the change."""
 
 _FILE_WIDTH = 1000
 """A width in cells that cuts no change."""
+_NARROW_CONFIG_WIDTH, _MIN_WIDTH_WITH_ACCURACY = 7, 64
+"""The width of the column of configs in a narrow history, and the width from which the history has accuracies."""
 
 
 def change_text(session: Session, before: UserState, after: UserState) -> str:
@@ -86,13 +88,20 @@ def _label_change_texts(session: Session, before: UserState, after: UserState) -
 
 def history_title_line(width: int) -> Line:
     """Returns the column titles of the history."""
-    room = _change_width(width)
-    return [(f"   {'time':<{_TIME_WIDTH}}{'change':<{room}} {'config':<{_CONFIG_WIDTH}}"
-             f"{'accuracy':>{_VALUE_WIDTH}} {'target':<{_OUTCOME_WIDTH}}", "dim")]
+    config_width, accuracy_title = (_CONFIG_WIDTH, f"{'accuracy':>{_VALUE_WIDTH}} ") if _is_wide(width) else (
+        _NARROW_CONFIG_WIDTH, "")
+    return [(f"   {'time':<{_TIME_WIDTH}}{'change':<{_change_width(width)}} {'config':<{config_width}}"
+             f"{accuracy_title}{'target':<{_OUTCOME_WIDTH}}", "dim")]
+
+
+def _is_wide(width: int) -> bool:
+    """Returns True if the history has room for accuracies and long names of configs beside the changes."""
+    return width >= _MIN_WIDTH_WITH_ACCURACY
 
 
 def _change_width(width: int) -> int:
-    return max(12, width - _TIME_WIDTH - _CONFIG_WIDTH - _VALUE_WIDTH - _OUTCOME_WIDTH - 6)
+    other_width = _CONFIG_WIDTH + _VALUE_WIDTH + 1 if _is_wide(width) else _NARROW_CONFIG_WIDTH
+    return max(12, width - _TIME_WIDTH - other_width - _OUTCOME_WIDTH - 5)
 
 
 def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
@@ -109,12 +118,14 @@ def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
         value_text, value_style = target_value_span(session, results.accuracy)
         outcome = target_outcome_line(session.config_target_outcomes(state.config)) or [("", "")]
         is_current, style = index == current_index, "dim" if index > current_index else ""
-        name = shorten_middle(session.config_names.get(state.config, "–"), _CONFIG_WIDTH - 1)
+        config_width = _CONFIG_WIDTH if _is_wide(width) else _NARROW_CONFIG_WIDTH
+        name = shorten_middle(session.config_names.get(state.config, "–"), config_width - 1)
         lines.append((index, [
             (f" {CURSOR_MARK if is_current else ' '} ", "strong"),
             (f"{clock_text(steps[index].time):<{_TIME_WIDTH}}", "dim"),
             (f"{pad_or_shorten(text or 'no difference', _change_width(width))} ", "strong" if is_current else style),
-            (f"{name:<{_CONFIG_WIDTH}}", style), (f"{value_text:>{_VALUE_WIDTH}} ", value_style or style),
+            (f"{name:<{config_width}}", style),
+            *[(f"{value_text:>{_VALUE_WIDTH}} ", value_style or style)] * _is_wide(width),
             (f"{outcome[0][0]:<{_OUTCOME_WIDTH}}", outcome[0][1])]))
     return lines
 
@@ -122,7 +133,7 @@ def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
 def history_view(session: Session) -> ViewContent:
     """Returns the history for a file, the newest step first, with the changes in full."""
     table = [["time", "change", "config", "accuracy", "target"]]
-    table += [[" ".join(text.split()) for text, _ in line[1:]] for _, line in history_lines(session, _FILE_WIDTH)]
+    table += [[" ".join(text.split()) for text, _ in line[1:]] for _, line in history_lines(session, FILE_WIDTH)]
     return ViewContent("history", view_title(session, "history"), table=table)
 
 

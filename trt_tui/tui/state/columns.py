@@ -509,9 +509,9 @@ SHARE_COLUMN = LayerColumn(
 LAYER_COLUMNS = (
     NAME_COLUMN,
     LayerColumn(
-        "operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
+        "operator", "operator", 9, lambda row_values, width: "op", _operator_cell, _draw_operator,
         _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
-        max_width=9, names=("op",),
+        names=("op",),
         explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
         next_steps="{open} lists the nodes of the row"),
     LayerColumn(

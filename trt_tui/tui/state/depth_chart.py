@@ -141,7 +141,9 @@ def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
                          (percent_text(shares[worst_indices[cursor]], SIMULATED_MARK), ""), (also, "dim")], width)]
     ranked = sorted(range(len(shares)), key=lambda place: -shares[place])[:3]
     titles = row_values.model.titles
-    tops = " · ".join(f"{titles[groups[index].name]} {percent_text(shares[index], SIMULATED_MARK)}" for index in ranked
-                      if shares[index] > 0)
-    lines += [[], clip_line([(" worst  ", "dim"), (tops, "")], width)]
+    top_texts = [f"{titles[groups[index].name]} {percent_text(shares[index], SIMULATED_MARK)}" for index in ranked
+                 if shares[index] > 0]
+    while len(top_texts) > 1 and cell_width(" · ".join(top_texts)) > width - 9:
+        del top_texts[-1]  # whole names only
+    lines += [[], clip_line([(" worst  ", "dim"), (" · ".join(top_texts), "")], width)]
     return DrawnChart(lines, [groups[index].name for index in worst_indices], cursor, "selects it")

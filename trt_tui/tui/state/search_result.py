@@ -1,10 +1,11 @@
 """The configs that a search offers, with their values, and the changes that each of them would make."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.search import Evaluation
@@ -25,7 +26,8 @@ from trt_tui.session.search_status import SearchStatus, held_out_result_text
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, wrap_text
-from trt_tui.tui.state.marks import CURSOR_MARK
+from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
+from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.tradeoff_chart import compute_fp32_share
 from trt_tui.tui.state.tree import TreeModel
 
@@ -89,19 +91,25 @@ def _make_option(config: PrecisionConfig, relation: str, evaluation: Evaluation)
 def _make_current_option(session: Session, search_status: SearchStatus) -> SearchOption:
     """Returns the option of the current config.
 
-    Its values are from the search if the search evaluated the config. Values on other samples are not compared.
+    Its values are from the search if the search evaluated the config. Values on other samples are not compared. The
+    outcome is that of the main screen, which knows the confidence interval of the metric, if both pass or both fail.
     """
     config, end_event = session.config, search_status.end_event
+    session_outcome = find_decisive_outcome(session.config_target_outcomes(config))
     if end_event is not None:
         evaluated = {config: end_event.evaluations[index] for index, config in end_event.pareto_configs.items()}
         if end_event.evaluations:
             evaluated.setdefault(search_status.request.config, end_event.evaluations[0])
         if config in evaluated:
-            return _make_option(config, CURRENT, evaluated[config])
+            option = _make_option(config, CURRENT, evaluated[config])
+            has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
+            is_firmer = (has_same_targets and session_outcome is not None and option.outcome is not None
+                         and session_outcome.passes == option.outcome.passes)
+            return replace(option, outcome=session_outcome) if is_firmer else option
         if end_event.has_other_samples:
             return SearchOption(config, CURRENT, None, None, None)
     return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy,
-                        find_decisive_outcome(session.config_target_outcomes(config)))
+                        session_outcome)
 
 
 def search_page_title(session: Session, search_status: SearchStatus) -> str:
@@ -124,7 +132,7 @@ def search_option_lines(session: Session, tree_model: TreeModel, options: Sequen
         max_rows: The maximum number of rows without the header.
     """
     columns: dict[str, list[Span]] = {"": [], "raised": [], "FP32 MACs": [], "kernels": [], "ms": [], "value": [],
-                                      " ": []}
+                                      MARGIN_MARK: [], " ": []}
     for index, option in enumerate(options):
         results = session.results.get_results_or_empty(option.config)
         engine, preview = results.engine_result, results.preview
@@ -139,11 +147,13 @@ def search_option_lines(session: Session, tree_model: TreeModel, options: Sequen
         columns["kernels"].append((str(len(preview.kernels)) if preview is not None and preview.kernels else "", "dim"))
         columns["ms"].append((latency, ""))
         columns["value"].append(_option_value_span(session, option))
+        columns[MARGIN_MARK].append((value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy)
+                                     if option.accuracy is not None else "", "dim"))
         columns[" "].append((option.outcome.outcome.value, "good" if option.outcome.passes else "bad")
                             if option.outcome is not None else ("", ""))
     if not tree_model.total_macs:
         del columns["FP32 MACs"]
-    for name in ("kernels", "ms"):
+    for name in ("kernels", "ms", MARGIN_MARK):
         if not any(text for text, _ in columns[name]):
             del columns[name]
     titles = {name: _value_title(session) if name == "value" else name.strip() for name in columns}

@@ -193,7 +193,7 @@ class _SummaryTable:
                          *built_columns]
         if not has_built_values(session):
             built_columns = []
-        for columns, column_title in ((simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
+        for columns, column_title in ((built_columns, "MB"), (simulated_columns, MARGIN_MARK), (built_columns, "ms"),
                                       (built_columns, metric_title)):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
@@ -362,9 +362,16 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
             line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
             add_row("exported", line, accuracy, None)
     if table.is_wide and height >= _MIN_TALL_ROWS:
-        rows += [SummaryRow("text", clip_line([(f" {text}", "dim")], width))
+        rows += [SummaryRow("text", clip_line([(f" {_keep_whole_reasons(text, width - 2)}", "dim")], width))
                  for text in outcome_reason_lines(session)]
     return [*rows, *(SummaryRow("stage", line) for line in _stage_lines(session, table, width, height))]
+
+
+def _keep_whole_reasons(text: str, width: int) -> str:
+    """Returns as many of the reasons, separated by semicolons, as fit; "…" stands for the others."""
+    reasons = text.split("; ")
+    texts = [text, *("; ".join([*reasons[:count], "…"]) for count in range(len(reasons) - 1, 0, -1))]
+    return choose_fitting_text(texts, width)
 
 
 _RESERVED_ROWS = 21

@@ -27,7 +27,7 @@ from trt_tui.tui.state.tree import VisibleRow
 Table = Sequence[Sequence[str]]
 """The header and the rows of a table."""
 
-_WIDE_CELLS, _CELL_WIDTH = 1000, 40
+FILE_WIDTH, _CELL_WIDTH = 1000, 40
 """Widths in cells from which the lists of the screen, and the cells of the layer list, cut nothing."""
 
 _NOT_IN_CELLS = dict.fromkeys(map(ord, f"{BAR_BLOCKS.strip()}█"))
@@ -158,9 +158,9 @@ def _cell_text(line: Line) -> str:
 
 def accuracy_view(session: Session) -> ViewContent:
     """Returns the accuracy table of the top of the screen."""
-    columns = list_summary_columns(session, _WIDE_CELLS)
+    columns = list_summary_columns(session, FILE_WIDTH)
     table = []
-    for row in summary_rows(session, _WIDE_CELLS):
+    for row in summary_rows(session, FILE_WIDTH):
         text = "".join(part for part, _ in row.line)
         cells = [take_last_cells(take_first_cells(text, column.end), min(
             column.end, line_width([(text, "")])) - column.start) if line_width([(text, "")]) > column.start else ""
@@ -172,7 +172,7 @@ def accuracy_view(session: Session) -> ViewContent:
 
 def config_view(session: Session) -> ViewContent:
     """Returns the list of configs with their results."""
-    titles, lines = config_table(session, {}, _WIDE_CELLS)
+    titles, lines = config_table(session, {}, FILE_WIDTH)
     table = [[_cell_text([cell]) for cell in line[::2]] for line in (titles, *(line.line for line in lines))]
     table[0] = ["config", *table[0][1:-1], table[0][-1] or "result"]
     return ViewContent("configs", view_title(session, "configs"), table=table)
