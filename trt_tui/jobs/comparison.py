@@ -123,6 +123,8 @@ def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, repor
                 reporter.send_progress("per-layer errors", index * len(feeds) + partial.done_count,
                                        len(feeds) * len(runs), start_time)
                 yield Urgency.ACCURACY
+            if workspace.metric is not None:
+                reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, True))
         except RunFailedError:
             yield from send_accuracies(workspace, store, reporter, {name: config})
     _report_raised_weight_scales(workspace, reporter, runs)
@@ -134,18 +136,20 @@ def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, sour
                                config: PrecisionConfig) -> Iterator[PartialResult[Accuracy]]:
     """Measures and sends the accuracy of a run and its accumulated errors at the groups; yields each partial result.
 
+    Further partial results, which refine the interval of the metric, are not sent.
+
     Raises:
         RunFailedError: Rounding makes the execution fail.
     """
-    name, sent = source.run.name, False
+    name, last_done = source.run.name, 0
     for partial in workspace.analysis.compare(source, workspace.feeds):
         assert isinstance(partial, PartialResult), "the simulation waits for nobody"
-        if partial.is_final_result or partial.done_count == 1:
+        is_refined, last_done = partial.done_count == last_done, partial.done_count
+        if not is_refined and (partial.is_final_result or partial.done_count == 1):
             reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, partial.is_final_result))
-        if partial.is_final_result and not sent:  # further results refine the interval of the metric
+        if not is_refined and partial.is_final_result:
             reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors,
                                                  workspace.judged_sample_count, True))
-            sent = True
         yield partial
 
 
