@@ -106,6 +106,26 @@ def test_the_app_has_a_row_for_each_precision_and_for_the_config(session, mlp):
                for _, text in explanation.texts)
 
 
+def test_the_accumulated_errors_come_first_and_are_those_of_the_run_alone(run, mlp, tmp_path):
+    """The first table is that of ``--layers errors --runs int8``; the report with all other values follows."""
+    def accumulated_rows(out):
+        return out.split("largest accumulated errors in INT8")[1].split("\n\n")[0].strip().splitlines()
+
+    _, alone, _ = compare(run, mlp, tmp_path / "a.json", "--layers", "errors", "--no-preview", "--runs", "int8")
+    _, out, record = compare(run, mlp, tmp_path / "b.json", "--no-preview")
+    assert out.startswith("largest accumulated errors in INT8") and "largest" not in alone.splitlines()[0]
+    assert accumulated_rows(out) == accumulated_rows(alone) != []
+    assert out.index("largest accumulated") < out.index("against FP32 on") < out.index("error shares of INT8")
+    assert out.count("largest accumulated") == alone.count("largest accumulated") == 1
+    _, out, quiet = compare(run, mlp, tmp_path / "c.json", "--no-preview", "--markdown", "-")
+    assert out.startswith("# ") and quiet == record
+    config = save_config(tmp_path / "p.json", mlp.model, "", raised=2)
+    _, out, _ = compare(run, mlp, tmp_path / "d.json", "--no-preview", "--config", config)
+    assert out.startswith("largest accumulated errors in config")
+    _, out, _ = compare(run, mlp, tmp_path / "e.json", "--layers", "none", "--no-preview")
+    assert "largest" not in out
+
+
 COUNTS_EXECUTIONS = """
 import os, traceback
 from trt_tui.backends.onnxruntime import OnnxRuntimeRunner
@@ -140,6 +160,27 @@ def test_errors_of_layers_are_measured_for_these_runs_and_nothing_else_is(run, t
     assert counts["group_errors"] == feeds * count and counts["magnitudes"] <= feeds
     assert counts["calibration"] == (any(name in runs.split(",") for name in ("int8", "fp8", "nvfp4")))
     assert set(counts) <= {"group_errors", "magnitudes", "calibration"} and "preview" not in out
+
+
+@pytest.mark.spawned
+def test_errors_are_printed_before_the_rest_is_measured_and_are_not_measured_again(run, tmp_path, monkeypatch):
+    model, data = wide_mlp(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(COUNTS_EXECUTIONS)
+    log = tmp_path / "executions"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("EXECUTIONS", str(log))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    printed = []
+    monkeypatch.setattr("trt_tui.cli.compare.print_table", lambda text: printed.append((text, Counter(
+        log.read_text().split()))))
+    code, _, err = run("compare", model, "--data", data, "--batch", 16, "--layers", "errors", "--no-preview")
+    assert code in (0, 1), err
+    (table, first), (report, whole) = printed
+    feeds = 3
+    assert table.startswith("largest accumulated errors in INT8") and "largest isolated errors in INT8" in report
+    assert first["group_errors"] == feeds and set(first) <= {"group_errors", "magnitudes", "calibration"}
+    assert whole["simulation"] == feeds, "the accuracy of FP16 alone: that of INT8 came with its errors"
+    assert whole["group_errors"] == 3 * feeds, "both errors of FP16, and the isolated ones of INT8"
 
 
 def wide_mlp(folder):

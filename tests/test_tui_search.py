@@ -305,9 +305,9 @@ async def test_the_page_and_the_main_screen_agree_on_the_config_in_hand(tmp_path
         main.session.search_status.end_event = replace(end_event, evaluations=(doubted, *end_event.evaluations[1:]),
                                                        pareto_configs={})
         await press(pilot, "a")
-        in_hand = next(line for line in app.screen.text.splitlines() if IN_HAND in line)
+        current = next(line for line in app.screen.text.splitlines() if CURRENT in line)
         shown = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG].outcome
-        assert shown is Outcome.FAIL and in_hand.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
+        assert shown is Outcome.FAIL and current.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
 
 
 async def test_the_page_is_written_to_a_file(tmp_path, monkeypatch):

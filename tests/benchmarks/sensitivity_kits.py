@@ -9,8 +9,9 @@ others are measured. Seconds count from the start of each process. AIMET 2.42 ge
 nodes there. Our rows measure the same ("alone"), and the error that disappears if one layer is raised ("shares"), on
 all samples ("exact") and as the commands do by default. "rank" is Spearman's correlation with AIMET's map, "rank,
 exact" with our exact map of the same kind. "18 of 20" is the mean number of samples of a layer until 18 of the first
-twenty rows are among the first twenty of the exact map. AIMET evaluates every operator with a quantizer, and counts the
-quantization of a tensor at its producer; ours counts it at the layer that reads it. So the two rankings need not agree.
+twenty rows are among the first twenty of the exact map, with the processor seconds of the process until then. AIMET
+evaluates every operator with a quantizer, and counts the quantization of a tensor at its producer; ours counts it at
+the layer that reads it. So the two rankings need not agree.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ def ours(folder: Path, row: str) -> None:
         sweep = GroupSweep(analysis, config, ranges, group_order=[
             group.name for group in network.groups if group.is_quantizable], reduces_groups=kind == "alone",
             measures_all_samples=exact == "exact")
-        reached = None
+        reached = reached_s = None
         for _ in sweep.measure_groups():
             if true and sweep.has_estimate_of_every_group and reached is None and sweep.updated_groups:
                 sweep.updated_groups.clear()
                 shown = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
                 if len(set(first_rows(shown)) & set(first_rows(true))) >= min(NEEDED, len(true)):
-                    reached = sweep.planner.measured_count / len(shown)
+                    reached, reached_s = sweep.planner.measured_count / len(shown), case.spent()["processor_s"]
         values = case.spent()
         del rounded
     errors = {name: sweep.estimate_group_effect(name).estimate.value for name in sweep.measured_groups}
@@ -82,7 +83,7 @@ def ours(folder: Path, row: str) -> None:
         known.write_text(json.dumps(errors))
     samples_per_unit = sweep.sample_count / sweep.planner.sample_count  # a unit is a sample or a feed
     case.say(**values, ended=True, map=errors, reached=reached and reached * samples_per_unit, of=sweep.sample_count,
-             mean=sweep.planner.measured_count * samples_per_unit / len(errors),
+             reached_s=reached_s, mean=sweep.planner.measured_count * samples_per_unit / len(errors),
              groups={name: list(network.get_group(name).layers) for name in errors})
 
 
@@ -122,10 +123,12 @@ def compare(name: str, model: Path, data: Path, arguments: argparse.Namespace) -
             f"{value['mb']:.0f}" if "mb" in value else "–",
             f"{correlation(errors, theirs):.3f}", f"{correlation(errors, exact):.3f}",
             f"{value['mean']:.1f} of {value['of']}" if "mean" in value else "all",
-            f"{value['reached']:.1f}" if value.get("reached") else "–", value.get("failed", "")))
+            *(f"{value[key]:.1f}" if value.get(key) else "–" for key in ("reached", "reached_s")),
+            f"{value['reached_s'] / peer['processor_s']:.2f}" if value.get("reached_s") and "processor_s" in peer
+            else "–", value.get("failed", "")))
     return f"### {name}\n\n" + measure.table(
         ("row", "layers", "s", "processor s", "s / AIMET", "processor s / AIMET", "MB", "rank", "rank, exact",
-         "samples of a layer", "18 of 20", "note"), rows)
+         "samples of a layer", "18 of 20", "processor s until then", "/ AIMET", "note"), rows)
 
 
 def write_quantized(folder: Path) -> None:

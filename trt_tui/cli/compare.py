@@ -31,6 +31,7 @@ from trt_tui.formatting import escape_hidden_characters
 
 if TYPE_CHECKING:
     from trt_tui.options import Options
+    from trt_tui.session.session import Session
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
@@ -102,7 +103,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             max_seconds: float | None, evidence_paths: tuple[str, ...], **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
-    Values are measured at the outputs and per layer.
+    Values are measured at the outputs and per layer. The largest accumulated errors of INT8, or of the run that decides
+    the exit code, are printed as soon as they are measured.
 
     Exit code 1: INT8 (with --runs: the last of them), or the config if one is given, misses the given target or its
     own (FAIL or FAIL?).
@@ -116,9 +118,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     """
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec
-    from trt_tui.cli.headless_session import open_comparison_session
+    from trt_tui.cli.headless_session import find_judged_run, open_comparison_session
     from trt_tui.cli.junit_report import junit_text
-    from trt_tui.cli.report import comparison_table
+    from trt_tui.cli.report import accumulated_error_table, comparison_table
     from trt_tui.cli.stage_report import stage_table_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
     from trt_tui.session.results import RESULT_SUFFIXES
@@ -156,16 +158,22 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                 compare_configs(collect_options(model, 0, arguments), config_paths, target, force,
                                 build_engines=engines, json_path=json_path, markdown_path=markdown_path,
                                 junit_path=junit_path, written_paths=written_paths)))
+    quiet = "-" in (json_path, markdown_path, junit_path)
+
+    def print_first_errors(session: Session, run: str) -> None:
+        if not quiet and (table := accumulated_error_table(session, run)):
+            print_table(f"{table}\n")
+
     with open_comparison_session(collect_options(model, 0, arguments), config_path, target, force, layer_detail=layers,
                                  build_engines=engines, marked_engines=marked, written_paths=written_paths,
                                  saved_outputs_path=outputs_path, saved_runs=saved_runs,
-                                 evidence_paths=evidence_paths) as session:
+                                 evidence_paths=evidence_paths,
+                                 print_first_errors=print_first_errors) as session:
         record = session.comparison_record()
         if outputs_path is not None and not session.was_interrupted:
             print_messages(f"Wrote {outputs_path}")
-        quiet = "-" in (json_path, markdown_path, junit_path)
         stopped = session.was_interrupted
-        run = "config" if session.has_own_config else [*arguments["runs"], "int8"][-1 if not arguments["runs"] else -2]
+        run = find_judged_run(session)
         write_text_outputs([(json_path, lambda session: json_text(record)),
                 (junit_path, lambda session: junit_text(session, record, run)),
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],

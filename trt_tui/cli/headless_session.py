@@ -42,6 +42,7 @@ EventT = TypeVar("EventT", bound=ev.Event)
 @contextmanager
 def _open_session(options: Options, written_paths: Iterable[str] = (), *, opens_network: bool = True,
                   builds_engine: bool = False, quiet: bool = False,
+                  on_event: Callable[[Session, ev.Event], None] | None = None,
                   **arguments: Any) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
     """Opens a session with its network.
 
@@ -52,11 +53,13 @@ def _open_session(options: Options, written_paths: Iterable[str] = (), *, opens_
         opens_network: True if there is a network to open.
         builds_engine: The ``needs_builder`` of `Session.start`.
         quiet: True leaves the printing of guard warnings to the command.
+        on_event: A function that is called after each applied event; None for none.
     """
     events: queue.Queue[ev.Event] = queue.Queue()
     shown_warnings: set[str] = set()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
-    wait_for_jobs = partial(_wait_for_jobs, session, events, ProgressLine(), shown_warnings, quiet)
+    wait_for_jobs = partial(_wait_for_jobs, session, events, ProgressLine(), shown_warnings, quiet,
+                            on_event)
     try:
         if opens_network:
             session.start(written_paths=written_paths, needs_builder=builds_engine)
@@ -81,7 +84,8 @@ def _warn_of_unwritten_calib_cache(options: Options) -> None:
 def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
                             layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
                             written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
-                            saved_runs: Sequence[str] = (), evidence_paths: Sequence[str] = ()) -> Iterator[Session]:
+                            saved_runs: Sequence[str] = (), evidence_paths: Sequence[str] = (),
+                            print_first_errors: Callable[[Session, str], None] | None = None) -> Iterator[Session]:
     """Opens a session and measures everything that a comparison shows.
 
     Args:
@@ -94,14 +98,27 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         saved_outputs_path: The file for the outputs of runs; None writes no file.
         saved_runs: The runs whose outputs are written; empty for all.
         evidence_paths: The results of engines that were built elsewhere.
+        print_first_errors: A function that prints the accumulated errors at the layers of a run, which are then
+            measured before everything else; it gets the session and the run key. None to measure the accuracies first.
+            It is not called if ``layer_detail`` is "none", or if accumulated errors are measured and nothing else.
 
     Raises:
         TrtTuiError: The background process failed or died.
         KeyboardInterrupt: The user interrupted before the accuracy of each run was known. After a later interrupt,
             ``was_interrupted`` of the session is True.
     """
-    with _open_session(options, written_paths, config_path=config_path, target=target,
-                       force=force) as (session, wait_for_jobs, _):
+    first_errors_run: str | None = None
+
+    def print_errors_of_first_run(session: Session, event: ev.Event) -> None:
+        nonlocal first_errors_run
+        if (first_errors_run is not None and print_first_errors is not None
+                and isinstance(event, ev.GroupErrorsMeasured) and event.final
+                and event.config == session.get_run_config(first_errors_run)):
+            print_first_errors(session, first_errors_run)
+            first_errors_run = None  # isolated errors follow
+
+    with _open_session(options, written_paths, config_path=config_path, target=target, force=force,
+                       on_event=print_errors_of_first_run) as (session, wait_for_jobs, _):
         if target is not None:
             session.set_target(target)
         if evidence_paths:
@@ -111,7 +128,10 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             session.results.evidence = session.last_answer.evidence
         try:
             errors_only = layer_detail == "errors" and bool(options.runs)
-            session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only)
+            if print_first_errors is not None and layer_detail != "none" and not errors_only:
+                first_errors_run = find_judged_run(session)
+            session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only,
+                                       first_errors_run)
             wait_for_jobs()
             if layer_detail == "shares":
                 with _tolerate_missing_causes(session, wait_for_jobs):
@@ -149,6 +169,11 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             return
         with defer_interrupts():
             yield session
+
+
+def find_judged_run(session: Session) -> str:
+    """Returns the key of the run that decides the exit code: the config if there is one, or the last run."""
+    return "config" if session.has_own_config else [*session.options.runs, "int8"][-2 if session.options.runs else -1]
 
 
 def locate_fault(options: Options, config_path: str | None, force: bool, folder: str, max_builds: int,
@@ -373,12 +398,16 @@ def _has_best_search_config(session: Session) -> bool:
 
 
 def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_line: ProgressLine,
-                   printed_warnings: set[str], quiet: bool = False) -> None:
+                   printed_warnings: set[str], quiet: bool = False,
+                   on_event: Callable[[Session, ev.Event], None] | None = None) -> None:
     """Applies events until no job runs, with a progress line on stderr. New warnings are printed at the end."""
     try:
         while session.is_busy:
             event = events.get()
             session.apply_event(event)
+            if on_event is not None and isinstance(event, ev.ResultEvent):
+                progress_line.clear_line()
+                on_event(session, event)
             if isinstance(event, ev.JobProgress):
                 progress_line.show_job_progress(event)
             elif isinstance(event, ev.SearchProgress) and session.search_status is not None:

@@ -12,7 +12,7 @@ from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
+from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun, GroupErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
 from trt_tui.core.moves.config import PrecisionConfig
@@ -314,9 +314,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
     title = f"error shares of {run_name}"
     if not worst_names:
         kind = "isolated" if any(item.isolated is not None for item in results.group_errors.values()) else "accumulated"
-        lossy = {name: metrics for name, item in results.group_errors.items()
-                 if (metrics := getattr(item, kind)) is not None and not metrics.exact}
-        worst_names = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
+        worst_names = _find_worst_groups(results.group_errors, kind)
         title = f"largest {kind} errors in {run_name}"
     rows = [[title, "operator", "precision", "share", "samples", "isolated", "accumulated", "SQNR if raised"]]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
@@ -347,6 +345,29 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
         *(table_lines(rows, left_aligned_columns=3) if worst_names else []),
         *(["", *notes[:MAX_LAYER_ROWS]] if notes else []), *_cause_lines(session, run, titles_by_group)
     ]
+
+
+def _find_worst_groups(group_errors: Mapping[str, GroupErrors], kind: str) -> list[str]:
+    """Returns the names of the groups with the largest errors of a kind, "isolated" or "accumulated", worst first."""
+    lossy = {name: metrics for name, item in group_errors.items()
+             if (metrics := getattr(item, kind)) is not None and not metrics.exact}
+    return sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
+
+
+def accumulated_error_table(session: Session, run: str) -> str:
+    """Returns a table of the groups with the largest accumulated errors in a run; "" if no group has an error."""
+    config, outline = session.get_run_config(run), session.opened_network.outline
+    group_errors = session.get_run_results(run).group_errors
+    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
+    rows = [[f"largest accumulated errors in {run_name}", "operator", "precision", "accumulated"]]
+    for name in _find_worst_groups(group_errors, "accumulated"):
+        group, errors = outline.get_group(name), group_errors[name].accumulated
+        assert errors is not None, "the listed groups have errors"
+        rows.append([titles_by_group.get(name, name), group.operator, group.precision_label(config.precision_of(group)),
+                     errors.sqnr_text()])
+    return "\n".join(map(formatting.escape_hidden_characters,
+                         table_lines(rows, left_aligned_columns=3))) if rows[1:] else ""
 
 
 def _cause_lines(session: Session, run: str, titles_by_group: Mapping[str, str]) -> list[str]:

@@ -1,15 +1,16 @@
 """The job that compares runs with the reference: accuracies, first error shares, errors at the groups, then final error
-shares."""
+shares. A request can name a run whose accumulated errors at the groups come first."""
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
 from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.measure.analysis import PartialResult
+from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.masks import find_common_mask_name
@@ -20,7 +21,12 @@ from trt_tui.errors import RunFailedError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import add_metric_intervals, send_accuracies, send_reference_metric
+from trt_tui.jobs.accuracy import (
+    PendingIntervals,
+    add_metric_intervals,
+    send_accuracies,
+    send_reference_metric,
+)
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.export_accuracy import measure_export_accuracy
@@ -42,7 +48,9 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         yield from _send_accuracies_with_errors(workspace, store, reporter, request.runs)
         return
     runs = _filter_measurable_runs(workspace, store, reporter, request.runs)
-    measured = yield from send_accuracies(workspace, store, reporter, runs)
+    first_sums, pending = yield from _send_first_errors(workspace, store, reporter, runs, request.first_errors_run)
+    pending |= yield from send_accuracies(workspace, store, reporter,
+                                          {name: config for name, config in runs.items() if name not in pending})
     _report_raised_weight_scales(workspace, reporter, runs)
     yield from send_reference_metric(workspace, store, reporter)
     for config in runs.values():
@@ -56,7 +64,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         if cached is not None:
             reporter.send(ev.Fp32EngineMeasured(reporter.job, cached))
     yield from measure_export_accuracy(workspace, store, reporter, runs)
-    yield from add_metric_intervals(workspace, store, reporter, runs, measured)
+    yield from add_metric_intervals(workspace, store, reporter, runs, pending)
     runs = {name: config for name, config in runs.items() if name != FP32_RUN}
     if reason := workspace.analysis.explain_missing_shares(workspace.feeds):
         reporter.send(
@@ -65,11 +73,13 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
                 f"either. {reason}.", "warning"))
         return
     order = sorted(runs, key=lambda name: name != request.shares_run) if request.shares_run is not None else []
+    has_late_errors = request.with_group_errors
+    if has_late_errors and (not order or request.first_errors_run in runs and not first_sums):
+        yield Urgency.GROUP_ERRORS
+        workspace.analysis.unload_session()  # group errors use another inference session with all weights
+        yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS, first_sums)
+        has_late_errors = False
     if not order:
-        if request.with_group_errors:
-            yield Urgency.GROUP_ERRORS
-            workspace.analysis.unload_session()  # group errors use another inference session with all weights
-            yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS)
         return
     # Error shares on a few samples come before the errors at the groups.
     with contextlib.closing(send_error_shares(workspace, store, reporter, order[0], runs[order[0]])) as share_steps:
@@ -78,9 +88,9 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
             if step is not Urgency.FIRST_SHARES and not isinstance(step, Wait):
                 break
             yield step
-        if request.with_group_errors:
+        if has_late_errors:
             yield Urgency.GROUP_ERRORS
-            yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS)
+            yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS, first_sums)
         yield Urgency.BACKGROUND
         yield from share_steps
     for name in order[1:]:
@@ -103,29 +113,74 @@ def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, repor
 
     Each run executes its config and FP32 once. A run that fails because of rounding is measured without errors.
     """
-    start_time, feeds, done = time.monotonic(), workspace.feeds, 0
+    start_time, feeds = time.monotonic(), workspace.feeds
     _report_padding_in_group_errors(workspace, reporter)
-    for name, config in runs.items():
+    for index, (name, config) in enumerate(runs.items()):
         ensure_ranges(workspace, store, reporter, [config])
         source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name)
         try:
-            for partial in workspace.analysis.compare(source, feeds):
-                assert isinstance(partial, PartialResult), "the simulation waits for nobody"
-                if partial.is_final_result or partial.done_count == 1:
-                    reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value,
-                                                      partial.is_final_result))
-                reporter.send_progress("per-layer errors", done + partial.done_count, len(feeds) * len(runs),
-                                       start_time)
+            for partial in _send_accuracy_with_errors(workspace, reporter, source, config):
+                reporter.send_progress("per-layer errors", index * len(feeds) + partial.done_count,
+                                       len(feeds) * len(runs), start_time)
                 yield Urgency.ACCURACY
+            if workspace.metric is not None:
+                reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, True))
         except RunFailedError:
             yield from send_accuracies(workspace, store, reporter, {name: config})
-        else:
-            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors,
-                                                 workspace.judged_sample_count, True))
-        done += len(feeds)
     _report_raised_weight_scales(workspace, reporter, runs)
     yield from measure_export_accuracy(workspace, store, reporter, runs)
     yield from send_reference_metric(workspace, store, reporter)
+
+
+def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, source: ConfigWithGroupErrors,
+                               config: PrecisionConfig) -> Iterator[PartialResult[Accuracy]]:
+    """Measures and sends the accuracy of a run and its accumulated errors at the groups; yields each partial result.
+
+    Further partial results, which refine the interval of the metric, are not sent.
+
+    Raises:
+        RunFailedError: Rounding makes the execution fail.
+    """
+    name, last_done = source.run.name, 0
+    for partial in workspace.analysis.compare(source, workspace.feeds):
+        assert isinstance(partial, PartialResult), "the simulation waits for nobody"
+        is_refined, last_done = partial.done_count == last_done, partial.done_count
+        if not is_refined and (partial.is_final_result or partial.done_count == 1):
+            reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, partial.is_final_result))
+        if not is_refined and partial.is_final_result:
+            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors,
+                                                 workspace.judged_sample_count, True))
+        yield partial
+
+
+def _send_first_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                       runs: Mapping[str, PrecisionConfig], name: str | None
+                       ) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
+    """Measures and sends the accumulated errors at the groups of one run, with its accuracy.
+
+    Returns the sums of the errors and the pending metric interval, by run. Both are empty if nothing was measured: no
+    run is named, its results are stored, or its errors cannot be measured with its accuracy.
+    """
+    if name is None or name not in runs or not _can_measure_accuracy_with_errors(workspace):
+        return {}, {}
+    start_time, config = time.monotonic(), runs[name]
+    ensure_ranges(workspace, store, reporter, [config])
+    accuracy = store.load_result(workspace, "verdict", config, Accuracy)
+    if accuracy is not None and (find_failure_reason(accuracy) or store.load_result(
+            workspace, "layers", config, dict[str, GroupErrors]) is not None):
+        return {}, {}
+    source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, keeps_gates=True)
+    pending = _send_accuracy_with_errors(workspace, reporter, source, config)
+    try:
+        for partial in pending:
+            reporter.send_progress("per-layer errors", partial.done_count, partial.total_count, start_time)
+            if partial.is_final_result:
+                store.save_result(workspace, "verdict", config, partial.value)
+                break
+            yield Urgency.FIRST_ACCURACY
+    except RunFailedError:
+        return {}, {}
+    return {name: source.error_sums}, {name: pending}
 
 
 def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -166,8 +221,13 @@ def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, ru
 
 
 def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                      runs: Mapping[str, PrecisionConfig], urgency: Urgency) -> Steps[None]:
-    """Measures and sends the errors at the groups of each run."""
+                      runs: Mapping[str, PrecisionConfig], urgency: Urgency,
+                      known_sums: Mapping[str, Sequence[ErrorSums]] | None = None) -> Steps[None]:
+    """Measures and sends the errors at the groups of each run.
+
+    Args:
+        known_sums: The sums of the accumulated errors of runs whose isolated errors alone are measured, by run.
+    """
     start_time, feed_indices = time.monotonic(), workspace.group_error_feeds
     sample_count = sum(workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices)
     configs: dict[str, PrecisionConfig] = {}
@@ -183,33 +243,37 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
             configs[name] = config
     if not configs:
         return
-    names = list(configs)
     _report_padding_in_group_errors(workspace, reporter)
     _report_filled_batch_in_group_errors(workspace, reporter, sample_count)
-    executor, last_done = get_executor(workspace, reporter), 0
-    reporter.send(
-        ev.JobProgress(reporter.job, f"per-layer errors{executor.location_text}", 0,
-                       len(feed_indices) * len(configs)))
+    executor, total_count, done_before = get_executor(workspace, reporter), len(feed_indices) * len(configs), 0
+    reporter.send(ev.JobProgress(reporter.job, f"per-layer errors{executor.location_text}", 0, total_count))
     for _ in workspace.analysis.measure_magnitudes(feed_indices, executor):
         yield choose_next_job_step(executor, urgency)
-    for partial in measure_group_errors(workspace.analysis, configs, workspace.ranges, feed_indices=feed_indices,
-                                        executor=executor):
-        if partial.done_count == last_done:
+    known = {name: sums for name, sums in (known_sums or {}).items() if name in configs}
+    for names, sums in ((tuple(name for name in configs if name not in known), ()),
+                        *(((name,), run_sums) for name, run_sums in known.items())):
+        last_done = 0
+        for partial in measure_group_errors(
+                workspace.analysis, {name: configs[name] for name in names}, workspace.ranges,
+                feed_indices=feed_indices, executor=executor, known_sums=sums,
+                keeps_gates=len(configs) > 1) if names else ():
+            if partial.done_count == last_done:
+                yield choose_next_job_step(executor, urgency)
+                continue
+            last_done = partial.done_count
+            feed, run_index = divmod(partial.done_count - 1, len(names))
+            name, final = names[run_index], feed + 1 == len(feed_indices)
+            if final:
+                store.save_result(workspace, "layers", configs[name], partial.value[name])
+            if final or feed == 0 or reporter.is_report_due(f"layers {name}"):
+                samples = sum(workspace.data_sets.judged_samples.count_samples_of_feed(index)
+                              for index in feed_indices[:feed + 1])
+                reporter.send(ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples,
+                                                     final))
+            reporter.send_progress(f"per-layer errors{executor.location_text}", done_before + partial.done_count,
+                                   total_count, start_time)
             yield choose_next_job_step(executor, urgency)
-            continue
-        last_done = partial.done_count
-        feed, run_index = divmod(partial.done_count - 1, len(names))
-        name, final = names[run_index], feed + 1 == len(feed_indices)
-        if final:
-            store.save_result(workspace, "layers", configs[name], partial.value[name])
-        if final or feed == 0 or reporter.is_report_due(f"layers {name}"):
-            samples = sum(
-                workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices[:feed + 1])
-            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples,
-                                                 final))
-        reporter.send_progress(f"per-layer errors{executor.location_text}", partial.done_count, partial.total_count,
-                               start_time)
-        yield choose_next_job_step(executor, urgency)
+        done_before += last_done
 
 
 def _report_filled_batch_in_group_errors(workspace: Workspace, reporter: JobReporter, sample_count: int) -> None:

@@ -171,6 +171,7 @@ class CompareRuns(Request):
             no shares.
         with_isolated_errors: False to measure accumulated errors only, in the executions of the accuracy, and nothing
             else.
+        first_errors_run: The key of the run whose accumulated errors come before everything else; None for none.
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_comparison_job", "comparison", Urgency.FIRST_ACCURACY,
@@ -179,6 +180,7 @@ class CompareRuns(Request):
     with_group_errors: bool = True
     shares_run: str | None = None
     with_isolated_errors: bool = True
+    first_errors_run: str | None = None
 
 
 @dataclass(frozen=True)

@@ -162,24 +162,27 @@ class Session(EditableSession):
     # -- measurements ---------------------------------------------------------------------------------------------
 
     def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True,
-                           with_isolated_errors: bool = True) -> None:
+                           with_isolated_errors: bool = True, first_errors_run: str | None = None) -> None:
         """Requests the accuracy of all runs of the session.
 
         Args:
             with_group_errors: True also measures errors at the groups.
             with_shares: True also measures error shares.
             with_isolated_errors: See `trt_tui.jobs.requests.CompareRuns`.
+            first_errors_run: The run whose accumulated errors come before everything else; None for none.
         """
         runs: dict[str, PrecisionConfig] = {}
         for run, config in self.list_run_configs().items():
             if config not in runs.values():
                 runs[run] = config
         shares_run = next((run for run, config in runs.items() if config == self.config), list(runs)[-1])
+        first_run = next((run for run, config in runs.items() if first_errors_run is not None
+                          and config == self.get_run_config(first_errors_run)), None)
         if self.opened_network.reference is not None:
             runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **runs}
         self.send_request(
             rq.CompareRuns(runs, with_group_errors, shares_run if with_group_errors and with_shares else None,
-                           with_isolated_errors))
+                           with_isolated_errors, first_run))
         if self.automatic:
             self.request_stages()
             self.request_toggles()

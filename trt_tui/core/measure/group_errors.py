@@ -7,6 +7,7 @@ Only error sums leave the graph.
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,8 @@ def measure_group_errors(
         analysis: Analysis, configs: Mapping[str,
                                              PrecisionConfig], ranges: Mapping[str,
                                                                                float], *, with_isolated: bool = True,
-        feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None
+        feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None,
+        known_sums: Sequence[ErrorSums] = (), keeps_gates: bool = False
 ) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
     """Measures the errors at all groups for several configs; yields ``{run: {group: GroupErrors}}`` after each
     execution.
@@ -74,6 +76,9 @@ def measure_group_errors(
     Args:
         executor: The executor of the feeds; this process by default. The same partial result is yielded again while the
             executor has no new one.
+        known_sums: The sums of the accumulated errors of a single config over all of the feeds, as
+            `ConfigWithGroupErrors` measures them; then only isolated errors are measured. () to measure both.
+        keeps_gates: True to keep the gates for a single config too, so that all bits equal those with several configs.
     """
     network, indices = analysis.network, analysis.resolve_feed_indices(feed_indices)
     if all(group.final_tensor in network.blocking_plugins for group in network.groups):
@@ -93,7 +98,7 @@ def measure_group_errors(
     weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
     task = _GroupErrorsTask(configs, ranges,
                             analysis.mask_axes_by_tensor if find_common_mask_name(analysis.judged_outputs) else {},
-                            with_isolated, fp16)
+                            with_isolated, fp16, not known_sums, keeps_gates)
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[ErrorSums]]] = {}
     results_by_feed: dict[int, _FeedTables] = {}
@@ -108,11 +113,16 @@ def measure_group_errors(
                     0] in results_by_feed:  # sums are added in the order of the feeds, in whichever order they arrive
                 measured, tables = results_by_feed.pop(waiting.pop(0))
                 for (run, config), tables_by_kind in zip(configs.items(), tables, strict=True):
-                    pooled = sums.setdefault(run, {kind: [ErrorSums() for _ in measured]
-                                                   for kind in ("accumulated", "isolated")})
+                    if run not in sums:
+                        sums[run] = {"accumulated": [replace(known) for known in known_sums]
+                                     or [ErrorSums() for _ in measured], "isolated": [ErrorSums() for _ in measured]}
+                    pooled = sums[run]
                     for kind, table in tables_by_kind.items():
                         for group_sums, row in zip(pooled[kind], table, strict=True):
                             group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+                    if known_sums:  # they lack the counts of the reference
+                        for accumulated, isolated in zip(*pooled.values(), strict=True):
+                            accumulated.fp16_over, accumulated.fp16_under = isolated.fp16_over, isolated.fp16_under
                     done += 1
                     errors[run] = add_coordinate_shifts(
                         _compute_group_errors(network, config, measured, pooled, magnitudes, overflows[run],
@@ -127,13 +137,23 @@ class ConfigWithGroupErrors(SimulatedConfig):
     """A simulated config whose outputs and accumulated errors at the groups come from the same executions.
 
     One execution of a feed computes FP32, the config and the error sums at all groups, and on a CPU the extremes that
-    the check of FP16's range needs. FP32 is the reference. Arguments are those of `SimulatedConfig`.
+    the check of FP16's range needs. FP32 is the reference. The other arguments are those of `SimulatedConfig`.
+
+    Args:
+        keeps_gates: True to keep the gates of the graph, so that all bits equal those of `SimulatedConfig`.
 
     Attributes:
         group_errors: The accumulated errors by group, over the measured feeds.
+        error_sums: Their sums, in the order of the groups that can be simulated.
     """
 
     group_errors: dict[str, GroupErrors]
+    error_sums: Sequence[ErrorSums]
+
+    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], name: str, *,
+                 keeps_gates: bool = False) -> None:
+        super().__init__(analysis, config, ranges, name)
+        self._keeps_gates = keeps_gates
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
         """Implements `RunSource.measure`. Values beyond FP16's range are not counted."""
@@ -142,7 +162,8 @@ class ConfigWithGroupErrors(SimulatedConfig):
         evaluation = MagnitudeEvaluation(analysis) if uses_fp16(network, config) else None
         session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
                                      ranges, analysis.mask_axes_by_tensor if has_mask else {}, with_isolated=False,
-                                     counts_fp16=False, with_outputs=True, extremes=evaluation)
+                                     counts_fp16=False, with_outputs=True, extremes=evaluation,
+                                     keeps_gates=self._keeps_gates)
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
@@ -164,6 +185,7 @@ class ConfigWithGroupErrors(SimulatedConfig):
         for _ in self._measure_magnitudes(feed_indices):
             pass
         magnitudes = analysis.get_magnitudes(feed_indices) or Magnitudes()
+        self.error_sums = sums
         self.group_errors = _compute_group_errors(
             network, config, session.measured_groups, {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
             magnitudes, analysis.find_fp16_overflows(config, magnitudes, feed_indices),
@@ -179,9 +201,11 @@ class _GroupErrorsTask:
     """A task that measures the errors at all groups on one feed, for all configs."""
 
     def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
-                 masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool, counts_fp16: bool) -> None:
+                 masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool, counts_fp16: bool,
+                 with_accumulated: bool, keeps_gates: bool) -> None:
         self._configs, self._ranges, self._masked_groups = dict(configs), ranges, dict(masked_groups)
-        self._isolated, self._counts_fp16 = with_isolated, counts_fp16
+        self._isolated, self._counts_fp16, self._accumulated = with_isolated, counts_fp16, with_accumulated
+        self._keeps_gates = keeps_gates
         self._tables: _ErrorTableSession | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,7 +221,8 @@ class _GroupErrorsTask:
             for config in self._configs.values():
                 features |= GatedFeatures.from_config(analysis.network, config)
             self._tables = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
-                                              self._isolated, self._counts_fp16)
+                                              self._isolated, self._counts_fp16,
+                                              with_accumulated=self._accumulated, keeps_gates=self._keeps_gates)
         feed = analysis.samples.read_feed(feed_index)
         if self._masked_groups:
             mask = find_common_mask_name(analysis.judged_outputs)
@@ -227,7 +252,9 @@ class _ErrorTableSession:
 
     Args:
         counts_fp16: True to count values that FP16 cannot represent.
+        with_accumulated: False to measure isolated errors only, without outputs of the config.
         with_outputs: True to fetch the judged tensors.
+        keeps_gates: True to keep the gates of a single config on a CPU.
         extremes: The tensors whose FP32 extremes and shapes are measured where gates are control flow; None for none.
 
     Attributes:
@@ -239,8 +266,11 @@ class _ErrorTableSession:
 
     def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
                  ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
-                 counts_fp16: bool, with_outputs: bool = False, extremes: MagnitudeEvaluation | None = None) -> None:
+                 counts_fp16: bool, with_outputs: bool = False, extremes: MagnitudeEvaluation | None = None,
+                 with_accumulated: bool = True, keeps_gates: bool = False) -> None:
         self._evaluation = extremes
+        self._accumulated = with_accumulated
+        self._keeps_gates = keeps_gates
         self._analysis = analysis
         self._counts_fp16 = counts_fp16
         self._features = features
@@ -267,7 +297,8 @@ class _ErrorTableSession:
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
             norm_operators=features.norm_operators, new_constants=features.new_constants,
             outputs=self._fetched_tensors or analysis.fetched_tensors[:1], with_reference=True,
-            with_isolated=self._isolated, mask_axes=mask_axes, gates_as_data=self._uses_gates_as_data,
+            with_isolated=self._isolated, with_accumulated=self._accumulated, mask_axes=mask_axes,
+            gates_as_data=self._uses_gates_as_data,
             expects_finite_sums=self._has_single_config_graph, measured_groups=names,
             extreme_tensors=by_group if self._extreme_tensors else None, shape_tensors=shape_tensors)
         self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
@@ -300,7 +331,8 @@ class _ErrorTableSession:
     @property
     def _has_single_config_graph(self) -> bool:
         """True if the graph computes a single config without gates, and its sums in float32."""
-        return len(self._configs) == 1 and self._has_finite_sums and not self._uses_gates_as_data
+        return (len(self._configs) == 1 and not self._keeps_gates and self._has_finite_sums
+                and not self._uses_gates_as_data)
 
     @property
     def measured_groups(self) -> Sequence[str]:

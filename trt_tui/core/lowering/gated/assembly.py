@@ -82,6 +82,7 @@ def build_gated_graph(
     outputs: Sequence[str] = (),
     with_reference: bool = False,
     with_isolated: bool = False,
+    with_accumulated: bool = True,
     measured_groups: Sequence[str] | None = None,
     editable_constants: bool = False,
     norm_operators: bool = False,
@@ -100,9 +101,11 @@ def build_gated_graph(
         boundary_types: The float types that can surround quantized layers.
         quantized_types: The quantized types that layers can have, and TF32.
         outputs: Tensors that each branch returns; by default the outputs of the network.
-        with_reference: Adds the FP32 branch and the sums of the accumulated error at each measured group.
+        with_reference: Adds the FP32 branch and the sums of errors at each measured group.
         with_isolated: Adds each measured group with its inputs from the reference, and its sums; needs
             ``with_reference``.
+        with_accumulated: With ``with_reference``: adds the sums of the accumulated error at each measured group. False
+            leaves out the test branch with its outputs.
         measured_groups: Groups whose errors are summed; by default all that can be simulated.
         editable_constants: Makes scales and biases that moves change inputs of the graph; see `GatedFeatures`.
         norm_operators: Lets decomposed normalisations be computed with the roundings of the operator.
@@ -144,7 +147,8 @@ def build_gated_graph(
                                                             emitter.nodes)
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
-        graph_outputs.append(_add_output(emitter, test_tensors[tensor], f"test/{tensor}"))
+        if with_accumulated:
+            graph_outputs.append(_add_output(emitter, test_tensors[tensor], f"test/{tensor}"))
         if with_reference:
             graph_outputs.append(_add_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
     for compared_tensor in compared_tensors:
@@ -157,7 +161,7 @@ def build_gated_graph(
     counting: str | None = None
     padding: dict[tuple[bool, ...], ir.Value] = {}
     if with_reference:
-        kinds = ("accumulated", "isolated")[:1 + with_isolated]
+        kinds = ["accumulated"] * with_accumulated + ["isolated"] * with_isolated
         for tensor in shape_tensors:  # in front of the sums, which ONNX Runtime then computes first
             shape = emitter.add_operator(emitter.nodes, "Shape", [emitter.values[tensor]], f"shape/{tensor}")
             shape.name, shape.dtype, shape.shape = f"shape/{tensor}", ir.DataType.INT64, ir.Shape([None])
@@ -190,10 +194,9 @@ def build_gated_graph(
             for group_and_count, value in inputs.split_factors.items()
         }, results_by_group={name: _list_compute_type_results(network, network.get_group(name))
                              for name in inputs.operand_types},
-        test_outputs={tensor: f"test/{tensor}"
-                      for tensor in outputs}, reference_outputs={tensor: f"reference/{tensor}"
-                                                                 for tensor in outputs} if with_reference else {},
-        accumulated_sums="sums/accumulated" if with_reference else None,
+        test_outputs={tensor: f"test/{tensor}" for tensor in outputs} if with_accumulated else {},
+        reference_outputs={tensor: f"reference/{tensor}" for tensor in outputs} if with_reference else {},
+        accumulated_sums="sums/accumulated" if with_reference and with_accumulated else None,
         isolated_sums="sums/isolated" if with_isolated else None, measured_groups=names, counting_gate=counting,
         mask_inputs={axes: value_name(value)
                      for axes, value in padding.items()
