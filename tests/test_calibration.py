@@ -118,6 +118,18 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
     assert range_methods.find_entropy_threshold(uniform) > 4.9 and range_methods.find_mse_threshold(uniform) > 4.9
 
 
+@pytest.mark.parametrize(("values", "count"), [("pooled features", 16_384), ("attention", 240_000)])
+def test_entropy_clips_few_values_of_a_tensor_without_values_near_zero(values, count):
+    rng = np.random.default_rng(3)
+    array = {"pooled features": 0.4 + 0.1 * rng.standard_normal(count),
+             "attention": 0.02 * np.exp(0.25 * rng.standard_normal(count))}[values].clip(1e-3).astype(np.float32)
+    hist = histogram(array)
+    lowest = int(np.flatnonzero(hist.counts)[0])
+    assert kl_divergence(hist.counts, max(lowest + 1, 128)) == 0, "all values share one bin"
+    threshold = range_methods.find_entropy_threshold(hist)
+    assert np.mean(array > threshold) < 1e-3 and threshold > 0.6 * hist.amax
+
+
 def test_mse_minimises_the_error_of_the_code_type_and_entropy_is_for_equal_steps_alone():
     rng = np.random.default_rng(4)
     array = np.concatenate([rng.standard_normal(100_000), rng.uniform(25, 30, 3)]).astype(np.float32)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -101,8 +102,19 @@ def make_network(name: str, directory: Path, samples: int) -> tuple[Path, Path]:
     return model, data
 
 
+def split_feeds(data: Path, batch: int, samples: int) -> dict[str, dict[int, dict[str, np.ndarray]]]:
+    """The feeds of both parts by number. Every other batch calibrates."""
+    with np.load(data) as arrays:
+        rows = dict(arrays)
+    parts: dict[str, dict[int, dict[str, np.ndarray]]] = {"calib": {}, "judge": {}}
+    for index in range(min(samples, *(len(array) for array in rows.values())) // batch):
+        parts["judge" if index % 2 else "calib"][index] = {
+            name: array[index * batch:(index + 1) * batch] for name, array in rows.items()}
+    return parts
+
+
 def write_case(model: Path, data: Path, folder: Path, batch: int, samples: int) -> None:
-    """Writes the network, and feeds and FP32 outputs of both parts. Every other batch calibrates."""
+    """Writes the network, and feeds and FP32 outputs of both parts."""
     import onnx
     import onnxruntime
 
@@ -112,20 +124,36 @@ def write_case(model: Path, data: Path, folder: Path, batch: int, samples: int) 
         if path.is_file():
             path.unlink()
     onnx.save(onnx.load(model), folder / "model.onnx")
-    with np.load(data) as arrays:
-        rows = dict(arrays)
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    parts: dict[str, Feeds] = {"calib": [], "judge": []}
-    for index in range(min(samples, *(len(array) for array in rows.values())) // batch):
-        feed = {name: array[index * batch:(index + 1) * batch] for name, array in rows.items()}
-        part, place = ("judge", held_out) if index % 2 else ("calib", folder)
-        outputs = {f"{number:02}": array for number, array in enumerate(session.run(None, feed))}
-        np.savez(place / f"{part}-{index:04}.npz", **feed)
-        np.savez(place / f"{part}-expected-{index:04}.npz", **outputs)
-        parts[part].append(feed)
-    for part, place in (("calib", folder), ("judge", held_out)):
-        np.savez(place / f"{part}.npz", **{name: np.concatenate([feed[name] for feed in parts[part]])
-                                           for name in parts[part][0]})
+    for part, feeds in split_feeds(data, batch, samples).items():
+        place = find_place(folder, part)
+        for index, feed in feeds.items():
+            outputs = {f"{number:02}": array for number, array in enumerate(session.run(None, feed))}
+            np.savez(place / f"{part}-{index:04}.npz", **feed)
+            np.savez(place / f"{part}-expected-{index:04}.npz", **outputs)
+        np.savez(place / f"{part}.npz", **{name: np.concatenate([feed[name] for feed in feeds.values()])
+                                           for name in next(iter(feeds.values()))})
+
+
+def find_place(folder: Path, part: str) -> Path:
+    return folder / HELD_OUT if part == "judge" else folder
+
+
+def find_changed_samples(data: Path, folder: Path, batch: int, samples: int) -> str:
+    """How the samples of a written case differ from those of the arguments; empty if they do not differ.
+
+    Stored rows hold only for the samples with which they were measured.
+    """
+    for part, feeds in split_feeds(data, batch, samples).items():
+        stored = read_feeds(find_place(folder, part), part)
+        sizes = [[len(next(iter(feed.values()))) for feed in one] for one in (stored, feeds.values())]
+        if sizes[0] != sizes[1]:
+            there, asked = (f"{len(one)} batches of {'/'.join(map(str, sorted(set(one)))) or 0}" for one in sizes)
+            return f"they have {there} in the part {part}; --batch and --samples give {asked}"
+        for one, other in zip(stored, feeds.values(), strict=True):
+            if set(one) != set(other) or any(not np.array_equal(one[name], other[name]) for name in one):
+                return f"the part {part} holds other values than {data.name}"
+    return ""
 
 
 def run_row(module: str, kit: str, row: str, folder: Path, directory: Path, limit_s: float) -> dict[str, Any]:
@@ -138,7 +166,9 @@ def run_row(module: str, kit: str, row: str, folder: Path, directory: Path, limi
         python = sys.executable if kit == "ours" else environment(directory, kit)
     except subprocess.CalledProcessError as error:
         return {"failed": f"{kit} cannot be installed: {error}"[:90]}
-    caches = {f"XDG_{kind}_HOME": str(folder / "caches" / row.replace(" ", "-") / kind) for kind in ("CACHE", "STATE")}
+    kept = folder / "caches" / row.replace(" ", "-")
+    shutil.rmtree(kept, ignore_errors=True)  # a row that is measured again starts with an empty cache
+    caches = {f"XDG_{kind}_HOME": str(kept / kind) for kind in ("CACHE", "STATE")}
     return run_process([python, "-m", module, "--row", kit, row, str(folder)], limit_s, caches)
 
 

@@ -11,7 +11,8 @@ take. "layers in floats" are the products (Conv, MatMul, Gemm) that lost their q
 calibration samples, with the gain on the held-out samples behind them. "kernels" are the layers that TensorRT-RTX
 lists for the engine of the file, with the difference to the start of the same kit. A file that is refused says why.
 The kits are installed at the first use into environments of their own in the folder (`kit_case`).
-Results are kept as JSON after each row, so that an ended program goes on with ``--resume``.
+Results are kept as JSON after each row, so that an ended program goes on with ``--resume``. It refuses rows of other
+samples, and lists our rows of another state of the program. A row that is deleted from the JSON is measured again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROWS: Mapping[str, Sequence[tuple[str, str]]] = {
     "INT8": (("ours", "INT8 nearest"), ("ours", "INT8 entropy ranges"), ("ours", "INT8 SmoothQuant"),
              ("ours", "INT8 equalization"), ("ours", "INT8 scales"), ("ours", "INT8 GPTQ"),
              ("ours", "INT8 bias correction"), ("ours", "INT8 free search"), ("aimet", "INT8 nearest"),
-             ("aimet", "INT8 sequential MSE"), ("aimet", "INT8 AdaRound, 500 iterations"), ("modelopt", "INT8 max"),
+             ("aimet", "INT8 sequential MSE"), ("aimet", "INT8 AdaRound, 50 iterations"), ("modelopt", "INT8 max"),
              ("modelopt", "INT8 entropy")),
     "INT4": (("ours", "INT4 nearest"), ("ours", "INT4 equalization"), ("ours", "INT4 AWQ"), ("ours", "INT4 scales"),
              ("ours", "INT4 GPTQ"), ("ours", "INT4 AWQ, GPTQ"), ("modelopt", "INT4 RTN"), ("modelopt", "INT4 AWQ")),
@@ -50,7 +51,7 @@ ROWS: Mapping[str, Sequence[tuple[str, str]]] = {
 }
 """The rows of each part, in the order of the table."""
 
-SLOW = ("INT8 sequential MSE", "INT8 AdaRound, 500 iterations")
+SLOW = ("INT8 sequential MSE", "INT8 AdaRound, 50 iterations")
 """The rows that are measured last."""
 
 COUNTERPARTS: Mapping[str, str] = {
@@ -437,9 +438,14 @@ def measure_row(kit: str, row: str, folder: Path, directory: Path, limit_s: floa
 
 def measure_network(name: str, model: Path, data: Path, arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The values of all rows of a network by kit and row, which are stored after each."""
+    from trt_tui.core.source_hash import source_sha256
+
     folder, stored = arguments.directory / f"case-{model.stem}", arguments.directory / f"rows-{model.stem}.json"
     results: dict[str, dict[str, Any]] = {}
     if arguments.resume and stored.exists() and (folder / "qdq.onnx").exists():
+        if difference := case.find_changed_samples(data, folder, arguments.batch, arguments.samples):
+            sys.exit(f"The rows in {stored} were measured with other samples: {difference}. Give the --batch and "
+                     "--samples of those rows, or leave --resume out to measure all rows again.")
         results = json.loads(stored.read_text())
     else:
         case.write_case(model, data, folder, arguments.batch, arguments.samples)
@@ -450,6 +456,8 @@ def measure_network(name: str, model: Path, data: Path, arguments: argparse.Name
         if key in results or row != "INT8 nearest" and not any(text in key for text in arguments.only or [""]):
             continue
         results[key] = measure_row(kit, row, folder, arguments.directory, arguments.limit)
+        if kit == "ours":
+            results[key]["source"] = source_sha256()
         stored.write_text(json.dumps(results, indent=1))
         print(f"  {name}: {key}: {results[key]}", file=sys.stderr, flush=True)
     return results
@@ -472,7 +480,16 @@ def format_network(name: str, results: Mapping[str, dict[str, Any]]) -> str:
                                              f"own {value['own_db']:.2f} dB" if "own_db" in value else None) if text)))
     return "\n".join([f"### {name}", "", measure.table(
         ("row", "dB held out", "s", "processor s", "of it the repair", "MB", "kernels", "quantized products",
-         "layers in floats", "note"), rows), "", check_files(results)])
+         "layers in floats", "note"), rows), "", check_files(results), list_older_rows(results)])
+
+
+def list_older_rows(results: Mapping[str, dict[str, Any]]) -> str:
+    """Which of our rows another state of the program measured, as `--resume` keeps them."""
+    from trt_tui.core.source_hash import source_sha256
+
+    older = [key for key, value in results.items()
+             if key.startswith("ours") and "processor_s" in value and value.get("source") != source_sha256()]
+    return f"Our rows that another state of the program measured: {'; '.join(older) or 'none'}."
 
 
 def check_files(results: Mapping[str, dict[str, Any]]) -> str:

@@ -4,7 +4,8 @@
 - ``percentile``: the value that a given percentage of all ``|x|`` does not exceed.
 - ``entropy``: the threshold with the least Kullback-Leibler divergence between the histogram of ``|x|`` and its form in
   128 levels (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). The first bin gets the count of the second, as in
-  NVIDIA ModelOpt, so that zeros do not dominate.
+  NVIDIA ModelOpt, so that zeros do not dominate. A threshold that clips more than half of the counts is no candidate.
+  If no value is near zero, such a threshold leaves one bin of P and of Q, and these agree whatever was clipped.
 - ``mse``: the threshold with the least mean squared quantization error over the histogram.
 
 ``minmax`` and ``percentile`` depend on the values alone. ``mse`` uses the rounding error of the quantized type.
@@ -34,7 +35,9 @@ def find_entropy_threshold(histogram: Histogram) -> float:
         return histogram.amax
     counts = histogram.counts[:used].astype(np.float64)
     counts[0] = counts[1]
-    kept_bins = np.arange(_QUANTIZATION_LEVELS, used + 1)
+    cumulated = np.cumsum(counts)
+    fewest_bins = int(np.searchsorted(cumulated, cumulated[-1] / 2)) + 1
+    kept_bins = np.arange(max(_QUANTIZATION_LEVELS, fewest_bins), used + 1)
     divergence = np.concatenate(
         [_kl_divergence(counts, part) for part in np.array_split(kept_bins,
                                                                  len(kept_bins) // 512 + 1)])
