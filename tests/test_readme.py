@@ -53,7 +53,7 @@ OPTIONS_OF_OTHER_TOOLS = {
     "--load-outputs", "--onnx-outputs",  # polygraphy
     "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
     "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders
-    "--command", "--control-flow",  # programs of tests/benchmarks
+    "--command", "--control-flow", "--pieces", "--resume",  # programs of tests/benchmarks
 }
 
 

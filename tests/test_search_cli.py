@@ -269,8 +269,9 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     session.start()
     session.rest()
     session.start_search(rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",)))
-    result = session.rest().results[session.config].engine_result
-    assert session.config == session.search_status.best_config
+    status = session.rest().search_status
+    assert session.adopt_search_config(status.best_config, status.best_evaluation)
+    result = session.results[session.config].engine_result
     for text in (search_table(session), search_report(session)):
         assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
         assert "└───" in text and f"{number_text(result.latency_ms[0])} ms" in text and "engine" in text

@@ -497,7 +497,7 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert "the whole workflow" not in status(main) and not Tutorial(path).is_finished, "it was not executed"
         await answered(pilot, "b", "down")
         assert "last: e exports " in status(main)
-        await answered(pilot, "z")
+        await answered(pilot, "z", "down")
         assert "then: a shows what the search found" in status(main), "what was reached is undone"
         await _export(pilot, tmp_path / "missed.json")
         assert not Tutorial(path).is_finished
@@ -523,11 +523,12 @@ async def test_the_path_and_the_result_of_an_export_are_seen_at_every_size(tmp_p
     async with opened(tmp_path, size) as (app, main, pilot):
         await press(pilot, "e", "end", "home", "enter")
         dialog = app.screen
-        box = dialog.query_one(".box").region
         await answered(pilot, "enter")
         assert "Wrote" in str(dialog.query_one("#note", Static).content)
-        for part in (Input, "#note", ".hint", KeyedOptionList):
+        box, hint = dialog.query_one(".box").region, dialog.query_one(".hint").region
+        for part in (Input, "#note", KeyedOptionList):
             assert box.contains_region(dialog.query_one(part).region), part
+        assert app.screen.region.contains_region(hint) and not box.overlaps(hint)
         assert dialog.query_one(KeyedOptionList).size.height >= 2
 
 

@@ -154,7 +154,7 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
     keys.user_keys_path().parent.mkdir(parents=True)
     keys.user_keys_path().write_text(
         '{"toggle": "f4",\n"build": "f10", "undo": "g", "mark": "f11", "down": ["down", "2"],'
-        '"pane_detail": "f12"}')
+        '"pane_detail": "f13"}')
     async with opened(tmp_path) as (app, main, pilot):
         said = "keys.json, line 2: g is the key of target; undo keeps z"
         assert said in app.session.log and "keys.json, line 2: g is the key of target" in status(main)

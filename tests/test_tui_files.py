@@ -184,7 +184,7 @@ async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_pa
         footer = main.query_one("#footer", Lines)
         footer.refresh = lambda *regions, **options: drawn.append(regions)
         await answered(pilot, "down", "down", "n", "N", "end", "home", "left", "right")
-        line = footer_action_line(80, main.presenter.actions, Focus.LIST)
+        line = footer_action_line(main.presenter.screen_width, main.presenter.actions, Focus.LIST)
         assert [text for text, _ in footer.lines[0]] == [text for text, _ in line]
         assert len(drawn) <= 4, "only where an action becomes possible or impossible"
 

@@ -37,7 +37,7 @@ from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import presenter
 from trt_tui.tui.state import summary
-from trt_tui.tui.state.columns import RowCells, ShareCell, build_row_cells
+from trt_tui.tui.state.columns import PrecisionCell, RowCells, ShareCell, build_row_cells
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
 from trt_tui.tui.state.status import StatusLines, status_lines
@@ -128,6 +128,8 @@ def cell_texts(row_cells: RowCells) -> list[str]:
                 texts.append(cell)
             case ShareCell():
                 texts += [cell.text, cell.replacement, cell.config_name]
+            case PrecisionCell():
+                texts += [cell.text, cell.marks]
             case ToggleResult():
                 texts += [cell.value_text, cell.outcome_text]
             case _:
