@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from tests import networks
 from tests.local import model_bytes
-from tests.screen import answered, opened, press, status
+from tests.screen import answered, opened, press
 from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.calibration.statistics import StatsReducer
 from trt_tui.core.calibration.user_ranges import (

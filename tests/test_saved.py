@@ -110,7 +110,8 @@ def test_any_history_survives_its_file(past, current, future):
 
 
 @pytest.mark.parametrize(("damage", "cause"), [
-    (lambda text: text[:text.index("sqnr") + 2], "Unterminated"), (lambda text: "[" * 100_000, ""), (lambda text: "", "damaged"),
+    (lambda text: text[:text.index("sqnr") + 2], "Unterminated"),
+    (lambda text: "[" * 100_000, ""), (lambda text: "", "damaged"),
     (lambda text: "[]", "damaged"), (lambda text: '{"format": "trt-tui/session"}', ""),
     (lambda text: '{"format": "trt-tui/session", "version": 1, "network": 3}', "damaged"),
     (lambda text: text.replace("sqnr", "\ud800"), "utf-8"),

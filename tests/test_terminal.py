@@ -374,7 +374,7 @@ def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
                   for text, style, _ in line.render(Console(), end="") for mark in text]
                  for line in AnsiDecoder().decode(shown[-1])]
         for cells in lines:  # tmux leaves out cells at the end of a line that were erased instead of written
-            while cells and cells[-1] == (" ", None):
+            while cells and cells[-1][0] == " ":
                 cells.pop()
         return lines
 
