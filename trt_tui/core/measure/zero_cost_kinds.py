@@ -245,7 +245,7 @@ class BiasCorrectionKind(ZeroCostKind):
         moves = {group.name: replace(corrections[group.name], reason=context.reason)
                  for group in groups if group.name in corrections}
         if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), self.title)
+            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), "corrected bias")
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
