@@ -640,7 +640,7 @@ def test_magnitudes_come_from_the_executions_that_measure_errors(name, tmp_path,
     with Analysis(network, backend, samples, judged) as alone, Analysis(network, backend, samples, judged) as joint:
         for _ in alone.measure_magnitudes():
             pass
-        source = layers_module.ConfigWithGroupErrors(joint, FP16, {})
+        source = layers_module.ConfigWithGroupErrors(joint, FP16, {}, "FP16")
         monkeypatch.setattr(simulation_module, "MagnitudeTask", None)  # no other execution measures magnitudes
         accuracy = last(joint.compare(source))
         expected, measured = alone.get_magnitudes(), joint.get_magnitudes()

@@ -148,7 +148,8 @@ def test_the_schema_knows_what_is_written(network):
         config = config.with_moves({FC2: move})
     inserted = InsertedMulMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0})
     config = config.with_moves({network.groups[-1].name: inserted})
-    config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
+    config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0},
+                                                       replaces_clips=True)})
     config = config.with_moves({FC1: KeepMove("layernorm")
                                 }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
@@ -160,7 +161,8 @@ def test_the_schema_knows_what_is_written(network):
     assert {*record["model"], *optional} == set(described["properties"]["model"]["properties"])
     assert {*record["calibration"], "others"} == set(described["properties"]["calibration"]["properties"])
     for move in record["moves"]:
-        assert set(move) == set(described["$defs"][move["kind"]]["properties"])
+        definition = described["$defs"][move["kind"]]
+        assert set(definition["required"]) <= set(move) <= set(definition["properties"]), "defaults are left out"
         assert mismatches({**record, "moves": [{**move, "kind": "another"}]})
     assert {move["kind"] for move in record["moves"]} == set(MOVE_KINDS)
 

@@ -247,13 +247,3 @@ def test_no_operator_with_a_norm_is_cut_beside_an_engine_column():
         for operator in ("LayerNormalization", "BatchNormalization", "GroupNormalization"):
             row = replace(EXTREMES[0], cells={**EXTREMES[0].cells, "operator": operator})
             assert operator.replace("alization", "") in text(layer_row_line(row, 0, fit_columns(width, True), False))
-
-
-def test_the_interval_stays_longer_than_the_size_of_the_engine(tmp_path, measured_before):
-    session = local.measured(tmp_path, builder=local.H200)
-    session.request_build()
-    session.rest()
-    for width in WIDTHS:
-        titles = text(summary.summary_lines(session, width, 24)[0])
-        assert "MB" not in titles or "±" in titles, width
-    assert "±" in text(summary.summary_lines(session, 80, 24)[0])

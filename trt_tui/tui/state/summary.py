@@ -193,7 +193,7 @@ class _SummaryTable:
                          *built_columns]
         if not has_built_values(session):
             built_columns = []
-        for columns, column_title in ((built_columns, "MB"), (simulated_columns, MARGIN_MARK), (built_columns, "ms"),
+        for columns, column_title in ((simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
                                       (built_columns, metric_title)):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
