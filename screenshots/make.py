@@ -30,6 +30,7 @@ from trt_tui.options import Options  # noqa: E402
 from trt_tui.tui.app import TrtTuiApp  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+os.chdir(tempfile.gettempdir())  # a dialog that proposes a path shows the current folder
 
 SHOTS: dict[str, tuple[tuple[int, int], Sequence[str]]] = {
     "tree": ((120, 40), ("wait",)),
