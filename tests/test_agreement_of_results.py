@@ -175,6 +175,8 @@ def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, 
     changed = driven.config.with_toggled_fp32([group])
     driven.results.get_or_create_results(changed).store_accuracy(broken)
     assert find_toggle_result(driven, [group]).outcome_text == "FAIL"
+    assert not config_status.is_within_noise(driven, verdict, broken), "the same values, but one of them overflows"
+    assert config_status.is_within_noise(driven, verdict, verdict)
     assert driven.comparison_record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
 
 

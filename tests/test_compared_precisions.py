@@ -141,6 +141,16 @@ OnnxRuntimeRunner.run = run
 """
 
 
+def log_executions(folder, monkeypatch):
+    """Makes all processes that start from now on log each execution; returns the path of the log."""
+    (folder / "sitecustomize.py").write_text(COUNTS_EXECUTIONS)
+    log = folder / "executions"
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("EXECUTIONS", str(log))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return log
+
+
 @pytest.mark.spawned
 @pytest.mark.parametrize("runs", ["tf32", "int8", "mxfp8", "nvfp4,bf16", "fp16,fp8,int4"])
 def test_errors_of_layers_are_measured_for_these_runs_and_nothing_else_is(run, tmp_path, monkeypatch, runs):
@@ -149,11 +159,7 @@ def test_errors_of_layers_are_measured_for_these_runs_and_nothing_else_is(run, t
     The magnitudes in FP32 tell which values FP16 cannot hold.
     """
     model, data = wide_mlp(tmp_path)
-    (tmp_path / "sitecustomize.py").write_text(COUNTS_EXECUTIONS)
-    log = tmp_path / "executions"
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("EXECUTIONS", str(log))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = log_executions(tmp_path, monkeypatch)
     code, out, err = run("compare", model, "--data", data, "--batch", 16, "--layers", "errors", "--runs", runs)
     assert code in (0, 1), err
     counts, feeds, count = Counter(log.read_text().split()), 3, len(runs.split(","))  # a fourth batch calibrates
@@ -165,11 +171,7 @@ def test_errors_of_layers_are_measured_for_these_runs_and_nothing_else_is(run, t
 @pytest.mark.spawned
 def test_errors_are_printed_before_the_rest_is_measured_and_are_not_measured_again(run, tmp_path, monkeypatch):
     model, data = wide_mlp(tmp_path)
-    (tmp_path / "sitecustomize.py").write_text(COUNTS_EXECUTIONS)
-    log = tmp_path / "executions"
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("EXECUTIONS", str(log))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = log_executions(tmp_path, monkeypatch)
     printed = []
     monkeypatch.setattr("trt_tui.cli.compare.print_table", lambda text: printed.append((text, Counter(
         log.read_text().split()))))
