@@ -162,10 +162,10 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy) -> bool
 
     Each value is then in the confidence interval of the other, and the SQNRs of the worst judged outputs differ by less
     than `MAX_NOISE_SQNR_DB`. Without intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`. A run that
-    fails whatever its values are, for example by an overflow, equals no other.
+    fails whatever its values are, for example by an overflow, equals no run that does not.
     """
     target = session.target or Target("sqnr", 0.0)
-    if any(accuracy.nonfinite_count or accuracy.fails_every_target for accuracy in (first, second)):
+    if first.nonfinite_count or second.nonfinite_count or first.fails_every_target != second.fails_every_target:
         return False
     first_errors, second_errors = first.worst_errors, second.worst_errors
     if first_errors is None or second_errors is None or first_errors.exact or second_errors.exact:

@@ -83,7 +83,8 @@ def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
     meets_toggled, meets_now = meets_target(session, accuracy), config_meets_target_simulated(session, session.config)
     config_accuracy = session.results.get_results_or_empty(session.config).accuracy
     has_same_outcome = meets_toggled is None or meets_toggled is (meets_now is not False)
-    if has_same_outcome and config_accuracy is not None and is_within_noise(session, accuracy, config_accuracy):
+    if (has_same_outcome and not accuracy.fails_every_target and config_accuracy is not None
+            and is_within_noise(session, accuracy, config_accuracy)):
         return SAME_VALUE_MARK, "dim"
     if meets_toggled is None or meets_toggled and meets_now is not False:
         return "", ""
