@@ -368,6 +368,11 @@ def test_neither_jobs_nor_words_hide_the_other(start, said, width):
     assert "build" in shown and (said or "next: do")[:8] in shown
     assert max(map(line_width, lines)) <= width
     assert all(part in shown for part in (("██░", "1 waits") if width >= 120 else ("+1",)))
+    if said is not None and width < 120:  # a text that fits beside the mark of the job is shown whole
+        for length in range(8, width - len(" ⟳ ") - 2):
+            message = ("PASS? " + "x" * length)[:length]
+            shown = "".join(map(text, status_lines(session, StatusLines((message, "")), Hint(), width, False)))
+            assert message in shown
     session.apply_event(ev.JobDone(number))
     assert "34/98" not in "".join(map(text, status_lines(session, status, Hint(), width, width >= 120)))
     rows = [text(line) for _, line in job_table_rows(session, width)]

@@ -7,7 +7,7 @@ from trt_tui.formatting import cell_width
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_middle
+from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width
 from trt_tui.tui.state.hint import Hint
 from trt_tui.tui.state.job_list import jobs_line, jobs_status_lines
 
@@ -62,7 +62,8 @@ def first_warning_text(warnings: Sequence[tuple[str, str]]) -> str:
 def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, is_wide: bool) -> list[Line]:
     """Returns the status of jobs, and the last message or the hint: two lines on a wide screen, else one line.
 
-    If the texts do not fit, both are shortened. A shortened hint still contains its keys in full.
+    If the texts do not fit beside each other, the text about jobs is shortened first, down to the mark of a running
+    job. A text that is too long even then loses its end.
     """
     texts: list[Span] = [(text, "strong") for text in hint.forms or ("",)]
     if status.message is not None:
@@ -73,16 +74,13 @@ def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, 
     if is_wide:
         shown_span = next((candidate for candidate in texts if cell_width(candidate[0]) < width), texts[-1])
         return [jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), shown_span], width)]
-    job_texts = jobs_status_lines(session, shown_key("stop"))
-    narrowest = next((form for form in reversed(job_texts) if form), job_texts[-1])
-    shown_span = next(
-        (candidate for candidate in texts if line_width(narrowest) + cell_width(candidate[0]) + 2 <= width), texts[-1])
-    fitting_text = next((form for form in job_texts if line_width(form) + cell_width(shown_span[0]) + 2 <= width),
-                        job_texts[-1])
-    room = width - line_width(fitting_text) - 2
-    if not line_width(fitting_text) and status.message is not None:
-        return [clip_line([(" ", ""), shown_span], width)]
-    return [
-        justify_line(fitting_text, width,
-                     [(f"{shorten_middle(shown_span[0], room)} ", shown_span[1])] if shown_span[0] else [])
-    ]
+    job_lines = jobs_status_lines(session, shown_key("stop"))
+    job_mark, shortest_job_line = job_lines[-1][:1], job_lines[-1]
+    text, style = next((candidate for job_line in (shortest_job_line, job_mark) for candidate in texts
+                        if line_width(job_line) + cell_width(candidate[0]) + 2 <= width), texts[-1])
+    job_line = next((line for line in (*job_lines, job_mark) if line_width(line) + cell_width(text) + 2 <= width),
+                    shortest_job_line if 2 * line_width(shortest_job_line) <= width else job_mark)
+    if not job_line and status.message is not None:
+        return [clip_line([(" ", ""), (text, style)], width)]
+    shown_line = clip_line([(text, style)], width - line_width(job_line) - 2)
+    return [justify_line(job_line, width, [*shown_line, (" ", "")] if text else [])]
