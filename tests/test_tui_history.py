@@ -135,13 +135,17 @@ async def test_the_history_says_what_was_changed_when_and_how_accurate_it_is(tmp
         group = next(iter(session.config.precision_moves))
         await press(pilot, "z")
         assert "undone: filter: mlp" in status(main)
+        shown_name = main.presenter.layer_list.tree_model.titles[group]
         await press(pilot, "full_stop", "Z")
         page = app.screen
         assert isinstance(page, HistoryPage) and page.query_one(StepList).selected_value == 3
         newest, target, raised, beginning = page.text.splitlines()
         assert "> " in newest and "filter: mlp" in newest and "target: sqnr>=12 → sqnr>=15" in target
-        assert "INT8 → FP32" in raised and "c1" in raised and "the beginning" in beginning and "c0" in beginning
-        assert f"{group}: INT8 → FP32" == change_text(session, *(step.state for step in session.history.steps[:2]))
+        assert f"{shown_name[-5:]}: INT8 → FP32" in raised and "c1" in raised
+        assert "the beginning" in beginning and "c0" in beginning
+        assert f"{group}: INT8 → FP32" == change_text(session, *(step.state for step in session.history.steps[:2]), {})
+        assert f"{shown_name}: INT8 → FP32" == change_text(
+            session, *(step.state for step in session.history.steps[:2]), main.presenter.layer_list.tree_model.titles)
         assert time.strftime("%H:") in newest and "~" in raised and "FAIL" in beginning
         await answered(pilot, "end", "enter")
         assert app.screen is main and session.config == first and session.target_text == "sqnr>=12"
@@ -173,12 +177,12 @@ def test_changes_in_plain_words(tmp_path, measured_before):
             (UserState(config, start.target_text, "", {config: "best"}), f"{name} named best"),
             (UserState(config, start.target_text, "", {}, {config: ConfigNote("mine", True)}),
              f"{name} pinned, {name}: mine"), (start, "")):
-        assert change_text(session, start, state) == text
+        assert change_text(session, start, state, {}) == text
     back = UserState(PrecisionConfig.from_precision(Precision.FP32), "", "b")
-    assert change_text(session, back, start).count("→") == 3
-    assert change_text(session, back, start).endswith(", 1 more")
+    assert change_text(session, back, start, {}).count("→") == 3
+    assert change_text(session, back, start, {}).endswith(", 1 more")
     back = UserState(config, "", "b")
-    assert "filter b removed" in change_text(session, back, start)
+    assert "filter b removed" in change_text(session, back, start, {})
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.0, ""), (1e300, ""), (float("inf"), ""), (86400.0 * 366, "1971")])
@@ -193,5 +197,5 @@ def test_the_lines_of_a_long_history_are_fast(tmp_path, measured_before):
     for index in range(200):
         session.history.push_config(session.config.with_toggled_fp32([session.outline.groups[index % 5]]))
     started = time.perf_counter()
-    assert len(history_lines(session, 80)) == 201
+    assert len(history_lines(session, {}, 80)) == 201
     assert time.perf_counter() - started < 5

@@ -329,6 +329,7 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         await press(pilot, "a")
         page, shown = app.screen, app.screen.chosen_option
         assert shown.relation == BEST_SO_FAR and "running" in page.text
+        assert "best so far, all in FP32" in page.text, "the second config of a search shows what is possible"
         main.session.child.searched = None
         await settle(pilot)
         assert page.chosen_option == shown and "a newer result" in page.query_one("#search-keys", Lines).text

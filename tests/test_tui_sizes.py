@@ -4,7 +4,7 @@ import pytest
 from textual.geometry import Region
 
 from tests.local import H200
-from tests.screen import answered, opened, press, screen_text, verdict
+from tests.screen import answered, opened, press, screen_text, settle, verdict
 from trt_tui.core.precision import Precision
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.widgets.lines import TitleRule
@@ -63,6 +63,11 @@ async def test_the_value_of_the_config_has_a_margin_and_a_gauge(tmp_path, size):
         await answered(pilot, *"space n space n space".split())
         row = next(line for line in verdict(main) if line.startswith(" c3"))
         assert "PASS" in row and "░" not in row and (size[0] == 60 or row.endswith("dB to spare"))
+        main.session.toggle_fp32([group for group in main.session.outline.groups
+                                  if group.name not in main.session.config.precision_moves])
+        await settle(pilot)
+        row = next(line for line in verdict(main) if "exact" in line)
+        assert "±" not in row, "an exact value has no interval"
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -56,7 +56,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "the jobs": (*_MOVE_ACTIONS, "write_view", "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
     "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
-    "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
+    "the sessions": (*_MOVE_ACTIONS, "write_view", "toggle", "sessions", "delete_session"),
     "a search result": (*_MOVE_ACTIONS[:4], "open", "close", "quit", "find", "write_view"),
     "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import requests
+from trt_tui.session.history import UserState
 from trt_tui.tui import config_status
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
@@ -77,6 +78,9 @@ class ConfigController(Controller):
 class HistoryController(Controller):
     """The controller of undo, redo and the page of the history."""
 
+    def _change_text(self, before: UserState, after: UserState) -> str:
+        return change_text(self.session, before, after, self.presenter.layer_list.tree_model.titles)
+
     def undo_disabled_reason(self) -> str:
         """Returns the reason why undo is impossible; "" if it is possible."""
         return self.network_not_open_reason() or ("" if self.session.history.can_undo else "nothing to undo")
@@ -86,7 +90,7 @@ class HistoryController(Controller):
     def undo(self) -> None:
         before = self.session.history.state
         self.session.undo()
-        self._show_restored_state(f"undone: {change_text(self.session, self.session.history.state, before)}")
+        self._show_restored_state(f"undone: {self._change_text(self.session.history.state, before)}")
 
     def redo_disabled_reason(self) -> str:
         """Returns the reason why redo is impossible; "" if it is possible."""
@@ -96,7 +100,7 @@ class HistoryController(Controller):
     def redo(self) -> None:
         before = self.session.history.state
         self.session.redo()
-        self._show_restored_state(f"redone: {change_text(self.session, before, self.session.history.state)}")
+        self._show_restored_state(f"redone: {self._change_text(before, self.session.history.state)}")
 
     def history_disabled_reason(self) -> str:
         """Returns the reason why the history cannot be shown; "" if it can be shown."""
@@ -110,10 +114,10 @@ class HistoryController(Controller):
         def return_to_step(index: int) -> None:
             before = self.session.history.state
             if self.session.return_to_step(index):
-                text = change_text(self.session, before, self.session.history.state)
+                text = self._change_text(before, self.session.history.state)
                 self._show_restored_state(f"went back: {text}; {shown_key('undo')} undoes it")
 
-        self.open_dialog(HistoryPage(self.session), return_to_step)
+        self.open_dialog(HistoryPage(self.session, self.presenter.layer_list.tree_model.titles), return_to_step)
 
     @register_action(label="sessions", help="The saved sessions of this network; enter opens one, and one can be "
                      "deleted", group="Files", disabled_reason=Controller.network_not_open_reason)

@@ -18,7 +18,7 @@ from trt_tui.tui.widgets.inputs import ConfigList
 from trt_tui.tui.widgets.lines import Lines
 
 
-class ConfigsPage(WritableScreen, Dialog):
+class ConfigsPage(Dialog, WritableScreen):
     """The page of all configs with their results. Its result is the config that the user chooses.
 
     Args:

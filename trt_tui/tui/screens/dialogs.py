@@ -321,7 +321,7 @@ class Prompt(Dialog):
             self.dismiss(event.value)
 
 
-class TextPage(WritableScreen, ScrollingDialog):
+class TextPage(ScrollingDialog, WritableScreen):
     """A page of lines to read, with a heading."""
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING]

@@ -1,5 +1,7 @@
 """The page of the history: all changes of the session, to one of which the user can go back."""
 
+from collections.abc import Mapping
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
@@ -17,14 +19,18 @@ class StepList(ValueList[int]):
     """The list of the steps of the history by their indices, the newest first."""
 
 
-class HistoryPage(WritableScreen, Dialog):
-    """The page of the history. Its result is the index of the step that the user goes back to."""
+class HistoryPage(Dialog, WritableScreen):
+    """The page of the history. Its result is the index of the step that the user goes back to.
+
+    Args:
+        titles: The displayed names of fusion groups, by name.
+    """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("Z", "close", id="history")]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, titles: Mapping[str, str]) -> None:
         super().__init__()
-        self.session = session
+        self.session, self.titles = session, titles
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
@@ -48,7 +54,7 @@ class HistoryPage(WritableScreen, Dialog):
         pane, header = self.query_one(StepList), self.query_one("#history-header", Lines)
         width = max(40, pane.size.width - 3)
         header.lines = [history_title_line(width)]
-        lines = history_lines(self.session, width)
+        lines = history_lines(self.session, self.titles, width)
         pane.fill_list([index for index, _ in lines], [line for _, line in lines])
 
     @property
@@ -56,7 +62,7 @@ class HistoryPage(WritableScreen, Dialog):
         return self.query_one(StepList).text
 
     def build_view_content(self) -> ViewContent:
-        return history_view(self.session)
+        return history_view(self.session, self.titles)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self.query_one(StepList).values[event.option_index])

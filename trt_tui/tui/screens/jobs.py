@@ -20,7 +20,7 @@ class JobList(ValueList[Job]):
     """The list of jobs, with running and waiting jobs first."""
 
 
-class JobsPage(WritableScreen, Dialog):
+class JobsPage(Dialog, WritableScreen):
     """The page of all jobs, on which the user can stop one job or all jobs.
 
     Args:

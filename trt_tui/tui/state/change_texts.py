@@ -20,21 +20,22 @@ _MAX_LISTED_CHANGES = 3
 _TIME_WIDTH, _CONFIG_WIDTH, _VALUE_WIDTH, _OUTCOME_WIDTH = 12, 10, 10, 6
 """The widths of the columns of the history in cells, besides the change."""
 
-_FILE_WIDTH = 1000
-"""A width in cells that cuts no change."""
 _NARROW_CONFIG_WIDTH, _MIN_WIDTH_WITH_ACCURACY = 7, 64
 """The width of the column of configs in a narrow history, and the width from which the history has accuracies."""
 
 
-def change_text(session: Session, before: UserState, after: UserState) -> str:
+def change_text(session: Session, before: UserState, after: UserState, titles: Mapping[str, str]) -> str:
     """Returns a change in plain words: "enc/conv: INT8 → FP32", "target: sqnr>=20 → sqnr>=14".
 
     "" if the two states are equal.
+
+    Args:
+        titles: The displayed names of fusion groups, by name.
     """
     texts = []
     outline = session.outline or session.preliminary_outline
     if before.config != after.config and outline is not None:
-        texts += _config_change_texts(before.config, after.config, outline)
+        texts += _config_change_texts(before.config, after.config, outline, titles)
     if before.target_text != after.target_text:
         texts.append(f"target: {before.target_text or 'default'} → {after.target_text or 'default'}")
     if before.filter_text != after.filter_text:
@@ -47,7 +48,8 @@ def change_text(session: Session, before: UserState, after: UserState) -> str:
     return ", ".join([*texts[:_MAX_LISTED_CHANGES], *more_texts])
 
 
-def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outline: NetworkOutline) -> list[str]:
+def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outline: NetworkOutline,
+                         titles: Mapping[str, str]) -> list[str]:
     """Returns a text for each pair of old and new decision: the name of one subject, or the number of several."""
     differences = list_config_differences(before, after, outline)
     counts = Counter((line.move_class, line.first_text, line.second_text) for line in differences)
@@ -56,7 +58,7 @@ def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outlin
         subject = next(line.subject for line in differences
                        if (line.move_class, line.first_text, line.second_text) == (move_class, first_text, second_text))
         title = move_class.difference_title(
-            subject if count == 1 else counted_noun_text(count, move_class.subject_kind.noun))
+            titles.get(subject, subject) if count == 1 else counted_noun_text(count, move_class.subject_kind.noun))
         texts.append(f"{title}: {first_text} → {second_text}")
     if before.tf32 != after.tf32:
         texts.append("TF32 allowed" if after.tf32 else "TF32 not allowed")
@@ -104,7 +106,7 @@ def _change_width(width: int) -> int:
     return max(12, width - _TIME_WIDTH - other_width - _OUTCOME_WIDTH - 5)
 
 
-def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
+def history_lines(session: Session, titles: Mapping[str, str], width: int) -> list[tuple[int, Line]]:
     """Returns the index and the line of each step of the history, the newest first.
 
     A line has the time, the change in plain words, the config, and the accuracy known for it. Undone steps are dim.
@@ -113,7 +115,7 @@ def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
     lines = []
     for index in reversed(range(len(steps))):
         state = steps[index].state
-        text = change_text(session, steps[index - 1].state, state) if index else "the beginning"
+        text = change_text(session, steps[index - 1].state, state, titles) if index else "the beginning"
         results = session.results.get_results_or_empty(state.config)
         value_text, value_style = target_value_span(session, results.accuracy)
         outcome = target_outcome_line(session.config_target_outcomes(state.config)) or [("", "")]
@@ -130,10 +132,11 @@ def history_lines(session: Session, width: int) -> list[tuple[int, Line]]:
     return lines
 
 
-def history_view(session: Session) -> ViewContent:
+def history_view(session: Session, titles: Mapping[str, str]) -> ViewContent:
     """Returns the history for a file, the newest step first, with the changes in full."""
     table = [["time", "change", "config", "accuracy", "target"]]
-    table += [[" ".join(text.split()) for text, _ in line[1:]] for _, line in history_lines(session, FILE_WIDTH)]
+    table += [[" ".join(text.split()) for text, _ in line[1:]]
+              for _, line in history_lines(session, titles, FILE_WIDTH)]
     return ViewContent("history", view_title(session, "history"), table=table)
 
 

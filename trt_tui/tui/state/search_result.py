@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetOutcome
@@ -140,7 +141,9 @@ def search_option_lines(session: Session, tree_model: TreeModel, options: Sequen
         latency = milliseconds_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else (
             f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else "")
         name = session.config_names.get(option.config, "")
-        columns[""].append((f"{CURSOR_MARK if index == cursor else ' '} {f'{name} ' if name else ''}{option.relation}",
+        relation = option.relation if reduces_precision(tree_model.outline, option.config) else (
+            f"{option.relation}, all in FP32")
+        columns[""].append((f"{CURSOR_MARK if index == cursor else ' '} {f'{name} ' if name else ''}{relation}",
                             "strong" if index == cursor else ""))
         columns["raised"].append((str(len(option.config.find_raised_groups(tree_model.outline))), ""))
         columns["FP32 MACs"].append((f"{100 * compute_fp32_share(tree_model, option.config):.0f}%", ""))

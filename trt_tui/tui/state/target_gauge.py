@@ -17,10 +17,12 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
     """Returns the half width of the confidence interval of the value that a target bounds, in the unit of the value:
     ``±2.1``.
 
-    The text is ``±?`` if the value has no interval, and "" if the value was not measured.
+    The text is ``±?`` if the value has no interval. It is "" if the value was not measured, and if all judged outputs
+    are floats that equal those of the FP32 network, because a metric of them then equals FP32's on any samples.
     """
-    value, interval = target.measured_value(accuracy), target.confidence_interval(accuracy)
-    if value is None or accuracy.nonfinite_count:
+    value, interval, errors = (target.measured_value(accuracy), target.confidence_interval(accuracy),
+                               accuracy.worst_errors)
+    if value is None or accuracy.nonfinite_count or errors is not None and errors.exact and errors.mismatch is None:
         return ""
     half_width = max(interval.high - value, value - interval.low) if interval is not None else math.inf
     if not math.isfinite(half_width):
