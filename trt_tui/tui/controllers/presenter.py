@@ -219,7 +219,7 @@ class Presenter(ScreenPanes):
         if self._rest_timer is not None:
             self._rest_timer.stop()
         self._rest_timer = self.screen.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
-        self.draw_status_lines()
+        self._draw_hint_and_footer()
 
     def _handle_cursor_rest(self) -> None:
         self._rest_timer = None
@@ -352,6 +352,19 @@ class Presenter(ScreenPanes):
         """Draws the status lines with the jobs and the hint, the rule above them, and the footer."""
         if self.is_covered_by_page:
             return
+        session = self.session
+        row_values = self.layer_list.row_values if self.layer_list.has_row_values else None
+        warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
+        title = f"! {warning}" if warning else "Jobs" if self.is_wide_screen else ""
+        has_legend = row_values is not None and self.layer_list.view is not View.BLOCKS
+        self.title_rule("job").set_texts(title, legend_text(
+            row_values.measure, self.screen_width - cell_width(title) - 10) if row_values and has_legend else "")
+        self._draw_hint_and_footer()
+
+    def _draw_hint_and_footer(self) -> None:
+        """Draws the parts of the status lines that depend on the cursor and on the focus."""
+        if self.is_covered_by_page:
+            return
         session, group = self.session, self.current_group
         row_values = self.layer_list.row_values if self.layer_list.has_row_values else None
         focused = self.screen.focused
@@ -360,11 +373,6 @@ class Presenter(ScreenPanes):
         shown_hint = next_step_hint(session, row_values, cursor_group, is_typing)
         if self.tutorial is not None and not is_typing:
             shown_hint = self.tutorial.build_tutorial_hint(session, row_values) or shown_hint
-        warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
-        title = f"! {warning}" if warning else "Jobs" if self.is_wide_screen else ""
-        has_legend = row_values is not None and self.layer_list.view is not View.BLOCKS
-        self.title_rule("job").set_texts(title, legend_text(
-            row_values.measure, self.screen_width - cell_width(title) - 10) if row_values and has_legend else "")
         self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus)]

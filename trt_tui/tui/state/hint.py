@@ -114,10 +114,10 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
     if row_values.nonfinite_groups:
         return next(group.name for group in groups if group.name in row_values.nonfinite_groups)
     shares, config = session.get_run_results("config").shares, session.config
-    weights = {group.name: shares[group.name].fraction for group in groups if group.name in shares
-               and shares[group.name].fraction > 0
-               and config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32}
-    return max(weights, key=lambda name: weights[name], default=None)
+    harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
+    harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
+    return next((group.name for group in harmful_groups
+                 if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32), None)
 
 
 def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
@@ -154,8 +154,9 @@ def count_rows_to_raise_for_target(session: Session, config_results: ConfigResul
     """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown."""
     if session.target is None:
         return None
-    return next(
-        (count for count, accuracy in enumerate(config_results.cumulative, 1) if meets_target(session, accuracy)), None)
+    return next((count for count, accuracy in enumerate(config_results.cumulative, 1)
+                 if all(target.is_met_by(accuracy) for target in session.targets) and meets_target(session, accuracy)),
+                None)
 
 
 def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> Hint:
