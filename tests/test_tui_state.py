@@ -230,6 +230,10 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     session.rest()
     back = cell(worst)
     assert (back.outcome_text.rstrip("?"), back.outcome_style) == ("FAIL", "bad"), "flipped, the target is missed"
+    session.results.get_or_create_results(session.config).shares[worst] = share
+    measured = session.results._configs.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]))
+    assert cell(worst).value_text == "", "a share is the effect of a raise, not of taking it back"
+    session.results._configs[session.config.with_toggled_fp32([VIT.group_by_name[worst]])] = measured
     scope = MODEL.ancestors[worst][0]
     changed = session.config.with_toggled_fp32(MODEL.list_groups_of_row(scope))
     assert changed in list_toggled_configs(session.config, VIT, session.get_run_results("config").shares)

@@ -9,6 +9,7 @@ from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.measure.target import Target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
@@ -56,8 +57,8 @@ def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> Prec
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
     """Returns the judged value after the groups of a row or scope are toggled.
 
-    The value is from a measured what-if, else estimated from the error share of a row. It is empty if both are missing,
-    or if the scope has too many groups to be measured.
+    The value is from a measured what-if, else from the error share of a row that the key raises to FP32. It is empty if
+    both are missing, or if the scope has too many groups to be measured.
     """
     config = session.config
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
@@ -75,7 +76,8 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
         outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
         error_text = value_margin_text(session.target or Target("sqnr", 0.0), accuracy)
         return ToggleResult(value_text, outcome_text, style, outcome_style, margin, margin_of_error_text=error_text)
-    return _estimate_toggle_from_share(session, groups[0]) if len(groups) == 1 else ToggleResult()
+    is_raised = len(groups) == 1 and toggled_config.precision_of(groups[0]) is Precision.FP32
+    return _estimate_toggle_from_share(session, groups[0]) if is_raised else ToggleResult()
 
 
 def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
@@ -94,7 +96,7 @@ def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
 def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
     """Returns the SQNR with one row raised, which was measured together with the share of that row.
 
-    The result is empty if the row is raised already, or if the target is not an SQNR of the worst judged output.
+    The result is empty if the target is not an SQNR of the worst judged output.
     """
     target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
     if (share is None or share.sqnr_if_raised_db is None or target is None or target.kind != "sqnr"
