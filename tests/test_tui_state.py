@@ -31,6 +31,7 @@ from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band, legend_text
+from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
@@ -494,6 +495,16 @@ def remedy_of(session, key, label, sqnr_db, interval=None):
     spread = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(*interval)}) if interval else None
     return ev.Remedy(key, label, session.config,
                      Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
+
+
+@pytest.mark.parametrize(("target", "shown"), [("sqnr>=14", "±0.60"), ("sqnr>=12", "±1.6"), ("sqnr>=20", "±0.60")])
+def test_a_margin_is_that_on_the_side_of_the_target(session, target, shown):
+    """A value of 13 with the interval from 11.4 to 13.6 fails 14 for certain, so a margin of 1.6 would mislead."""
+    one = remedy_of(session, "space", "FP32", 13.0, (11.4, 13.6))
+    assert value_margin_text(parse_target(target), one.accuracy) == shown
+    assert value_margin_text(parse_target(target), remedy_of(session, "r", "entropy", 13.0).accuracy) == "±?"
+    exact = replace(one.accuracy, outputs={"y": OutputErrors(ErrorMetrics(exact=True))})
+    assert value_margin_text(parse_target(target), exact) == "", "nothing can differ"
 
 
 @pytest.mark.parametrize(("fp16", "fp32", "are_equal"), [

@@ -14,21 +14,25 @@ from trt_tui.tui.state.text_plots import bar_text
 
 
 def value_margin_text(target: Target, accuracy: Accuracy) -> str:
-    """Returns the half width of the confidence interval of the value that a target bounds, in the unit of the value:
-    ``±2.1``.
+    """Returns the distance of a value from the end of its confidence interval, in the unit of the value: ``±2.1``.
 
-    The text is ``±?`` if the value has no interval. It is "" if the value was not measured, and if all judged outputs
-    are floats that equal those of the FP32 network, because a metric of them then equals FP32's on any samples.
+    An interval is rarely symmetric. The end is that on the side of the bound, so that the distance shows whether the
+    interval contains the bound. The text is ``±?`` if the value has no interval. It is "" if the value was not
+    measured, and if all judged outputs are floats that equal those of the FP32 network, because a metric of them then
+    equals FP32's on any samples.
     """
     value, interval, errors = (target.measured_value(accuracy), target.confidence_interval(accuracy),
                                accuracy.worst_errors)
     if value is None or accuracy.nonfinite_count or errors is not None and errors.exact and errors.mismatch is None:
         return ""
-    half_width = max(interval.high - value, value - interval.low) if interval is not None else math.inf
-    if not math.isfinite(half_width):
+    if interval is None:
         return f"{MARGIN_MARK}?"
-    half_width *= 100 if target.bounded_value.is_share and target.kind == "agreement" else 1
-    margin_text = number_text(half_width, 2) if half_width >= 0.005 else f"{half_width:.0e}".replace("e-0", "e-")
+    below, above, bound = value - interval.low, interval.high - value, target.bound
+    margin = max(below, above) if bound is None else above if value < bound else below
+    if not math.isfinite(margin):
+        return f"{MARGIN_MARK}?"
+    margin = max(0.0, margin) * (100 if target.bounded_value.is_share and target.kind == "agreement" else 1)
+    margin_text = number_text(margin, 2) if margin >= 0.005 or not margin else f"{margin:.0e}".replace("e-0", "e-")
     return MARGIN_MARK + margin_text
 
 

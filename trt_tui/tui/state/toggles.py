@@ -35,7 +35,7 @@ class ToggleResult:
             8 samples were measured, which decides nothing.
         margin: The distance by which the value is better than the bound of the target; None if it is unknown.
         is_partial: True if not all required samples were measured.
-        margin_of_error_text: The half width of the value's confidence interval, such as ``±2.1``; "" if it is unknown.
+        margin_of_error_text: The margin of the value, such as ``±2.1``, as `value_margin_text` gives it.
     """
 
     value_text: str = ""
