@@ -842,3 +842,13 @@ async def test_the_scrollbar_covers_no_outcome(tmp_path):
         assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
         drawn = [tree.line_text(index) for index in range(len(tree.rows))]
         assert any(line.endswith(" FAIL?") for line in drawn) and max(map(len, drawn)) <= tree.row_width
+
+
+async def test_a_filter_on_shares_keeps_its_rows_until_the_shares_of_a_changed_config_are_measured(tmp_path):
+    async with opened(tmp_path, network="small_resnet") as (app, main, pilot):
+        await answered(pilot, "slash", *"share>1%", "enter")
+        shown = main.presenter.layer_list.matches
+        assert shown
+        main.session.child.held |= {rq.MeasureWhatIf, rq.CompareRuns}
+        await press(pilot, "space")
+        assert main.session.config.precision_moves and main.presenter.layer_list.matches == shown

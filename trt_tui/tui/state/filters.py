@@ -1,10 +1,15 @@
 """The row filter: parsing of its text into terms. A fusion group matches if it meets every term.
 
-| term | condition | | --- | --- | | ``text`` | name, path or operator contains the text, in any case | | ``/regex/`` |
-name, path or operator contains a match, in any case | | ``share>1%`` (``>=``, ``<``, ``<=``) | the error share of the
-group; false if the share is not measured | | ``prec:int8`` | the requested precision; ``prec:file``: precision of the
-file, ``prec:kept``: kept by a rule | | ``op:conv`` | the operator contains the text | | ``!term`` | the term is not met
-|
+==================  ================================================================================
+term                condition
+==================  ================================================================================
+``text``            name, path or operator contains the text, in any case
+``/regex/``         name, path or operator contains a match, in any case
+``share>1%``        the error share of the group (also ``>=``, ``<``, ``<=``); false if not measured
+``prec:int8``       the requested precision; ``prec:file``: that of the file, ``prec:kept``: by a rule
+``op:conv``         the operator contains the text
+``!term``           the term is not met
+==================  ================================================================================
 """
 
 import operator

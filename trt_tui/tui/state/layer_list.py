@@ -168,12 +168,17 @@ class LayerList:
 
     def apply_filter(self, row_filter: RowFilter | None) -> None:
         """Applies a filter to the rows; None removes the filter. `update_row_values` applies the filter again to new
-        values."""
+        values.
+
+        Until the shares of the current config are measured, the filter tests those of the last config, as displayed.
+        """
         self.row_filter = row_filter
         if row_filter is None:
             self.matches = None
             return
-        shares, config = self.session.results.get_results_or_empty(self.session.config).shares, self.session.config
+        results, config = self.session.results, self.session.config
+        shares = {**(results.get_results_or_empty(self._last_config).shares if self._last_config is not None else {}),
+                  **results.get_results_or_empty(config).shares}
         self.matches = set()
         for row in self.tree_model.group_rows:
             share = shares.get(row.group.name)
