@@ -1,3 +1,4 @@
+import itertools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -66,10 +67,14 @@ def test_whether_a_target_is_reached(text, judged, reached):
     assert parse_target(text).is_met_by(judged) is reached
 
 
-def outline(shape, operator="Gemm"):
-    layer = SimpleNamespace(name="head", outputs=("y",))
-    return SimpleNamespace(shape=lambda tensor: shape if tensor == "y" else None, layers=(layer,),
-                           find_group=lambda name: SimpleNamespace(operator=operator))
+def outline(shape, operator="Gemm", cast_count=0):
+    """A network with one layer and a number of Casts behind it, which are in no group."""
+    tensors = [f"y{number}" for number in range(cast_count)] + ["y"]
+    layers = [SimpleNamespace(name="head", op_type=operator, inputs=("x",), outputs=(tensors[0],))]
+    layers += [SimpleNamespace(name=f"cast {read}", op_type="Cast", inputs=(read,), outputs=(made,))
+               for read, made in itertools.pairwise(tensors)]
+    return SimpleNamespace(shape=lambda tensor: shape if tensor == "y" else None, layers=tuple(layers),
+                           find_group=lambda name: SimpleNamespace(operator=operator) if name == "head" else None)
 
 
 DEFAULTS = [
@@ -87,6 +92,13 @@ DEFAULTS = [
 def test_what_divides_by_its_norm_is_no_classifier():
     assert choose_default_target(None, (JudgedOutput("y", "y"),), outline(("n", 384), "Div"), False).kind == "sqnr"
     assert choose_default_target(None, (JudgedOutput("y", "y"),), outline(("n", 1000, 1, 1)), False).kind == "agreement"
+
+
+@pytest.mark.parametrize("cast_count", [1, 2])
+def test_a_classifier_in_fp16_whose_scores_are_cast_to_fp32_is_a_classifier(cast_count):
+    judged = (JudgedOutput("y", "y"),)
+    assert choose_default_target(None, judged, outline(("n", 1000), "Gemm", cast_count), False).kind == "agreement"
+    assert choose_default_target(None, judged, outline(("n", 1000), "Div", cast_count), False).kind == "sqnr"
 
 
 @pytest.mark.parametrize(("metric", "labels", "judged", "shape", "kind"), DEFAULTS)
@@ -271,3 +283,4 @@ def test_the_worst_drop_comes_first():
                             [{"f1": 89.0, "f1/3": 95.0, "f1/8": 80.0}, {"f1": 85.0, "f1/3": 88.0, "f1/8": 84.0}])
     assert [(row.part_name, row.max_drop) for row in rows] == [("f1", 5.0), ("f1/3", 7.0), ("f1/8", 5.0),
                                                                ("f1/9", None)]
+

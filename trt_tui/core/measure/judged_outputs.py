@@ -136,8 +136,10 @@ def find_class_score_output(network: NetworkOutline, judged_outputs: Sequence[Ju
         return None
     if any(size != 1 for size in shape[2:]):
         return None
-    layer = next((candidate for candidate in reversed(network.layers) if float_outputs[0].tensor in candidate.outputs),
-                 None)
+    producers = {tensor: candidate for candidate in network.layers for tensor in candidate.outputs}
+    layer = producers.get(float_outputs[0].tensor)
+    while layer is not None and layer.op_type in ("Cast", "Identity"):  # files in FP16 cast their outputs
+        layer = producers.get(layer.inputs[0])
     group = network.find_group(layer.name) if layer is not None else None
     return float_outputs[0] if group is not None and group.operator in _SCORE_OPERATORS else None
 
