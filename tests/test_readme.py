@@ -115,6 +115,7 @@ def hold_shown_lines(shown: list[str], printed: str) -> None:
                    for other in alike) or "runner" in line and alike, (line, alike, printed)
 
 
+@pytest.mark.onnxruntime("1.31")
 def test_the_steps_of_the_workflow_print_what_is_shown(run, tmp_path, monkeypatch):
     """The whole page in its order, with Polygraphy itself; only what needs a GPU has no prompt and is not executed."""
     for file in (demo.network_path(), demo.samples_path(), demo.calibration_path()):
