@@ -261,8 +261,8 @@ async def test_an_order_that_follows_new_values_is_not_called_old(tmp_path):
         with mock.patch.object(type(session), "is_busy", True):
             shares[best] = replace(shares[best], fraction=9.0)
             main.presenter.draw_all()
-            assert listing.is_sort_postponed and main.presenter.layer_tree.rows[0].row.group.name != best
             assert title(main).startswith("1 Worst first in c0") and "order out of date" not in title(main)
+            assert main.presenter.layer_tree.rows[0].row.group.name != best and listing.is_sort_postponed
             with mock.patch.object(layer_list, "MIN_SORT_INTERVAL_S", 0.0):
                 main._update_elapsed_times()
         assert main.presenter.layer_tree.rows[0].row.group.name == best and not listing.is_sort_postponed

@@ -238,11 +238,15 @@ def test_a_row_that_is_no_longer_raised_makes_the_order_old(session):
 def test_scopes_are_sorted_by_the_value_that_they_show(session):
     listing = LayerList(session)
     listing.open_network(session.outline)
+    parent = next(scope for scope in listing.tree_model.scopes
+                  if sum(isinstance(child, Scope) for child in scope.children) > 2)
+    first = next(child for child in parent.children if isinstance(child, Scope))
+    shares = session.results.get_or_create_results(session.config).shares
+    shares.update((name, replace(share, fraction=0.5 if name in first.groups else 0.1))
+                  for name, share in shares.items())
+    shares[first.groups[0]] = replace(shares[first.groups[0]], fraction=-9.0)
     for measure in (ColourMeasure.SHARE, ColourMeasure.ISOLATED, ColourMeasure.ACCUMULATED):
         listing.measure = measure
-        shares = session.results.get_or_create_results(session.config).shares
-        for row, name in enumerate(list(shares)):
-            shares[name] = replace(shares[name], fraction=(row * 7 % 11 - 5) / 10)
         listing.update_row_values()
         listing.sort_rows(SHARE_COLUMN)
         listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}

@@ -1,11 +1,11 @@
 """The state of the layer list: view, row values, order, opened rows and filter."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -226,14 +226,15 @@ class LayerList:
             return None
         return self.tree_model.rows_by_group[worst].path if worst in self.row_values.bad_rows else None
 
-    def find_neighbouring_bad_group(self, chosen_groups: Sequence[FusionGroup], forward: bool) -> str | None:
+    def find_neighbouring_bad_group(self, current_row: VisibleRow | None, forward: bool,
+                                    includes_current: bool = False) -> str | None:
         """Returns the name of the next or previous bad group in the list, and continues at the other end of the list.
 
         None if no group is bad.
 
         Args:
-            chosen_groups: The selected group, or the groups of the selected scope. The first group of a scope can
-                itself be the next group.
+            current_row: The row from which the search starts. Groups inside a scope come after it.
+            includes_current: If True, the next group may be that of the current row.
         """
         model = self.tree_model
         if self.view is View.WORST:
@@ -242,18 +243,14 @@ class LayerList:
             lines = model.list_tree_rows({scope.path
                                           for scope in model.scopes}, self.sort_weights, self.matches,
                                          self._has_additive_weights)
-        order = [line.row.group.name for line in lines if isinstance(line.row, GroupRow)]
-        bad_indices = [index for index, name in enumerate(order) if name in self.row_values.bad_rows]
-        if not bad_indices:
-            return None
-        position = order.index(chosen_groups[0].name) if chosen_groups and chosen_groups[0].name in order else -1
-        if forward:
-            indices_after = [
-                index for index in bad_indices if index > position or (index == position and len(chosen_groups) != 1)
-            ]
-            return order[indices_after[0] if indices_after else bad_indices[0]]
-        indices_before = [index for index in bad_indices if index < position]
-        return order[indices_before[-1] if indices_before else bad_indices[-1]]
+        start_key = current_row.key.partition("\0")[0] if current_row is not None else ""  # of the row around a node
+        start = next((index for index, line in enumerate(lines) if line.key == start_key), -1)
+        bad_groups = {index: line.row.group.name for index, line in enumerate(lines)
+                      if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_rows}
+        indices = list(bad_groups) if forward else list(reversed(bad_groups))
+        following = [index for index in indices
+                     if (index > start if forward else index < start) or (includes_current and index == start)]
+        return bad_groups[(following or indices)[0]] if indices else None
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
