@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
-from tests.screen import answered, current, opened, press, settle, status, taken_in, title, verdict
+from tests.screen import answered, current, opened, press, screen_text, settle, status, taken_in, title, verdict
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
@@ -26,13 +26,15 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import config_status, main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
+from trt_tui.tui.controllers.view import ViewController
 from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt, TextPage
 from trt_tui.tui.screens.export import ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
-from trt_tui.tui.state.columns import build_row_cells
+from trt_tui.tui.state import layer_list
+from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
 from trt_tui.tui.state.row_values import ColourMeasure
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
 from trt_tui.tui.tutorial import Tutorial
@@ -249,6 +251,85 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
         assert not listing.follows_values
 
 
+async def test_an_order_that_follows_new_values_is_not_called_old(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        listing, session = main.presenter.layer_list, app.session
+        await press(pilot, "t", "s")
+        assert listing.follows_values and "follows new values" in status(main)
+        shares = session.results.get_results_or_empty(session.config).shares
+        best = min(shares, key=lambda name: shares[name].fraction)
+        with mock.patch.object(type(session), "is_busy", True):
+            shares[best] = replace(shares[best], fraction=9.0)
+            main.presenter.draw_all()
+            assert title(main).startswith("1 Worst first in c0") and "order out of date" not in title(main)
+            assert main.presenter.layer_tree.rows[0].row.group.name != best and listing.is_sort_postponed
+            with mock.patch.object(layer_list, "MIN_SORT_INTERVAL_S", 0.0):
+                main._update_elapsed_times()
+        assert main.presenter.layer_tree.rows[0].row.group.name == best and not listing.is_sort_postponed
+
+
+@pytest.mark.parametrize("view", [View.TREE, View.WORST])
+async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, view):
+    async with opened(tmp_path, (120, 40)) as (_, main, pilot):
+        listing = main.presenter.layer_list
+        main.presenter.set_view(view)
+        await press(pilot, "apostrophe")
+        picker = main.app.screen
+        assert isinstance(picker, Picker)
+        await press(pilot, "escape")
+        items = [item for item in picker.items if item.value is not NAME_COLUMN and not item.refusal]
+        assert SHARE_COLUMN in [item.value for item in items] and len(items) >= 4
+        for item in items:
+            column = item.value
+            await press(pilot, "apostrophe", item.key)
+            assert "follows new values" in status(main) and column.order_title in status(main)
+            await press(pilot, "end")
+            assert listing.sort_column is column and not listing.is_row_order_stale
+            newest = listing.sort_weights
+            listing.sort_weights = {name: -weight for name, weight in newest.items()}
+            main.presenter.draw_all()
+            named = title(main).partition(", order out of date: s sorts")[0]
+            assert named != title(main) and (column.order_title in named) is (column is not SHARE_COLUMN), column.id
+            await press(pilot, "s")
+            assert listing.sort_column is column and listing.sort_weights == newest, column.id
+            assert "order out of date" not in title(main) and column.order_title in status(main)
+            await press(pilot, "s")
+            by_network = column is SHARE_COLUMN and view is View.TREE
+            assert listing.sort_column is (NAME_COLUMN if by_network else SHARE_COLUMN), "an order that is up to date"
+
+
+async def test_blocks_have_no_order_to_sort(tmp_path):
+    async with opened(tmp_path) as (_, main, pilot):
+        listing = main.presenter.layer_list
+        main._get_controller(ViewController).sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
+        await press(pilot, "3")
+        listing.sort_weights = {name: -weight for name, weight in listing.sort_weights.items()}
+        main.presenter.draw_all()
+        assert title(main).startswith("1 Blocks in c0 ─")
+        for key in ("s", "apostrophe"):
+            await press(pilot, key)
+            assert main.app.screen is main and "the blocks have a fixed order" in status(main)
+
+
+async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
+    async with opened(tmp_path, (120, 40)) as (app, main, pilot):
+        session, listing = app.session, main.presenter.layer_list
+        worst = listing.row_values.group_names_worst_first
+        groups = [session.outline.get_group(name) for name in (worst[0], worst[3], worst[5])]
+        session.set_precision(groups[:2], Precision.FP16)
+        session.set_precision(groups[2:], Precision.FP32)
+        await settle(pilot)
+        await press(pilot, "t", "s")
+        assert title(main).startswith("1 Worst first in c2")
+        rows = [line for line in main.presenter.layer_tree.rows if isinstance(line.row, GroupRow)]
+        cells = [build_row_cells(listing.row_values, line).cells["share"] for line in rows]
+        assert rows[0].row.group == groups[2] and [cell.replacement for cell in cells] == ["raised"] + [""] * (
+            len(cells) - 1)
+        shown = [line.row.group.name for line in rows[1:]]
+        assert {group.name for group in groups[:2]} < set(shown)
+        assert shown == sorted(shown, key=lambda name: -listing.row_values.group_values[name])
+
+
 def model_rows(listing):
     """The rows of groups in the order of the list, whatever scopes they are in."""
     lines = listing.tree_model.list_worst_first_rows(set(), listing.sort_weights)
@@ -342,6 +423,17 @@ async def test_filters_live(tmp_path):
         await press(pilot, "escape")
         assert main.presenter.layer_list.matches is None and main.query_one("#filter", Input).value == ""
         assert len(main.presenter.layer_tree.rows) > 6
+        await press(pilot, "slash", *"share")
+        assert "share is compared as in share>1%" in status(main)
+        await press(pilot, *">1%")
+        assert "share is compared" not in status(main), "that is typed now"
+        await press(pilot, "enter")
+        assert "share is compared" not in status(main) and main.presenter.layer_list.matches
+        await press(pilot, "escape", "slash", *"prec:int")
+        assert "prec: takes" in status(main)
+        await press(pilot, "8")
+        assert "prec: takes" not in status(main)
+        await press(pilot, "escape")
         await press(pilot, "slash", *"zzz")
         assert main.presenter.layer_tree.rows == []
         await press(pilot, "escape")
@@ -370,6 +462,41 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
         assert main.presenter.is_heat_map_focused
         await press(pilot, "t")
         assert main.presenter.layer_tree.has_focus
+
+
+async def test_the_current_config_is_always_visible_among_the_configs(tmp_path):
+    async with opened(tmp_path, (120, 40), held=(rq.MeasureWhatIf,)) as (app, main, pilot):
+        session, configs = app.session, main.presenter.config_list
+
+        def is_current_visible() -> bool:
+            region = configs.region
+            lines = screen_text(app).splitlines()[region.y:region.bottom]
+            return any(f">{session.config_names[session.config]} " in f"{line[region.x:]} " for line in lines)
+
+        for _ in range(10):
+            await press(pilot, "space", "down")
+            assert is_current_visible()
+        assert configs.max_scroll_y >= 2
+        for _ in range(10):
+            await press(pilot, "z")
+            assert is_current_visible()
+        await press(pilot, "4", "up", "up")
+        chosen = configs.selected_value
+        assert chosen not in (None, session.config)
+        await press(pilot, "f1", "escape")
+        assert configs.has_focus and configs.selected_value == chosen, "a page leaves the cursor where it is"
+        configs.action_first()
+        main.presenter.draw_all()
+        assert configs.selected_value == configs.values[0], "with the focus, the cursor is the user's"
+        await press(pilot, "escape")
+        await pilot.pause()
+        assert is_current_visible() and configs.selected_value == session.config
+        await pilot.resize_terminal(80, 24)
+        await press(pilot, *["."] * 10)
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        await pilot.pause()
+        assert is_current_visible()
 
 
 async def test_leads_from_the_verdict_to_the_export(tmp_path):

@@ -169,9 +169,11 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
             app.screen.query_one(".hint").render())
         await answered(pilot, "enter", "f10")
         assert not app.session.config.precision_moves and app.session.get_run_results("config").exported_run is not None
-        await answered(pilot, "c", "2", "f11", "m")
-        assert list(
-            main.presenter.config_marks.configs_by_letter.values()) == [app.screen.query_one(ConfigList).values[1]]
+        await answered(pilot, "c")
+        configs = app.screen.query_one(ConfigList)
+        assert configs.selected_value == app.session.config == configs.values[1], "it opens at the current config"
+        await answered(pilot, "2", "f11", "m")
+        assert list(main.presenter.config_marks.configs_by_letter.values()) == [configs.values[0]]
         assert "f11 marks A" in str(app.screen.query_one(".hint").render())
     keys.use_key_table(keys.DEFAULT_KEYS)
 

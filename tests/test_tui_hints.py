@@ -6,6 +6,7 @@ from textual.widgets import Input
 from tests import local
 from tests.local import H200
 from tests.screen import answered, current, opened, press, settle, status
+from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import is_measuring_current_config
@@ -15,7 +16,7 @@ from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.hint import Hint, find_worst_row, next_step_hint
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
-from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.state.tree import TreeModel, View
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -97,6 +98,26 @@ async def test_the_worst_row_and_its_way_back_have_keys(tmp_path):
         assert current(main) == worst
         await answered(pilot, "space", "z", "ctrl+r")
         assert app.session.config.precision_of(app.session.outline.get_group(worst)) is Precision.FP32
+
+
+async def test_bad_rows_are_passed_in_the_order_of_the_list_both_ways(tmp_path):
+    async with opened(tmp_path, size=(120, 40)) as (_, main, pilot):
+        listing = main.presenter.layer_list
+        for view in (View.TREE, View.WORST):
+            main.presenter.set_view(view)
+            listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}
+            main.presenter.draw_layer_tree()
+            bad = [line.row.group.name for line in main.presenter.layer_tree.rows
+                   if isinstance(line.row, GroupRow) and line.row.group.name in listing.row_values.bad_rows]
+            assert len(bad) > 3
+            await press(pilot, "home", "N", "n")
+            for name in bad:
+                assert current(main) == name
+                await press(pilot, "n")
+            assert current(main) == bad[0], "behind the last comes the first"
+            for name in reversed(bad):
+                await press(pilot, "N")
+                assert current(main) == name
 
 
 async def test_columns_sort_from_the_keyboard_and_a_colon_lists_the_commands(tmp_path):

@@ -19,7 +19,7 @@ from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.network.hierarchy import GroupRow, Scope
+from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
@@ -30,11 +30,12 @@ from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_co
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band, legend_text
+from trt_tui.tui.state.layer_list import LayerList
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues, build_row_values, find_colour_band, legend_text
 from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result, find_toggled_config
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)
@@ -52,6 +53,35 @@ def text(line) -> str:
 
 def found(session, measure=ColourMeasure.SHARE, run="config", last=None):
     return build_row_values(session, MODEL, measure, run, last)
+
+
+def test_the_next_and_the_previous_bad_row_are_found_from_every_kind_of_row(session):
+    listing = LayerList(session)
+    listing.open_network(local.outline("with_sequence"))
+    model = listing.tree_model
+    before, inside, after = (row.group.name for row in model.group_rows)
+    lines = {line.key: line for line in model.list_tree_rows({scope.path for scope in model.scopes})}
+    scope, ungrouped = (next(line for line in lines.values() if isinstance(line.row, kind))
+                        for kind in (Scope, UngroupedRow))
+    rows = [lines[row.path] for row in model.group_rows]
+    node = VisibleRow(f"{rows[1].key}\0node", 2, None, node="node")
+    folded = VisibleRow("\0folded", 0, None)
+    for view in (View.TREE, View.WORST):
+        listing.view = view
+        listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
+        listing.sort_rows()
+        for row, following, previous in ((rows[0], inside, after), (rows[1], after, before), (node, after, before),
+                                         (rows[2], before, inside), (folded, before, after), (None, before, after)):
+            assert listing.find_neighbouring_bad_group(row, True) == following
+            assert listing.find_neighbouring_bad_group(row, False) == previous
+        assert listing.find_neighbouring_bad_group(rows[1], True, includes_current=True) == inside
+        listing._row_values = RowValues(model, session.config)
+        assert listing.find_neighbouring_bad_group(rows[0], True) is None
+    listing.view, listing.sort_weights = View.TREE, None
+    listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
+    for row in (scope, ungrouped):
+        assert listing.find_neighbouring_bad_group(row, True) == inside
+        assert listing.find_neighbouring_bad_group(row, False) == before
 
 
 @pytest.mark.parametrize(("drawn", "shown"),

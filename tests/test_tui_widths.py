@@ -10,6 +10,7 @@ from tests import local
 from trt_tui.core.measure.results import ErrorMetrics, OutputErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
+from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, duration_text, shorten_number_in_text
 from trt_tui.tui import spans
@@ -212,6 +213,50 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     assert view_title(listing) == "All layers" and "by operator" in layer_list_title(listing, 120)[0]
     listing.view = View.TREE
     assert view_title(listing) == "Tree"
+
+
+def test_a_row_that_is_no_longer_raised_makes_the_order_old(session):
+    listing, shares = LayerList(session), session.results.get_or_create_results(session.config).shares
+    best = min(shares, key=lambda name: shares[name].fraction)
+    session.set_precision([session.outline.get_group(best)], Precision.FP32)
+    session.results.get_or_create_results(session.config).shares = shares
+    listing.open_network(session.outline)
+    listing.view = View.WORST
+    listing.update_row_values()
+    listing.follows_values = False
+    shares[best] = replace(shares[best], fraction=0.01)
+    listing.update_row_values()
+    listing.sort_rows()
+    assert listing.build_visible_rows()[0].row.group.name == best and view_title(listing) == "Worst first"
+    session.undo()
+    listing.update_row_values()
+    assert listing.is_row_order_stale and view_title(listing) == "All layers"
+    listing.sort_rows()
+    assert listing.build_visible_rows()[0].row.group.name != best and view_title(listing) == "Worst first"
+
+
+def test_scopes_are_sorted_by_the_value_that_they_show(session):
+    listing = LayerList(session)
+    listing.open_network(session.outline)
+    parent = next(scope for scope in listing.tree_model.scopes
+                  if sum(isinstance(child, Scope) for child in scope.children) > 2)
+    first = next(child for child in parent.children if isinstance(child, Scope))
+    shares = session.results.get_or_create_results(session.config).shares
+    shares.update((name, replace(share, fraction=0.5 if name in first.groups else 0.1))
+                  for name, share in shares.items())
+    shares[first.groups[0]] = replace(shares[first.groups[0]], fraction=-9.0)
+    for measure in (ColourMeasure.SHARE, ColourMeasure.ISOLATED, ColourMeasure.ACCUMULATED):
+        listing.measure = measure
+        listing.update_row_values()
+        listing.sort_rows(SHARE_COLUMN)
+        listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}
+        scopes = [line.row for line in listing.build_visible_rows() if isinstance(line.row, Scope)]
+        values = listing.row_values.scope_values
+        families = [[values[scope.path] for scope in scopes if scope in parent.children and scope.path in values]
+                    for parent in listing.tree_model.scopes]
+        assert max(map(len, families)) > 2
+        for shown in families:
+            assert shown == sorted(shown, reverse=measure is ColourMeasure.SHARE), measure
 
 
 def test_a_row_of_the_header_has_values_of_one_config(tmp_path, measured_before):

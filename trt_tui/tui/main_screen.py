@@ -162,6 +162,8 @@ class MainScreen(ReliableTimers, Screen[None]):
             page.update_lines()
 
     def _update_elapsed_times(self) -> None:
+        if self.presenter.layer_list.is_sort_postponed:
+            self.presenter.draw_all()
         if self.session.take_session_notices():
             self.presenter.draw_status_lines()
         if self.session.pending_requests:

@@ -96,8 +96,8 @@ class NavigationController(Controller):
     def next_bad(self) -> None:
         self._go_to_bad_row(True)
 
-    @register_action(label="previous bad", help="Go to the bad row before", group="Move",
-                     disabled_reason=bad_row_jump_disabled_reason)
+    @register_action(label="previous bad", help="Go to the row before with a share of 1 % or more, or NaN or Inf",
+                     group="Move", disabled_reason=bad_row_jump_disabled_reason)
     def previous_bad(self) -> None:
         self._go_to_bad_row(False)
 
@@ -134,7 +134,10 @@ class NavigationController(Controller):
         self.presenter.draw_layer_tree(row.key)
 
     def _go_to_bad_row(self, forward: bool) -> None:
-        name = self.layer_list.find_neighbouring_bad_group(self.presenter.list_chosen_groups(), forward)
+        presenter = self.presenter
+        has_several_groups = presenter.is_heat_map_focused and len(presenter.list_chosen_groups()) > 1
+        name = self.layer_list.find_neighbouring_bad_group(presenter.current_row, forward,
+                                                           forward and has_several_groups)
         if name is None:
             self.presenter.show_message("no bad row matches the filter")
         else:

@@ -11,6 +11,7 @@ from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.precision import precision_choice_text
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.spans import Span
 from trt_tui.tui.state.tree import View
 
 _DEFAULT_ANSWER = "default"
@@ -19,6 +20,9 @@ _DEFAULT_ANSWER = "default"
 
 class FilterController(Controller):
     """The controller of the filter field, and of precision changes for all matching rows."""
+
+    _shown_error: Span | None = None
+    """The message about an error in the typed filter; None if the filter has no error."""
 
     @register_action(label="find", help="Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv",
                      group="Move", disabled_reason=Controller.network_not_open_reason, footer=30)
@@ -30,15 +34,16 @@ class FilterController(Controller):
         self.presenter.filter_input.focus()
 
     def apply_typed_filter(self, text: str) -> None:
-        """Filters the rows by a typed text, and shows an error if the text is not a valid filter."""
+        """Filters the rows by a typed text, and shows an error as long as the text is not a valid filter."""
         if not self.layer_list.is_network_open:
             return
         self.presenter.freeze_row_order()
         error_text = self.presenter.filter_rows(text)
         self.presenter.draw_layer_tree()
         self.presenter.handle_cursor_move()
-        if error_text:
-            self.presenter.show_message(error_text)
+        if self._shown_error is not None:
+            self.presenter.clear_message(self._shown_error)
+        self._shown_error = self.presenter.show_message(error_text) if error_text else None
 
     def keep_typed_filter(self) -> None:
         """Makes the typed filter a change of the session, which undo takes back."""

@@ -107,15 +107,27 @@ class ViewController(Controller):
             return engine.engine_errors.missing_reason
         return self.marked_engine_disabled_reason() or "not measured"
 
+    def sort_disabled_reason(self) -> str:
+        """Returns the reason why the rows cannot be sorted; "" if they can be sorted."""
+        return self.network_not_open_reason() or (
+            f"the blocks have a fixed order: {shown_key('view')} shows the list"
+            if self.layer_list.view is View.BLOCKS else "")
+
     @register_action(
-        label="sort", help="Sort by the newest values, worst first; again: network order. A click on a column title "
-                           "sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
+        label="sort", help="Sort again if the order is out of date; else worst first, and again: network order. A "
+                           "click on a column title sorts by it", group="Look",
+        disabled_reason=sort_disabled_reason)
     def sort(self) -> None:
-        """Sorts the rows by error share, or in network order if they are sorted by error share already."""
-        self.sort_rows_by(SHARE_COLUMN)
+        """Sorts the rows again by their column if their order is out of date, as the title of the list says.
+
+        An order that is not out of date becomes the order by error share, and that order becomes network order.
+        """
+        layer_list = self.layer_list
+        is_stale = layer_list.has_row_values and layer_list.is_row_order_stale
+        self.sort_rows_by(layer_list.sort_column if is_stale else SHARE_COLUMN)
 
     @register_action(label="sort by", help="Choose the column that sorts the rows", group="Look",
-                     disabled_reason=Controller.network_not_open_reason)
+                     disabled_reason=sort_disabled_reason)
     def sort_by(self) -> None:
         """Asks which column sorts the rows. The dialog lists the displayed columns, from left to right."""
         layer_list = self.layer_list
@@ -138,14 +150,14 @@ class ViewController(Controller):
         presenter, layer_list = self.presenter, self.layer_list
         if not layer_list.has_row_values:
             return
+        is_sorted = (layer_list.sort_column is column and layer_list.sort_weights is not None
+                     and not layer_list.is_row_order_stale)
         presenter.freeze_row_order()
         weights = column.weigh_groups(layer_list.row_values)
         if not weights and column is not NAME_COLUMN:
             presenter.show_message("nothing was measured to sort by" if column is SHARE_COLUMN else
                                    f"nothing is known to sort by {column.order_title}")
             return
-        is_sorted = layer_list.sort_column is column and layer_list.sort_weights is not None and dict(
-            layer_list.sort_weights) == weights
         if column is NAME_COLUMN or (reverts_to_network_order and is_sorted and layer_list.view is View.TREE):
             layer_list.sort_rows(NAME_COLUMN)
             presenter.show_message("network order", "")

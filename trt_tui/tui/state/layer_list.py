@@ -1,11 +1,11 @@
 """The state of the layer list: view, row values, order, opened rows and filter."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -35,6 +35,7 @@ class LayerList:
         row_filter: The filter; None if all rows are displayed.
         matches: Names of the groups that match the filter; None without a filter.
         follows_values: True if the cursor has not moved since the last sort; new values then sort the rows again.
+        is_sort_postponed: True if newer values wait for the next sort, at most `MIN_SORT_INTERVAL_S` after the last.
         is_cursor_placed: True if the cursor is where the user moved it, or on the worst row found. Before that, the
             cursor is on the first row.
     """
@@ -50,6 +51,7 @@ class LayerList:
         self.row_filter: RowFilter | None = None
         self.matches: set[str] | None = None
         self.follows_values = True
+        self.is_sort_postponed = False
         self.is_cursor_placed = False
         self._model: TreeModel | None = None
         self._row_values: RowValues | None = None
@@ -57,6 +59,7 @@ class LayerList:
         self._last_sorted_s = 0.0
         self._leading_groups: frozenset[str] = frozenset()
         self._small_groups: frozenset[str] = frozenset()
+        self._has_additive_weights = True
         self._rows: list[VisibleRow] | None = None
         self._row_sources: tuple[object, ...] = ()
 
@@ -115,11 +118,12 @@ class LayerList:
         self._row_values = row_values
         if self.row_filter is not None:
             self.apply_filter(self.row_filter)
-        time_now = time.monotonic()
-        if (self.follows_values and (row_values.group_values or row_values.nonfinite_groups)
-                and (self.sort_weights is None or time_now - self._last_sorted_s > MIN_SORT_INTERVAL_S
-                     or not self.session.is_busy)):
-            self._last_sorted_s = time_now
+        follows_values = self.follows_values and (self.sort_column is not SHARE_COLUMN
+                                                  or bool(row_values.row_order_weights))
+        is_sort_due = (self.sort_weights is None or not self.session.is_busy
+                       or time.monotonic() - self._last_sorted_s >= MIN_SORT_INTERVAL_S)
+        self.is_sort_postponed = follows_values and not is_sort_due
+        if follows_values and is_sort_due:
             self.sort_rows()
             for name in row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
                 if name in row_values.bad_rows and self.sort_column is SHARE_COLUMN:
@@ -130,29 +134,39 @@ class LayerList:
     def sort_rows(self, column: LayerColumn | None = None) -> None:
         """Sorts the rows by the newest values of a column; by default the column of the last sort.
 
-        In the worst-first view, raised groups come before the worst groups.
+        In the worst-first view, groups that show "raised" in place of a share come before the worst groups.
         """
         row_values = self.row_values
+        self._last_sorted_s = time.monotonic()
         self.sort_column = column if column is not None else self.sort_column
         self.sort_weights = self.sort_column.weigh_groups(row_values) or None
         is_by_share = self.sort_column is SHARE_COLUMN
-        self._leading_groups = row_values.raised_groups if is_by_share and row_values.run == "config" else frozenset()
+        # A scope shows the worst error of its groups, but the sum of their shares.
+        self._has_additive_weights = self.sort_column.is_additive and (
+            not is_by_share or row_values.measure is ColourMeasure.SHARE)
+        self._leading_groups = row_values.raised_groups_without_share if is_by_share else frozenset()
         self._small_groups = row_values.small_share_groups if is_by_share else frozenset()
 
     @property
     def is_row_order_stale(self) -> bool:
-        """True if the rows with an error are in another order than by their newest values."""
-        if self.sort_weights is None:
+        """True if the rows with an error are in another order than by their newest values, and stay in it.
+
+        An order that follows new values is not stale, even if its next sort is postponed.
+        """
+        if self.sort_weights is None or self.follows_values:
             return False
         row_values = self.row_values
         if self.sort_column is not SHARE_COLUMN:
             weights = self.sort_column.weigh_groups(row_values)
             return sort_by_weight(list(weights), weights) != sort_by_weight(list(weights), self.sort_weights)
         min_value = SHARE_BAND_LIMITS[-1] if row_values.measure is ColourMeasure.SHARE else 0.0
-        current_order = [
-            name for name in row_values.group_names_worst_first if row_values.row_order_weights[name] >= min_value
-        ]
-        return current_order != sort_by_weight(current_order, self.sort_weights)
+        current_order = [name for name in row_values.group_names_worst_first
+                         if row_values.row_order_weights[name] >= min_value
+                         and name not in row_values.raised_groups_without_share]
+        shown_order = sort_by_weight(current_order, self.sort_weights)
+        if self.view is View.WORST:
+            shown_order.sort(key=lambda name: name not in self._leading_groups)
+        return current_order != shown_order
 
     @property
     def initial_cursor_path(self) -> str | None:
@@ -206,7 +220,7 @@ class LayerList:
                                                                    self._leading_groups, self._small_groups)
             else:
                 self._rows = self.tree_model.list_tree_rows(self.opened_paths, self.sort_weights, self.matches,
-                                                            self.sort_column.is_additive)
+                                                            self._has_additive_weights)
         return self._rows
 
     @property
@@ -217,14 +231,15 @@ class LayerList:
             return None
         return self.tree_model.rows_by_group[worst].path if worst in self.row_values.bad_rows else None
 
-    def find_neighbouring_bad_group(self, chosen_groups: Sequence[FusionGroup], forward: bool) -> str | None:
+    def find_neighbouring_bad_group(self, current_row: VisibleRow | None, forward: bool,
+                                    includes_current: bool = False) -> str | None:
         """Returns the name of the next or previous bad group in the list, and continues at the other end of the list.
 
         None if no group is bad.
 
         Args:
-            chosen_groups: The selected group, or the groups of the selected scope. The first group of a scope can
-                itself be the next group.
+            current_row: The row from which the search starts. Groups inside a scope come after it.
+            includes_current: If True, the next group may be that of the current row.
         """
         model = self.tree_model
         if self.view is View.WORST:
@@ -232,19 +247,15 @@ class LayerList:
         else:
             lines = model.list_tree_rows({scope.path
                                           for scope in model.scopes}, self.sort_weights, self.matches,
-                                         self.sort_column.is_additive)
-        order = [line.row.group.name for line in lines if isinstance(line.row, GroupRow)]
-        bad_indices = [index for index, name in enumerate(order) if name in self.row_values.bad_rows]
-        if not bad_indices:
-            return None
-        position = order.index(chosen_groups[0].name) if chosen_groups and chosen_groups[0].name in order else -1
-        if forward:
-            indices_after = [
-                index for index in bad_indices if index > position or (index == position and len(chosen_groups) != 1)
-            ]
-            return order[indices_after[0] if indices_after else bad_indices[0]]
-        indices_before = [index for index in bad_indices if index < position]
-        return order[indices_before[-1] if indices_before else bad_indices[-1]]
+                                         self._has_additive_weights)
+        start_key = current_row.key.partition("\0")[0] if current_row is not None else ""  # of the row around a node
+        start = next((index for index, line in enumerate(lines) if line.key == start_key), -1)
+        bad_groups = {index: line.row.group.name for index, line in enumerate(lines)
+                      if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_rows}
+        indices = list(bad_groups) if forward else list(reversed(bad_groups))
+        following = [index for index in indices
+                     if (index > start if forward else index < start) or (includes_current and index == start)]
+        return bad_groups[(following or indices)[0]] if indices else None
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
@@ -290,6 +301,8 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     stale_text = f", order out of date: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
     order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
                   if layer_list.sort_column is not SHARE_COLUMN else "")
+    if layer_list.view is View.BLOCKS:  # the blocks have a fixed order
+        order_text = stale_text = ""
     title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}{stale_text}"
     extra_text = ""
     if layer_list.matches is not None:

@@ -209,6 +209,12 @@ class RowValues:
         return frozenset(self.config.find_raised_groups(self.model.outline))
 
     @cached_property
+    def raised_groups_without_share(self) -> frozenset[str]:
+        """The groups whose row shows "raised" in place of an error share."""
+        groups = self.model.outline.group_by_name
+        return frozenset(name for name in self.raised_groups if self.share_replacement_text(groups[name]))
+
+    @cached_property
     def bad_rows(self) -> frozenset[str]:
         """The groups with NaN or Inf, or with a value in the worst colour bands."""
         if self.measure is ColourMeasure.SHARE:

@@ -157,12 +157,15 @@ class TreeModel:
         return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
     def sum_scope_weights(self, weights: Mapping[str, float], is_additive: bool = True) -> dict[str, float]:
-        """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups."""
+        """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups.
+
+        Negative weights count as 0, as they do in the displayed share of a scope.
+        """
         scope_weights: dict[str, float] = {}
         for name, weight in weights.items():
             for scope in self.ancestors.get(name, ()):
                 old_weight = scope_weights.get(scope.path, 0.0)
-                scope_weights[scope.path] = old_weight + weight if is_additive else max(old_weight, weight)
+                scope_weights[scope.path] = old_weight + max(weight, 0.0) if is_additive else max(old_weight, weight)
         return scope_weights
 
     def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
@@ -215,7 +218,7 @@ class TreeModel:
         """Returns the lines of the worst-first view: all groups, heaviest first, then groups without a weight.
 
         Args:
-            leading_groups: The names of groups that come before the heaviest: the raised groups.
+            leading_groups: The names of groups that come before the heaviest: raised groups, which have no share.
             small_groups: The names of groups that one row represents, unless there are fewer than `MIN_FOLDED_ROWS`.
         """
         weights = weights or {}

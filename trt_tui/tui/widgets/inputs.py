@@ -75,7 +75,10 @@ class ValueList(KeyedOptionList, Generic[ValueT]):
 
 
 class ConfigList(ValueList[PrecisionConfig]):
-    """The list of the configs of a session, newest first. Enter makes the selected config the current one."""
+    """The list of the configs of a session, newest first. Enter makes the selected config the current one.
+
+    While the list does not have the focus, its cursor is on the current config, which is therefore always visible.
+    """
 
     class Taken(Message):
         """A message that the user chose a config from the list."""
@@ -84,11 +87,28 @@ class ConfigList(ValueList[PrecisionConfig]):
             super().__init__()
             self.config = config
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._current_config: PrecisionConfig | None = None
+
     def show_configs(self, session: Session, config_marks: Mapping[str, PrecisionConfig], header: Lines) -> None:
-        """Updates the config list and its header if they changed. The cursor stays on its config."""
+        """Updates the config list and its header if they changed. With the focus, the cursor stays on its config."""
         titles, lines = config_table(session, config_marks, header.size.width - 1 or 60)
         header.lines = [[(" ", ""), *titles]]  # list entries are indented by one cell
+        is_first_draw = not self.values
         self.fill_list([config_line.config for config_line in lines], [config_line.line for config_line in lines])
+        self._current_config = session.config
+        if is_first_draw or not self.has_focus:
+            self._go_to_current_config()
+
+    def _go_to_current_config(self) -> None:
+        if self._current_config in self.values:
+            self.highlighted = self.values.index(self._current_config)
+            self.scroll_to_highlight()  # the list may have changed its size
+
+    def on_blur(self) -> None:
+        """Returns the cursor to the current config."""
+        self._go_to_current_config()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
