@@ -24,6 +24,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.row_toggles import list_toggled_configs
+from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes
 from trt_tui.tui.state import charts, detail, detail_pane, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
@@ -317,9 +318,39 @@ def test_bits_of_a_uniform_distribution_are_all_eight():
 
 
 def test_channels_that_set_the_range_are_named():
+    facts = causes.CauseFacts(VIT.groups[0], Precision.INT8, Precision.FP16)
     stats = _stats(41.2, 0.47, top=DominantChannels(1, 384, (7, 8, 9)))
-    assert causes.describe_range_use(stats).text.startswith("3 of 384 input channels set the range: amax 41.2")
-    assert "channel" not in causes.describe_range_use(_stats(41.2, 0.47, top=DominantChannels(1, 4, (0, 1, 2)))).text
+    assert causes.describe_range_use(facts, stats).text.startswith("3 of 384 input channels set the range: amax 41.2")
+    few = _stats(41.2, 0.47, top=DominantChannels(1, 4, (0, 1, 2)))
+    assert "channel" not in causes.describe_range_use(facts, few).text
+
+
+def test_the_reason_names_no_change_that_is_impossible(session):
+    from trt_tui.core.measure.zero_cost_kinds import find_refusal_reasons
+
+    stats = _stats(41.2, 0.47, top=DominantChannels(1, 384, (7, 8, 9)))
+    known = set()
+    for group in VIT.groups:
+        if session.config.precision_of(group) is not Precision.INT8:
+            continue
+        facts = collect_cause_facts(session, session.config, group)
+        refusal = find_refusal_reasons(VIT, session.config, group)["SmoothQuant"]
+        assert facts.can_smooth is not bool(refusal), (group.name, refusal)
+        assert ("SmoothQuant" in causes.describe_range_use(facts, stats).remedy) is facts.can_smooth
+        known.add(facts.can_smooth)
+    assert known == {False, True}
+    texts = {None: "try SmoothQuant (if possible) or another range, or raise the layer to FP16 or FP32",
+             True: "try SmoothQuant or another range, or raise the layer to FP16 or FP32",
+             False: "try another range, or raise the layer to FP16 or FP32"}
+    for can_smooth, text_of in texts.items():
+        assert causes.describe_range_use(replace(facts, can_smooth=can_smooth), stats).remedy == text_of
+    fixed = replace(facts, can_smooth=False, has_fixed_ranges=True)
+    assert causes.describe_range_use(fixed, stats).remedy == "raise the layer to FP16 or FP32"
+    in_file = replace(facts, can_smooth=False, is_in_file_precision=True)
+    assert causes.describe_range_use(in_file, stats).remedy == (
+        "quantize the file with another range, or raise the layer to FP16 or FP32")
+    without_fp16 = replace(facts, group=replace(facts.group, refusal_reasons={Precision.FP16: "no kernel"}))
+    assert causes.describe_range_use(without_fp16, stats).remedy.endswith(", or raise the layer to FP32")
 
 
 def test_fp8_is_told_by_what_lies_outside_its_steps():

@@ -64,7 +64,7 @@ class PrecisionController(Controller):
         return self.toggle_disabled_reason() or self._end_of_steps_text(False)
 
     def _end_of_steps_text(self, upwards: bool) -> str:
-        """Returns that the selected group has no next precision; "" if it has one, or if the row is no group."""
+        """Returns that the selected group has no next precision; "" if it has one, or if the row is not one group."""
         group, config = self.presenter.current_group, self.session.config
         if group is None:
             return ""

@@ -17,6 +17,7 @@ from trt_tui.core.measure.causes import (
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_kinds_with_preview, list_zero_cost_moves
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
@@ -80,7 +81,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     lines: list[str] = []
     if group.name == row_values.divergence_group and (divergence := session.find_engine_divergence(
             row_values.run)) is not None:
-        lines.append(f"{divergence.divergence_description}; a fusion barrier (f) may keep it apart")
+        lines.append(f"{divergence.divergence_description}{_barrier_text(session, row_values.config, group)}")
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     accumulated = errors.accumulated if errors is not None else None
     if accumulated is not None and accumulated.nonfinite_count:
@@ -118,6 +119,14 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             lines.append(f"cannot run {precision.label}: {group.refusal_reasons[precision]}")
             break
     return lines
+
+
+def _barrier_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+    """Returns the advice to set a fusion barrier behind a group; "" if it has one or cannot have one."""
+    if (session.outline is None or group.final_tensor in config.get_moves(BarrierMove)
+            or BarrierMove().refusal_reason(session.outline, group.final_tensor)):
+        return ""
+    return f"; a fusion barrier ({find_current_key('f')}) may keep it apart"
 
 
 def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
