@@ -1,6 +1,7 @@
 """What the screen says, without a screen: trt_tui.tui.state, spans, known, verdict and detail."""
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -536,11 +537,27 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     equal, others = detail.split_by_noise(session, remedies)
     assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
     lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
-    assert any("≈ equal within noise, ±" in line for line in lines) is are_equal
+    assert any(re.fullmatch(r"≈ within [\d.]+ dB of the best", line) for line in lines) is are_equal
     assert ["≈ ~" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
     assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
     shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
+
+
+def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
+    session.target = parse_target("sqnr>=20")
+    group = session.outline.groups[0]
+    values = {"Mul": (14.24, (13.8, 14.7)), "FP16": (13.7, (13.6, 13.9)), "FP32": (14.16, (13.0, 14.2)),
+              "mse": (13.84, (9.0, 14.0)), "entropy": (13.79, (9.0, 19.0)), "percentile": (13.76, None)}
+    remedies = tuple(remedy_of(session, "r", label, *value) for label, value in values.items())
+    session.results.remedies[group.name, session.config] = remedies
+    equal, others = detail.split_by_noise(session, remedies)
+    assert [one.label for one in equal] == ["Mul", "FP32", "mse", "entropy", "percentile"], "13.8 is marked everywhere"
+    assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
+    lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
+    assert lines[-1] == "≈ within 0.44 dB of the best"
+    marked = [float(re.search(r"~([\d.]+)", line)[1]) for line in lines[:-1] if "≈ ~" in line]
+    assert min(marked) >= 14.2 - 0.44 and len(marked) == len(equal)
 
 
 def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, monkeypatch):
@@ -550,9 +567,20 @@ def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, mon
     def shown():
         return "\n".join(text(one) for one in detail.detail_lines(session, found(session), line, 60, 30))
 
-    assert "needs a preview" not in shown(), "no remedy is measured yet"
-    session.results.remedies[line.row.group.name, session.config] = (remedy_of(session, "space", "FP32", 13.0),)
-    assert "9     inserted Mul: needs a preview" in shown()
+    monkeypatch.setattr(type(session), "requests_previews", True)
+    group = line.row.group
+    assert "inserted Mul" not in shown(), "no remedy is measured yet"
+    session.results.remedies[group.name, session.config] = (remedy_of(session, "space", "FP32", 13.0),)
+    assert "9     inserted Mul: not tried yet" in shown()
+    for width in range(30, 60):
+        assert "…" not in next(text(one) for one in detail.detail_lines(session, found(session), line, width, 30)
+                               if "inserted Mul" in text(one))
+    changes = ev.ZeroCostChangesMeasured(1, group.name, session.config, (), True)
+    session.results.zero_cost_changes[group.name, session.config] = changes
+    assert "inserted Mul" not in shown(), "the list was measured"
+    session.results.zero_cost_changes.clear()
+    monkeypatch.setattr(type(session), "requests_previews", False)
+    assert "inserted Mul" not in shown(), "no preview is possible"
 
 
 @pytest.mark.parametrize("width", [44, 60, 80])
