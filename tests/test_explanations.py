@@ -14,6 +14,7 @@ from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, find_term
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
+from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state import marks
@@ -64,8 +65,8 @@ def test_every_constant_of_a_mark_is_explained():
 
 @pytest.mark.parametrize("column", LAYER_COLUMNS, ids=lambda column: column.id)
 def test_steps_of_a_column_name_keys_that_exist(column):
-    for text in (column.next_steps, column.explanation):
-        assert "{" not in keys.fill_in_keys(text)
+    assert "{" not in keys.fill_in_keys(column.explanation)
+    assert column.next_steps.keys() <= keys.DEFAULT_KEYS.keys()
 
 
 def test_every_title_of_a_table_is_explained(tmp_path, measured_before):
@@ -113,6 +114,15 @@ def test_a_share_says_config_samples_and_interval(measured):
     text = cell_text(session, group, "share")
     assert f"measured on {total - 1} of the {total} samples in use" in text
     assert f"With 95% confidence, the share on all {total} is within 4 points of this." in text
+    assert f" dB on the same {total - 1} samples, without a confidence interval." in text
+    assert "if toggled" not in text
+    session.toggle_fp32([group])
+    toggled = session.rest().get_run_results("config").accuracy
+    session.toggle_fp32([group])
+    low, high = toggled.intervals.worst_output["sqnr"].low, toggled.intervals.worst_output["sqnr"].high
+    text = cell_text(session, group, "share")
+    assert re.search(rf"SQNR if toggled: ~[\d.]+ dB ±[\d.]+ on {total} of ", text) and "the samples differ." in text
+    assert f"95% confidence interval: {low:.1f} to {high:.1f} dB." in cell_text(session, group, "toggle")
 
 
 def test_a_share_of_the_config_before_says_so(measured):
@@ -134,6 +144,63 @@ def test_a_toggled_value_names_its_outcome_and_its_source(measured):
     text = cell_text(session, group, "toggle")
     assert "SQNR with this row in FP32 and all else as in c0." in text and "Simulated in ONNX Runtime on" in text
     assert re.search(r"(PASS|FAIL)", text)
+
+
+def next_text(session, group, column: str) -> str:
+    row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
+    row = row_values.model.rows_by_group[group.name]
+    explanation = explain_cell(session, row_values, VisibleRow(row.path, 0, row), LAYER_COLUMNS_BY_ID[column])
+    return dict(explanation.texts).get("next", "")
+
+
+def test_the_next_step_fits_the_precision_of_the_row_and_the_sign_of_its_share(measured):
+    session, group = measured
+    for column in ("share", "precision", "toggle"):
+        assert "space raises the row to FP32" in next_text(session, group, column)
+    results = session.get_run_results("config")
+    harmful = replace(results.shares[group.name], fraction=-0.1)
+    session.results._configs[session.config] = replace(results, shares={**results.shares, group.name: harmful})
+    for column in ("share", "precision", "toggle"):
+        assert "space" not in next_text(session, group, column), column
+    session.toggle_fp32([group])
+    for column in ("share", "precision", "toggle"):
+        assert "space returns the row to INT8" in next_text(session, group, column)
+
+
+def test_a_build_that_was_done_is_no_next_step(tmp_path, measured_before):
+    session = local.measured(tmp_path, builder=H200)
+    group = session.outline.groups[0]
+    assert "b builds the engine of c0" in next_text(session, group, "engine")
+    session.request_build()
+    session.rest()
+    assert "b builds" not in next_text(session, group, "engine")
+
+
+async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
+    async with opened(tmp_path, size=(160, 40)) as (app, main, pilot):
+        def possible_actions():
+            """The actions of the footer that are not dim."""
+            return {style.split("'")[1] for _, style in main.query_one("#footer", Lines).lines[0]
+                    if style.startswith("key@do")}
+
+        async def explained_columns(*columns):
+            texts = []
+            for column in columns:
+                main._get_controller(ExplanationController).explain_cell(column)
+                await taken_in(pilot)
+                texts.append(explained(app))
+                await press(pilot, "escape")
+            return " ".join(" ".join(texts).split())
+
+        for name, possible, impossible in ((local.QKV, {"range", "higher", "toggle"}, {"lower"}),
+                                           (local.CORE, {"toggle"}, {"range"})):
+            main.presenter.go_to_group(name)
+            await settle(pilot)
+            assert possible <= possible_actions() and not impossible & possible_actions(), name
+            text = await explained_columns("share", "precision")
+            assert ("r tries another range" in text) is ("range" in possible), name
+            assert ("= goes one step up" in text) is ("higher" in possible_actions()), name
+            assert ("- goes one step down" in text) is ("lower" in possible_actions()), name
 
 
 @pytest.mark.parametrize(("text", "x", "name"), [

@@ -79,13 +79,14 @@ def test_history_names_and_target_come_back(store):
     past.undo()
     names = {PrecisionConfig(): "c0", config("a"): "best"}
     first = store()
-    first.save_session(STRUCTURE, SavedSession.from_state(outline(), past, ConfigNames(names.items()), "sqnr>=20",
-                                                          preview_gpu=(8, 6)))
+    first.save_session(STRUCTURE, SavedSession.from_state(
+        outline(), past, ConfigNames(names.items(), exported_configs=[config("a")]), "sqnr>=20", preview_gpu=(8, 6)))
     first.release_session_lock()
     saved = store().load_session(STRUCTURE, "/models/net.onnx")
     back = saved.to_change_history()
     assert configs_of(back) == configs_of(past) and {one.state.target_text for one in back.steps[2:3]} == {"sqnr>=20"}
     assert [one.time for one in back.steps] == [one.time for one in past.steps]
+    assert saved.to_config_names().exported_configs == {config("a")}
     assert saved.to_config_names() == names and saved.target == "sqnr>=20" and saved.note == ""
     assert saved.preview_gpu == (8, 6)
 

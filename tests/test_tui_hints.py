@@ -1,11 +1,14 @@
 """trt_tui.tui.state.hint: the keys of a hint do what it says, in the real app, from any cursor and any state."""
 
+from dataclasses import replace
+
 import pytest
 from textual.widgets import Input
 
 from tests import local
 from tests.local import H200
 from tests.screen import answered, current, opened, press, settle, status
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import requests as rq
@@ -76,6 +79,44 @@ async def test_the_keys_of_other_hints_ask_for_what_they_say(tmp_path, target, b
             assert hint.actions == ("build",) and any(isinstance(one, leads_to) for one in app.session.child.sent)
         elif hint.actions == ("find",):
             assert app.screen is not main
+
+
+@pytest.mark.parametrize("builder", [None, H200])
+async def test_a_hint_that_was_followed_does_not_come_back(tmp_path, builder):
+    async with opened(tmp_path, target="sqnr>=1", builder=builder) as (app, main, pilot):
+        first = await follow(app, main, pilot)
+        assert first.actions == ("build",)
+        await press(pilot, "down")
+        assert hint_of(main).actions == ("export",)
+        await press(pilot, "e", "enter")
+        app.screen.query_one(Input).value = str(tmp_path / "c.json")
+        await answered(pilot, "enter")
+        await press(pilot, "escape", "down")
+        assert hint_of(main) == Hint(("c0 is exported",))
+        await answered(pilot, "space")
+        assert hint_of(main).actions == ("build",), "another config"
+        await answered(pilot, "z", "down")
+        assert hint_of(main) == Hint(("c0 is exported",))
+        names = app.session.config_names.copy()
+        assert names.exported_configs == {app.session.config}, "the session that is saved has it"
+
+
+async def test_a_build_that_failed_is_not_offered_again(tmp_path):
+    async with opened(tmp_path, target="sqnr>=1", builder=replace(H200, fails="no memory")) as (app, main, pilot):
+        await follow(app, main, pilot)
+        await answered(pilot, "o", "escape", "down")
+        assert hint_of(main).text == "o shows why c0 was not built"
+
+
+def test_an_engine_without_a_value_of_the_target_leads_to_the_export(tmp_path, measured_before):
+    session = local.measured(tmp_path, target="sqnr>=1", builder=H200)
+    session.request_build()
+    engine = session.rest().results[session.config].engine_result
+    model = TreeModel(session.outline)
+    for accuracy in (None, replace(engine.accuracy, outputs={})):
+        session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(engine, accuracy=accuracy)
+        hint = next_step_hint(session, build_row_values(session, model, ColourMeasure.SHARE, "config"))
+        assert hint.actions == ("export",), hint
 
 
 async def test_a_filter_that_hides_the_worst_row_gives_way_to_it(tmp_path):

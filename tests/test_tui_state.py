@@ -1,6 +1,7 @@
 """What the screen says, without a screen: trt_tui.tui.state, spans, known, verdict and detail."""
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +25,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.row_toggles import list_toggled_configs
+from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes
 from trt_tui.tui.state import charts, detail, detail_pane, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
@@ -352,9 +354,39 @@ def test_bits_of_a_uniform_distribution_are_all_eight():
 
 
 def test_channels_that_set_the_range_are_named():
+    facts = causes.CauseFacts(VIT.groups[0], Precision.INT8, Precision.FP16)
     stats = _stats(41.2, 0.47, top=DominantChannels(1, 384, (7, 8, 9)))
-    assert causes.describe_range_use(stats).text.startswith("3 of 384 input channels set the range: amax 41.2")
-    assert "channel" not in causes.describe_range_use(_stats(41.2, 0.47, top=DominantChannels(1, 4, (0, 1, 2)))).text
+    assert causes.describe_range_use(facts, stats).text.startswith("3 of 384 input channels set the range: amax 41.2")
+    few = _stats(41.2, 0.47, top=DominantChannels(1, 4, (0, 1, 2)))
+    assert "channel" not in causes.describe_range_use(facts, few).text
+
+
+def test_the_reason_names_no_change_that_is_impossible(session):
+    from trt_tui.core.measure.zero_cost_kinds import find_refusal_reasons
+
+    stats = _stats(41.2, 0.47, top=DominantChannels(1, 384, (7, 8, 9)))
+    known = set()
+    for group in VIT.groups:
+        if session.config.precision_of(group) is not Precision.INT8:
+            continue
+        facts = collect_cause_facts(session, session.config, group)
+        refusal = find_refusal_reasons(VIT, session.config, group)["SmoothQuant"]
+        assert facts.can_smooth is not bool(refusal), (group.name, refusal)
+        assert ("SmoothQuant" in causes.describe_range_use(facts, stats).remedy) is facts.can_smooth
+        known.add(facts.can_smooth)
+    assert known == {False, True}
+    texts = {None: "try SmoothQuant (if possible) or another range, or raise the layer to FP16 or FP32",
+             True: "try SmoothQuant or another range, or raise the layer to FP16 or FP32",
+             False: "try another range, or raise the layer to FP16 or FP32"}
+    for can_smooth, text_of in texts.items():
+        assert causes.describe_range_use(replace(facts, can_smooth=can_smooth), stats).remedy == text_of
+    fixed = replace(facts, can_smooth=False, has_fixed_ranges=True)
+    assert causes.describe_range_use(fixed, stats).remedy == "raise the layer to FP16 or FP32"
+    in_file = replace(facts, can_smooth=False, is_in_file_precision=True)
+    assert causes.describe_range_use(in_file, stats).remedy == (
+        "quantize the file with another range, or raise the layer to FP16 or FP32")
+    without_fp16 = replace(facts, group=replace(facts.group, refusal_reasons={Precision.FP16: "no kernel"}))
+    assert causes.describe_range_use(without_fp16, stats).remedy.endswith(", or raise the layer to FP32")
 
 
 def test_fp8_is_told_by_what_lies_outside_its_steps():
@@ -550,11 +582,27 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     equal, others = detail.split_by_noise(session, remedies)
     assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
     lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
-    assert any("≈ equal within noise, ±" in line for line in lines) is are_equal
+    assert any(re.fullmatch(r"≈ within [\d.]+ dB of the best", line) for line in lines) is are_equal
     assert ["≈ ~" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
     assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
     shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
+
+
+def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
+    session.target = parse_target("sqnr>=20")
+    group = session.outline.groups[0]
+    values = {"Mul": (14.24, (13.8, 14.7)), "FP16": (13.7, (13.6, 13.9)), "FP32": (14.16, (13.0, 14.2)),
+              "mse": (13.84, (9.0, 14.0)), "entropy": (13.79, (9.0, 19.0)), "percentile": (13.76, None)}
+    remedies = tuple(remedy_of(session, "r", label, *value) for label, value in values.items())
+    session.results.remedies[group.name, session.config] = remedies
+    equal, others = detail.split_by_noise(session, remedies)
+    assert [one.label for one in equal] == ["Mul", "FP32", "mse", "entropy", "percentile"], "13.8 is marked everywhere"
+    assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
+    lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
+    assert lines[-1] == "≈ within 0.44 dB of the best"
+    marked = [float(re.search(r"~([\d.]+)", line)[1]) for line in lines[:-1] if "≈ ~" in line]
+    assert min(marked) >= 14.2 - 0.44 and len(marked) == len(equal)
 
 
 def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, monkeypatch):
@@ -564,9 +612,20 @@ def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, mon
     def shown():
         return "\n".join(text(one) for one in detail.detail_lines(session, found(session), line, 60, 30))
 
-    assert "needs a preview" not in shown(), "no remedy is measured yet"
-    session.results.remedies[line.row.group.name, session.config] = (remedy_of(session, "space", "FP32", 13.0),)
-    assert "9     inserted Mul: needs a preview" in shown()
+    monkeypatch.setattr(type(session), "requests_previews", True)
+    group = line.row.group
+    assert "inserted Mul" not in shown(), "no remedy is measured yet"
+    session.results.remedies[group.name, session.config] = (remedy_of(session, "space", "FP32", 13.0),)
+    assert "9     inserted Mul: not tried yet" in shown()
+    for width in range(30, 60):
+        assert "…" not in next(text(one) for one in detail.detail_lines(session, found(session), line, width, 30)
+                               if "inserted Mul" in text(one))
+    changes = ev.ZeroCostChangesMeasured(1, group.name, session.config, (), True)
+    session.results.zero_cost_changes[group.name, session.config] = changes
+    assert "inserted Mul" not in shown(), "the list was measured"
+    session.results.zero_cost_changes.clear()
+    monkeypatch.setattr(type(session), "requests_previews", False)
+    assert "inserted Mul" not in shown(), "no preview is possible"
 
 
 @pytest.mark.parametrize("width", [44, 60, 80])

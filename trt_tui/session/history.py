@@ -183,12 +183,15 @@ class ConfigNames(dict[PrecisionConfig, str]):
     Attributes:
         notes: The user's notes about configs.
         chosen_names: The names that the user gave to configs.
+        exported_configs: The configs that were exported for production.
     """
 
     def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
-                 notes: Mapping[PrecisionConfig, ConfigNote] | None = None) -> None:
+                 notes: Mapping[PrecisionConfig, ConfigNote] | None = None,
+                 exported_configs: Iterable[PrecisionConfig] = ()) -> None:
         super().__init__(names)
         self.notes = dict(notes or {})
+        self.exported_configs = set(exported_configs)
         self.chosen_names = {config: name for config, name in self.items() if not _NUMBERED_NAME.fullmatch(name)}
         self._numbered_names: dict[PrecisionConfig, str] = {}
 
@@ -244,7 +247,7 @@ class ConfigNames(dict[PrecisionConfig, str]):
         return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
 
     def copy(self) -> ConfigNames:
-        names = ConfigNames(self.items(), self.notes)
+        names = ConfigNames(self.items(), self.notes, self.exported_configs)
         names.chosen_names, names._numbered_names = dict(self.chosen_names), dict(self._numbered_names)
         return names
 

@@ -15,7 +15,8 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.results import Cause
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.moves.zero_cost_checks import smoothquant_refusal_reason
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 from trt_tui.session.state import SessionState
@@ -43,7 +44,16 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
         {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
         session.results.group_facts.get(group.name, GroupFacts()),
         norm if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
-        else None)
+        else None,
+        _can_smooth(outline, config, group) if outline is not None else None,
+        not config.fixed_range_tensors.isdisjoint(site.tensor for site in group.activation_qdq_sites()))
+
+
+def _can_smooth(outline: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> bool:
+    """Returns True if SmoothQuant can scale channels at a group that are not scaled yet."""
+    subject = outline.zero_cost_support.find_scaling_subject(group.name, group.layers)
+    return (subject is not None and not smoothquant_refusal_reason(outline, group)
+            and not config.has_scaled_channels(subject))
 
 
 def find_group_causes(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> tuple[Cause, ...]:

@@ -208,6 +208,7 @@ class SessionOpener:
         state.calibration = state.last_built_config = None
         state.results = SessionResults()
         state.facts = GuardFacts()
+        state.config_names.exported_configs.clear()
         state.choice_reasons.clear()
         if not state.is_searching:
             state.search_status = None

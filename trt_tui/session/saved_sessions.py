@@ -38,6 +38,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         ranges: Ranges by tensor in version 1; empty in later versions.
         time: The Unix time of the change that led to the config; 0 if unknown.
         target_text: The target before or after the config; None for the target of the session.
+        exported: True if the config was exported for production. Only named configs have it.
     """
 
     quantized: Precision
@@ -51,6 +52,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     ranges: dict[str, dict[str, Any]] = {}
     time: float = 0.0
     target_text: str | None = None
+    exported: bool = False
 
     @classmethod
     def from_history_step(cls, step: HistoryStep, session_target: str) -> StoredConfig:
@@ -67,11 +69,12 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def from_precision_config(cls, config: PrecisionConfig, name: str = "",
-                              note: ConfigNote | None = None) -> StoredConfig:
-        """Builds the stored form of a config. Only listed configs have names and notes."""
+                              note: ConfigNote | None = None, exported: bool = False) -> StoredConfig:
+        """Builds the stored form of a config. Only listed configs have names, notes and exports."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
         note = note or ConfigNote()
-        return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned)
+        return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned,
+                   exported=exported)
 
     def to_precision_config(self) -> PrecisionConfig:
         """Returns the config.
@@ -134,7 +137,8 @@ class SavedSession(msgspec.Struct):
                    [StoredConfig.from_history_step(step, target) for step in past_steps[-MAX_STORED_CONFIGS:]],
                    StoredConfig.from_history_step(current, target),
                    [StoredConfig.from_history_step(step, target) for step in future_steps[-MAX_STORED_CONFIGS:]], [
-                       StoredConfig.from_precision_config(config, name, config_names.notes.get(config))
+                       StoredConfig.from_precision_config(config, name, config_names.notes.get(config),
+                                                          config in config_names.exported_configs)
                        for index, (config, name) in enumerate(config_names.items())
                        if index >= len(config_names)
                        - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
@@ -148,14 +152,14 @@ class SavedSession(msgspec.Struct):
         return ChangeHistory.from_snapshot(past, current, future)
 
     def to_config_names(self) -> ConfigNames:
-        """Returns the names and notes of the configs in the saved session."""
+        """Returns the names, notes and exports of the configs in the saved session."""
         stored = [(stored_config.to_precision_config(), stored_config) for stored_config in self.named_configs]
         return ConfigNames(
             ((config, stored_config.name) for config, stored_config in stored), {
                 config: ConfigNote(stored_config.comment, stored_config.pinned)
                 for config, stored_config in stored
                 if stored_config.comment or stored_config.pinned
-            })
+            }, (config for config, stored_config in stored if stored_config.exported))
 
     def list_configs(self) -> list[PrecisionConfig]:
         """Returns all configs of the saved session.

@@ -478,6 +478,11 @@ class SessionState:
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
+    def record_exported_config(self, config: PrecisionConfig) -> None:
+        """Records that a file for production with a config was written."""
+        self.config_names.exported_configs.add(config)
+        self.save_session()
+
     def save_session(self) -> None:
         """Saves history, names and target, unless no network is open or the session belongs to a command."""
         if self.outline is None or not self.automatic:

@@ -21,6 +21,7 @@ from trt_tui.formatting import (
     add_decibel_unit,
     cell_width,
     counted_noun_text,
+    number_text,
 )
 from trt_tui.session.results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
@@ -157,12 +158,16 @@ MAX_NOISE_SQNR_DB = 1.0
 Both are measured on the same samples, so most of the spread between samples is common to them."""
 
 
-def is_within_noise(session: Session, first: Accuracy, second: Accuracy) -> bool:
+def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_ways: bool = True) -> bool:
     """Returns True if the values of two accuracies that the target bounds do not differ by more than their noise.
 
     Each value is then in the confidence interval of the other, and the SQNRs of the worst judged outputs differ by less
     than `MAX_NOISE_SQNR_DB`. Without intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`. A run that
     fails whatever its values are, for example by an overflow, equals no run that does not.
+
+    Args:
+        both_ways: False if only the interval of the first accuracy counts, so that one distance decides about all
+            accuracies that are compared with it: `noise_text`.
     """
     target = session.target or Target("sqnr", 0.0)
     if first.nonfinite_count or second.nonfinite_count or first.fails_every_target != second.fails_every_target:
@@ -175,10 +180,26 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy) -> bool
     difference_db = abs(first_errors.sqnr_db - second_errors.sqnr_db)
     first_interval, second_interval = target.confidence_interval(first), target.confidence_interval(second)
     first_value, second_value = target.measured_value(first), target.measured_value(second)
-    if first_interval and second_interval and first_value is not None and second_value is not None:
+    if first_interval and (second_interval or not both_ways) and first_value is not None and second_value is not None:
         return (difference_db < MAX_NOISE_SQNR_DB and first_interval.low <= second_value <= first_interval.high
-                and second_interval.low <= first_value <= second_interval.high)
+                and (not both_ways or second_interval is not None
+                     and second_interval.low <= first_value <= second_interval.high))
     return difference_db < MIN_DISTINCT_SQNR_DB
+
+
+def noise_text(session: Session, best: Accuracy) -> str:
+    """Returns the distance from the best of several accuracies up to which the others equal it: ``0.4 dB``.
+
+    `is_within_noise` decides by this distance, with ``both_ways`` False.
+    """
+    target = session.target or Target("sqnr", 0.0)
+    interval, value = target.confidence_interval(best), target.measured_value(best)
+    if interval is None or value is None:
+        return f"{MIN_DISTINCT_SQNR_DB} dB"
+    distance = value - interval.low if target.is_higher_better else interval.high - value
+    if target.kind == "sqnr":
+        return f"{number_text(max(0.0, min(distance, MAX_NOISE_SQNR_DB)), 2)} dB"
+    return f"{target.bounded_value.value_with_unit_text(max(0.0, distance))} and {MAX_NOISE_SQNR_DB:g} dB"
 
 
 def accuracy_order(session: Session, accuracy: Accuracy | None) -> float:

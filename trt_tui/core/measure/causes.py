@@ -255,6 +255,8 @@ class CauseFacts:
         tensor_stats: Statistics of the group's inputs and result, by tensor.
         amax_by_tensor: The ranges in use, by quantized tensor. ``range_sources`` are their origins.
         normalisation: The decomposed normalisation of the group; None if there is none, or the config replaces it.
+        can_smooth: True if SmoothQuant can scale channels at the group, and has not done so yet. None if it is unknown.
+        has_fixed_ranges: True if the range of an input belongs to the factors of scaled channels.
     """
 
     group: FusionGroup
@@ -270,6 +272,8 @@ class CauseFacts:
     range_sources: Mapping[str, str] = field(default_factory=dict)
     group_facts: GroupFacts = field(default_factory=GroupFacts)
     normalisation: Normalisation | None = None
+    can_smooth: bool | None = None
+    has_fixed_ranges: bool = False
 
     @property
     def is_quantized(self) -> bool:
@@ -305,6 +309,27 @@ class CauseFacts:
         """The next step for values that do not fit in FP16."""
         return ("run the layer in BF16, which has the range of FP32, or in FP32"
                 if Precision.BF16 in self.group.allowed_precisions else "run the layer in FP32")
+
+    @property
+    def raise_quantized_text(self) -> str:
+        """The next step for values that a quantized type represents badly."""
+        return ("raise the layer to FP16 or FP32" if Precision.FP16 in self.group.allowed_precisions else
+                "raise the layer to FP32")
+
+    def range_remedy_text(self, has_dominant_channels: bool = False, example: str = "") -> str:
+        """Returns the next step for a bad range, without changes that are known to be impossible.
+
+        Args:
+            has_dominant_channels: True if SmoothQuant may help too.
+            example: A text behind "another range".
+        """
+        range_text = f"another range{example}"
+        tries = ["SmoothQuant" if self.can_smooth else "SmoothQuant (if possible)"
+                 ] if has_dominant_channels and self.can_smooth is not False else []
+        tries += [] if self.is_in_file_precision or self.has_fixed_ranges else [range_text]
+        steps = [f"try {' or '.join(tries)}"] if tries else []
+        steps += [f"quantize the file with {range_text}"] if self.is_in_file_precision else []
+        return "".join(f"{step}, " for step in steps) + ("or " if steps else "") + self.raise_quantized_text
 
 
 def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, has_nonfinite_outputs: bool,
@@ -458,17 +483,18 @@ def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorSta
                  if tensor in stats_by_tensor), None)
 
 
-def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, source: str = "") -> Cause:
+def describe_range_use(facts: CauseFacts, tensor_stats: TensorStats, amax: float | None = None,
+                       source: str = "") -> Cause:
     """Describes the range of a tensor: the channels that determine it, and the bits that remain for INT8.
 
     The description is a cause only if few bits remain (`find_causes`).
 
     Args:
+        facts: The facts of the group that reads the tensor.
         amax: The range in use, if it differs from the largest magnitude.
         source: The origin of ``amax``: a method, "user" or "file".
     """
     bits = estimate_used_bits(tensor_stats, amax)
-    raised_text = "raise the layer to FP16 or FP32"
     if amax is not None and not math.isclose(amax, tensor_stats.amax, rel_tol=0.01):
         bits_text = f": {bits:.1f} of 8 bits" if bits is not None else ""
         clipped = percent_text(1 - tensor_stats.estimate_value_share_below(amax)) if amax < tensor_stats.amax else "·"
@@ -476,15 +502,15 @@ def describe_range_use(tensor_stats: TensorStats, amax: float | None = None, sou
         source_text = f"{source} " if source else ""
         return Cause(
             "range", f"{source_text}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
-            f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}", f"try another range, or {raised_text}")
+            f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}", facts.range_remedy_text())
     values_text = f"amax {number_text(tensor_stats.amax)}, rms {number_text(tensor_stats.rms)}"
     range_text = f"{values_text}: {bits:.1f} of 8 bits" if bits is not None else values_text
     if channels_text := _dominant_channels_text(tensor_stats):
-        return Cause("range", channels_text, range_text, f"try SmoothQuant or another range, or {raised_text}")
+        return Cause("range", channels_text, range_text, facts.range_remedy_text(has_dominant_channels=True))
     if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
         return Cause("range", f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})",
-                     range_text, f"try another range, such as a percentile, or {raised_text}")
-    return Cause("range", "range", range_text, f"try another range, or {raised_text}")
+                     range_text, facts.range_remedy_text(example=", such as a percentile"))
+    return Cause("range", "range", range_text, facts.range_remedy_text())
 
 
 def _dominant_channels_text(tensor_stats: TensorStats) -> str:
@@ -538,7 +564,7 @@ def range_use_text(facts: CauseFacts) -> str:
         return ""
     tensor, tensor_stats, amax = worst
     return (fp8_loss_sentence(tensor_stats, amax) if facts.precision is Precision.FP8 else
-            describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, "")).text)
+            describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, "")).text)
 
 
 def _find_range_cause(facts: CauseFacts) -> Cause | None:
@@ -550,7 +576,7 @@ def _find_range_cause(facts: CauseFacts) -> Cause | None:
     clipped_share = 1 - tensor_stats.estimate_value_share_below(amax) if amax < 0.99 * tensor_stats.amax else 0.0
     if (bits is None or bits > MAX_WEAK_RANGE_BITS) and clipped_share < MIN_CLIPPED_SHARE:
         return _find_dominant_channel_cause(facts, tensor_stats, amax)
-    cause = describe_range_use(tensor_stats, amax, facts.range_sources.get(tensor, ""))
+    cause = describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, ""))
     return replace(cause, sentence="a few large values set the range") if cause.sentence == "range" else cause
 
 
@@ -566,8 +592,7 @@ def _find_dominant_channel_cause(facts: CauseFacts, tensor_stats: TensorStats, a
         return None
     return Cause("range", sentence,
                  f"the range is {number_text(amax)}, the median channel reaches {number_text(median)} and loses "
-                 f"{_lost_bits_text(amax, median)}",
-                 "try SmoothQuant or another range, or raise the layer to FP16 or FP32")
+                 f"{_lost_bits_text(amax, median)}", facts.range_remedy_text(has_dominant_channels=True))
 
 
 def _find_shared_scale_cause(facts: CauseFacts) -> Cause | None:
@@ -593,7 +618,7 @@ def _find_fp8_range_cause(facts: CauseFacts) -> Cause | None:
     if sum(estimate_fp8_loss_shares(tensor_stats, amax)) < MIN_CLIPPED_SHARE:
         return None
     sentence, _, evidence = fp8_loss_sentence(tensor_stats, amax).partition(": ")
-    return Cause("range", sentence, evidence, "try another range, or raise the layer to FP16 or FP32")
+    return Cause("range", sentence, evidence, facts.range_remedy_text())
 
 
 # -- weights and constants ------------------------------------------------------------------------------------------
@@ -606,7 +631,7 @@ def _find_weight_axis_cause(facts: CauseFacts) -> Cause | None:
                 "weight axis", f"the weight scales of {weight.layer} are along the wrong axis",
                 f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
                 f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
-                f"quantize the weight with axis {weight.channel_axis}, or raise the layer to FP16 or FP32")
+                f"quantize the weight with axis {weight.channel_axis}, or {facts.raise_quantized_text}")
     return None
 
 
@@ -619,7 +644,7 @@ def _find_weight_channel_cause(facts: CauseFacts) -> Cause | None:
                 f"{counted_noun_text(weight.channel_count, 'channel')} is {number_text(weight.median_channel_amax)}; "
                 f"the single scale leaves {_sqnr_text(weight.median_sqnr_db)} in the median channel, one scale per "
                 f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
-                "use one weight scale per output channel, or raise the layer to FP16 or FP32")
+                f"use one weight scale per output channel, or {facts.raise_quantized_text}")
     return None
 
 

@@ -95,7 +95,8 @@ class ExplanationController(Controller):
             return Explanation("no row", (("", "The list has no row."),))
         columns_of_row = list_explained_columns(self.layer_list.row_values, row)
         column = self._list_column if self._list_column in columns_of_row else NAME_COLUMN
-        return explain_cell(self.session, self.layer_list.row_values, row, column)
+        return explain_cell(self.session, self.layer_list.row_values, row, column,
+                            lambda action: self.presenter.actions[action].disabled_reason())
 
     def _move(self, columns: int, rows: int) -> None:
         """Moves to another value. Up from the first row of the list is the summary table, and then the top line."""

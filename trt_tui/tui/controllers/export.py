@@ -45,6 +45,8 @@ class ExportController(Controller):
         if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
         tutorial, config = self.presenter.tutorial, self._exported_configs.pop(event.job, None)
+        if config is not None:
+            self.session.record_exported_config(config)
         tutorial_end = f"that is the whole workflow, {shown_key('help')} lists all keys. " if (
             tutorial is not None and config is not None
             and tutorial.record_finished_export(self.session, config)) else ""

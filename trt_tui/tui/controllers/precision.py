@@ -6,7 +6,7 @@ from typing import Any
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
 from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.network.layers import FusionGroup
@@ -30,6 +30,9 @@ def precision_choice_text(precision: Precision) -> str:
     return f"{precision.label}  ({': '.join(notes)})" if notes else precision.label
 
 
+_HIGHEST_PRECISION_TEXT = "this is the highest precision"
+
+
 class PrecisionController(Controller):
     """The controller of precision changes and fusion barriers for the selected fusion groups."""
 
@@ -43,8 +46,35 @@ class PrecisionController(Controller):
         move = config.get_moves(KeepMove)[groups[0].name]
         return f"{move.row_note}: {shown_key('rules')} changes the rules"
 
+    def toggle_disabled_reason(self) -> str:
+        """Returns the reason why the selected row cannot be toggled; "" if it can be, or if it has several groups."""
+        if reason := self.precision_change_disabled_reason():
+            return reason
+        group = self.presenter.current_group
+        if group is None or len(group.allowed_precisions) > 1:
+            return ""
+        return f"it runs in FP32 only{next((f': {reason}' for reason in group.refusal_reasons.values()), '')}"
+
+    def raise_disabled_reason(self) -> str:
+        """Returns the reason why the selected row cannot be raised; "" if it can be, or if it has several groups."""
+        return self.toggle_disabled_reason() or self._end_of_steps_text(True)
+
+    def reduce_disabled_reason(self) -> str:
+        """Returns the reason why the selected row cannot be reduced; "" if it can be, or if it has several groups."""
+        return self.toggle_disabled_reason() or self._end_of_steps_text(False)
+
+    def _end_of_steps_text(self, upwards: bool) -> str:
+        """Returns that the selected group has no next precision; "" if it has one, or if the row is not one group."""
+        group, config = self.presenter.current_group, self.session.config
+        if group is None:
+            return ""
+        precision = config.precision_of(group)
+        if find_next_precision(group, precision, upwards, config.precision_steps) is not precision:
+            return ""
+        return _HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text()
+
     @register_action(label="FP32", help="Toggle FP32 for a group, a scope or a role of the blocks",
-                     group="Change", disabled_reason=precision_change_disabled_reason, footer=10)
+                     group="Change", disabled_reason=toggle_disabled_reason, footer=10)
     def toggle(self) -> None:
         """Changes the selected fusion groups between FP32 and their default precision."""
         self.session.toggle_fp32(self.presenter.list_chosen_groups())
@@ -69,13 +99,13 @@ class PrecisionController(Controller):
         self.presenter.show_message(f"{counted_noun_text(len(groups), 'row')} of one kernel", "")
 
     @register_action(label="up", help="Raise by one of the precisions in use", group="Change",
-                     disabled_reason=precision_change_disabled_reason, footer=11)
+                     disabled_reason=raise_disabled_reason, footer=11)
     def higher(self) -> None:
         """Raises the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(True)
 
     @register_action(label="down", help="Reduce by one of the precisions in use", group="Change",
-                     disabled_reason=precision_change_disabled_reason, footer=12)
+                     disabled_reason=reduce_disabled_reason, footer=12)
     def lower(self) -> None:
         """Reduces the precision of the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(False)
@@ -146,7 +176,7 @@ class PrecisionController(Controller):
         self.session.step_precisions(self.presenter.list_chosen_groups(), upwards)
         self.presenter.handle_config_change()
         if self.session.config == old_config:
-            self.presenter.show_message("this is the highest precision" if upwards else self._lowest_precision_text())
+            self.presenter.show_message(_HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text())
 
     def _lowest_precision_text(self) -> str:
         group = self.presenter.current_group

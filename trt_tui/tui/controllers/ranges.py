@@ -74,9 +74,19 @@ class RangeController(Controller):
                     f"{TYPES_WITH_RANGES_TEXT}")
         return f"it is in {precision.label}: ranges matter in {TYPES_WITH_RANGES_TEXT} only"
 
+    def next_range_disabled_reason(self) -> str:
+        """Returns the reason why the selected row cannot have another range method; "" if it can."""
+        if reason := self.range_change_disabled_reason():
+            return reason
+        group, config = self.presenter.current_group, self.session.config
+        if group is None or config.fixed_range_tensors.isdisjoint(
+                site.tensor for site in group.calibrated_qdq_sites(config.precision_of(group))):
+            return ""
+        return "its channels are scaled, and the range depends on the factors"
+
     @register_action(
         label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
-        "of a scope: type one for all", group="Change", disabled_reason=range_change_disabled_reason, footer=15)
+        "of a scope: type one for all", group="Change", disabled_reason=next_range_disabled_reason, footer=15)
     def range(self) -> None:
         """Applies the next range method to the inputs of the selected group; for several groups, asks for a range."""
         group = self.presenter.current_group

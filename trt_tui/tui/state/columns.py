@@ -60,7 +60,8 @@ class LayerColumn:
         order_title: The name of the row order by this column.
         names: The titles of the column in all forms, without the name of a config.
         explanation: Sentences for users that say what the column is.
-        next_steps: What the user can do about a value; ids of actions in braces stand for their keys.
+        next_steps: What the user can do about a value: the effects of actions, by the ids of the actions. The effect is
+            "" if it depends on the row.
         width: The width in cells if there is room; 0 for the name column, which has the cells that other columns leave.
         title: Returns the title, from the row values and the width of the column.
         cell: Returns the value of a row, which is the argument of ``draw``.
@@ -94,7 +95,7 @@ class LayerColumn:
     yields_to_reason: bool = False
     names: tuple[str, ...] = field(kw_only=True)
     explanation: str = field(kw_only=True)
-    next_steps: str = field(default="", kw_only=True)
+    next_steps: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
 
 def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
@@ -496,15 +497,15 @@ NAME_COLUMN = LayerColumn(
     draw=lambda cell, width: [], weigh_groups=lambda row_values: {}, names=("layer",),
     explanation="The name of a fused layer or scope, without the scopes above it. Marks before it say how large its "
     "error is and what happened to it.",
-    next_steps="{open} opens or closes the row, {copy} copies its full name, {filter} finds rows")
+    next_steps={"open": "opens or closes the row", "copy": "copies its full name", "filter": "finds rows"})
 
 SHARE_COLUMN = LayerColumn(
     "share", "worst first", _VALUE_CELLS + 6, _share_title, _share_cell, _draw_share,
     lambda row_values: row_values.row_order_weights, narrower_widths={2: _VALUE_CELLS}, is_additive=True,
     yields_to_reason=True, names=("share", "isolated", "accumulated", "dB"),
     explanation=f"{TERMS_BY_NAME['error share'].explanation} Shares need not add up to 100%.",
-    next_steps="{toggle} raises the row to FP32, {range} tries another range, {colour} shows another error, {sort} "
-    "sorts by share")
+    next_steps={"toggle": "", "range": "tries another range", "colour": "shows another error",
+                "sort": "sorts by share"})
 
 LAYER_COLUMNS = (
     NAME_COLUMN,
@@ -513,26 +514,26 @@ LAYER_COLUMNS = (
         _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
         names=("op",),
         explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
-        next_steps="{open} lists the nodes of the row"),
+        next_steps={"open": "lists the nodes of the row"}),
     LayerColumn(
         "precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
         _weights_by_key(_precision_sort_key), title_indent=1, names=("prec",),
         explanation=f"{TERMS_BY_NAME['precision'].explanation} Letters and arrows behind it are changes.",
-        next_steps="{precision} chooses a precision, {higher} and {lower} go one step up or down, {toggle} switches to "
-        "FP32 and back"),
+        next_steps={"precision": "chooses a precision", "higher": "goes one step up", "lower": "goes one step down",
+                    "toggle": ""}),
     LayerColumn(
         "engine", "engine", 9, _engine_title, _engine_cell, _draw_padded, _weights_by_key(_engine_sort_key),
         narrower_widths={4: 7, 6: 0}, needs_engines=True, names=("engine", "preview"),
         explanation="The precision in which the builder runs the row, from the built engine or from a preview. The "
         "title names the config of the engine if it is another one.",
-        next_steps="{build} builds the engine, {engine} shows all of its layers"),
+        next_steps={"build": "", "engine": "shows all layers of the engine"}),
     SHARE_COLUMN,
     LayerColumn(
         "toggle", "value if toggled", 13, _toggle_title, _toggle_cell, _draw_toggle, _weights_by_key(_toggle_sort_key),
         narrower_widths={7: 0}, max_width=20, is_right_aligned=True, yields_to_reason=True,
         names=("if toggled", "toggled"),
         explanation=f"{TERMS_BY_NAME['if toggled'].explanation} PASS or FAIL follows if that changes the outcome.",
-        next_steps="{toggle} toggles the row"),
+        next_steps={"toggle": ""}),
     LayerColumn(
         "cost", "cost", 6, lambda row_values, width: "ms" if row_values.group_times else "MACs", _cost_cell,
         lambda text, width: [(f"{shorten_number_in_text(text, width):>{width}}", "dim")], _cost_weights,

@@ -17,6 +17,7 @@ from trt_tui.core.measure.causes import (
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_kinds_with_preview, list_zero_cost_moves
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
@@ -45,7 +46,7 @@ from trt_tui.formatting import (
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, target_value_span
+from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, noise_text, target_value_span
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
     Line,
@@ -80,7 +81,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     lines: list[str] = []
     if group.name == row_values.divergence_group and (divergence := session.find_engine_divergence(
             row_values.run)) is not None:
-        lines.append(f"{divergence.divergence_description}; a fusion barrier (f) may keep it apart")
+        lines.append(f"{divergence.divergence_description}{_barrier_text(session, row_values.config, group)}")
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     accumulated = errors.accumulated if errors is not None else None
     if accumulated is not None and accumulated.nonfinite_count:
@@ -118,6 +119,14 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
             lines.append(f"cannot run {precision.label}: {group.refusal_reasons[precision]}")
             break
     return lines
+
+
+def _barrier_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+    """Returns the advice to set a fusion barrier behind a group; "" if it has one or cannot have one."""
+    if (session.outline is None or group.final_tensor in config.get_moves(BarrierMove)
+            or BarrierMove().refusal_reason(session.outline, group.final_tensor)):
+        return ""
+    return f"; a fusion barrier ({find_current_key('f')}) may keep it apart"
 
 
 def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGroup) -> CauseFacts:
@@ -161,12 +170,19 @@ def _builder_warning_texts(session: Session, row_values: RowValues, group: Fusio
 def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:
     """Returns the remedies whose value is that of the best remedy within noise, and the other remedies.
 
-    Both keep the order of ``remedies``. The first list contains the best remedy.
+    Remedies with the same displayed value are in the same list. Both keep the order of ``remedies``. The first list
+    contains the best remedy.
     """
     if not remedies:
         return [], []
     best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.accuracy))
-    is_equal = [remedy is best or is_within_noise(session, remedy.accuracy, best.accuracy) for remedy in remedies]
+    equals = [remedy is best or is_within_noise(session, best.accuracy, remedy.accuracy, both_ways=False)
+              for remedy in remedies]
+    looks = [(target_value_span(session, remedy.accuracy)[0], remedy.accuracy.fails_every_target)
+             for remedy in remedies]
+    equal_looks = {look for look, equals_best in zip(looks, equals, strict=True) if equals_best}
+    is_equal = [equals_best or look in equal_looks and not remedy.accuracy.nonfinite_count
+                for remedy, look, equals_best in zip(remedies, looks, equals, strict=True)]
     return ([remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if equals_best],
             [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
 
@@ -181,8 +197,9 @@ _MIN_NAME_CELLS_BESIDE_MARGIN = 16
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
-    A mark names the remedies whose values equal the best value within noise. These come first, so that a pane with
-    little room omits others. A remedy whose value equals that of the current config within noise changes nothing.
+    A mark names the remedies whose values equal the best value within noise, and the last line gives the distance.
+    These remedies come first, so that a pane with little room omits others. A remedy whose value equals that of the
+    current config within noise changes nothing.
     """
     lines: list[Line] = []
     remedies = session.results.remedies.get((group.name, session.config), ())
@@ -212,8 +229,8 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
             line += [note] if line_width(line) + line_width([note]) <= width else []
         lines.append(clip_line(line, width))
     if len(equal_remedies) > 1:
-        margin_text = value_margin_text(margin_target, equal_remedies[0].accuracy)
-        lines.append([(f"{SAME_VALUE_MARK} equal within noise, {margin_text}", "dim")])
+        best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.accuracy))
+        lines.append([(f"{SAME_VALUE_MARK} within {noise_text(session, best.accuracy)} of the best", "dim")])
     return lines
 
 
@@ -436,11 +453,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
-    if (group.name, session.config) in session.results.remedies:
-        for title in list_kinds_with_preview(row_values.model.outline, session.config, group):
-            previewed: Line = [(" " * margin, ""), (f"{find_current_key(ZERO_COST_KEY):<6}", "key"),
-                               (f"{title}: needs a preview", "dim")]
-            lines.append(clip_line(previewed, width))
+    lines += _untried_change_lines(session, row_values, group, width, margin)
     for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
         lines += _labelled_lines("also" if index == 0 else "", text, width)
     lines += _group_engine_lines(session, row_values, group, width)
@@ -450,6 +463,25 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     shape = row_values.model.outline.shapes.get(group.final_tensor)
     if shape is not None:
         lines += _labelled_lines("output", tensor_shape_text(shape), width, "dim")
+    return lines
+
+
+def _untried_change_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
+                          margin: int) -> list[Line]:
+    """Returns the changes that only the list of zero-cost changes measures, because it previews their kernels first.
+
+    They are left out if no preview is possible here, and after that list was measured.
+    """
+    changes = session.results.zero_cost_changes.get((group.name, session.config))
+    if ((group.name, session.config) not in session.results.remedies or not session.can_preview_engines
+            or changes is not None and changes.is_complete):
+        return []
+    key = find_current_key(ZERO_COST_KEY)
+    lines: list[Line] = []
+    for title in list_kinds_with_preview(row_values.model.outline, session.config, group):
+        forms = [f"{title}: not tried yet", f"{title}: not tried", title]
+        text = next((form for form in forms if margin + 6 + cell_width(form) <= width), title)
+        lines.append(clip_line([(" " * margin, ""), (f"{key:<6}", "key"), (text, "dim")], width))
     return lines
 
 

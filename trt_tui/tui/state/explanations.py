@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from trt_tui.core.measure.bootstrap import CONFIDENCE, ConfidenceInterval
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
 from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target import Target
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, Term, find_term
 from trt_tui.formatting import (
     EXPORTED,
     EXPORTED_NETWORK,
+    MIN_SHOWN_SHARE,
     NOT_MEASURED,
     RUN_TITLES,
     SIMULATED_MARK,
@@ -28,7 +31,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, config_title
+from trt_tui.tui.config_status import config_name, config_title, target_value_span
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.spans import Line, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts, preview_texts
@@ -36,7 +39,7 @@ from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, b
 from trt_tui.tui.state.marks import MARGIN_MARK, MARKS, Mark, find_marks
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
-from trt_tui.tui.state.target_gauge import find_displayed_target
+from trt_tui.tui.state.target_gauge import find_displayed_target, value_margin_text
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
 from trt_tui.tui.state.toggles import find_toggled_config
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
@@ -115,8 +118,14 @@ def explain_column(row_values: RowValues, column: LayerColumn) -> Explanation:
                                ("sort", f"A click on the title sorts by it: {column.order_title}.")))
 
 
-def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRow, column: LayerColumn) -> Explanation:
-    """Returns the explanation of the value of a row in a column."""
+def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRow, column: LayerColumn,
+                 disabled_reason: Callable[[str], str] = lambda action: "") -> Explanation:
+    """Returns the explanation of the value of a row in a column.
+
+    Args:
+        disabled_reason: Returns the reason why an action is impossible on the row, by the id of the action; "" if it
+            is possible.
+    """
     row_cells = build_row_cells(row_values, visible_row, full_names=True)
     row, reason = visible_row.row, row_cells.reason if column.yields_to_reason else ""
     group = row.group if isinstance(row, GroupRow) else None
@@ -135,12 +144,46 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
         texts = _name_texts(row_values, visible_row)
     else:
         texts = _CELL_TEXTS[column.id](session, row_values, visible_row)
-    next_steps = [("next", f"{fill_in_keys(column.next_steps)}.")] if column.next_steps and group is not None else []
+    next_texts = _next_step_texts(session, row_values, column, group, disabled_reason) if group is not None else []
+    next_steps = [("next", f"{', '.join(next_texts)}.")] if next_texts else []
     return Explanation(
         column.title(row_values, _VALUE_CELLS),
         (*_labelled("how", texts), ("what", _column_text(row_values, column)),
          *((mark.name, mark.explanation) for mark in marks), *next_steps),
         "" if column is NAME_COLUMN else row_cells.name, value)
+
+
+def _next_step_texts(session: Session, row_values: RowValues, column: LayerColumn, group: FusionGroup,
+                     disabled_reason: Callable[[str], str]) -> list[str]:
+    """Returns what the user can do about a value of a group, without actions that are impossible or change nothing."""
+    effects = {action: effect or _ROW_EFFECTS[action](session, row_values, group)
+               for action, effect in column.next_steps.items() if not disabled_reason(action)}
+    return [f"{shown_key(action)} {effect}" for action, effect in effects.items() if effect]
+
+
+def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) -> str:
+    """Returns what the toggle key does with a row; "" if nothing, or if its share says that the error would grow."""
+    toggled_config = find_toggled_config(session, [group])
+    if toggled_config == session.config:
+        return ""
+    precision = toggled_config.precision_of(group)
+    if precision is not Precision.FP32:
+        return f"returns the row to {group.precision_label(precision)}"
+    share = _find_shown_share(session, row_values, group)
+    return "" if share is not None and share.fraction <= -MIN_SHOWN_SHARE else "raises the row to FP32"
+
+
+def _build_effect(session: Session, row_values: RowValues, group: FusionGroup) -> str:
+    """Returns what the build key does for the current config; "" if that is done already."""
+    results, name = session.get_run_results("config"), config_name(session)
+    if session.builder is None:
+        return f"executes the exported network of {name}" if results.exported_run is None else ""
+    return f"builds the engine of {name}" if (results.engine_result is None
+                                              or results.engine_result.is_quick_build) else ""
+
+
+_ROW_EFFECTS = {"toggle": _toggle_effect, "build": _build_effect}
+"""The functions that return the effect of an action for a row, by the id of the action."""
 
 
 def _labelled(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -245,18 +288,27 @@ def _share_texts(session: Session, row_values: RowValues, visible_row: VisibleRo
             source = _engine_source_text(results.engine_result, config)
         return [f"{row_values.row_value_text(value)} dB in {config}.", source] if value is not None else [
             _not_measured_text(session)]
-    share = results.shares.get(group.name)
+    share = _find_shown_share(session, row_values, group)
+    if group.name not in results.shares and row_values.stale_config is not None:
+        config = f"{row_values.stale_config_name}, before your change"
+    if share is None:
+        return [_not_measured_text(session)]
+    return [*_error_share_texts(session, share, config), *_measured_toggle_texts(session, row_values, group, share)]
+
+
+def _find_shown_share(session: Session, row_values: RowValues, group: FusionGroup) -> ErrorShare | None:
+    """Returns the error share of a group in the displayed run, or in the config before the last change; None if it is
+    unknown."""
+    share = session.get_run_results(row_values.run).shares.get(group.name)
     if share is None and row_values.stale_config is not None:
         share = session.results.get_results_or_empty(row_values.stale_config).shares.get(group.name)
-        config = f"{row_values.stale_config_name}, before your change"
-    return _error_share_texts(session, share, config) if share is not None else [_not_measured_text(session)]
+    return share
 
 
 def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list[str]:
     """Returns the source of an error share: config, samples and confidence interval."""
     total = session.data_summary.what_if_count if session.data_summary is not None else share.samples
-    samples_text = (f"{share.samples} of the {counted_noun_text(total, 'sample')} in use" if share.samples < total else
-                    _sample_count_text(session, share.samples))
+    samples_text = _used_sample_count_text(session, share.samples)
     if share.unknown_reason:
         return [f"Unknown: {share.unknown_reason}.", f"Measured on {samples_text}, in {config}."]
     percent = percent_text(abs(share.fraction))
@@ -271,12 +323,26 @@ def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list
     elif share.samples < total:
         source += ", too few for a confidence interval"
     texts.append(f"{source}.")
+    same_text = (f"on the same {counted_noun_text(share.samples, 'sample')}"
+                 f"{', without a confidence interval' if share.samples < total else ''}")
     if share.sqnr_if_raised_db is not None:
-        texts.append(f"SQNR with this row alone in FP32: {decibels_text(share.sqnr_if_raised_db)} dB.")
+        texts.append(f"SQNR with this row alone in FP32: {decibels_text(share.sqnr_if_raised_db)} dB {same_text}.")
     if share.sqnr_if_reduced_alone_db is not None:
         texts.append(f"SQNR with this row alone reduced and all others in FP32 (sensitivity): "
-                     f"{decibels_text(share.sqnr_if_reduced_alone_db)} dB.")
+                     f"{decibels_text(share.sqnr_if_reduced_alone_db)} dB {same_text}.")
     return texts
+
+
+def _measured_toggle_texts(session: Session, row_values: RowValues, group: FusionGroup, share: ErrorShare) -> list[str]:
+    """Returns the value if toggled beside the share of a group, if it was measured on other samples than the share."""
+    accuracy = session.results.get_results_or_empty(find_toggled_config(session, [group])).accuracy
+    is_current = row_values.run == "config" and group.name in session.get_run_results("config").shares
+    if not is_current or accuracy is None or accuracy.samples == share.samples:
+        return []
+    value = (f"{target_value_span(session, accuracy)[0]} "
+             f"{value_margin_text(session.target or Target('sqnr', 0.0), accuracy)}").rstrip()
+    return [f"{row_values.metric_title} if toggled: {value} on {_used_sample_count_text(session, accuracy.samples)}.",
+            "It can disagree with the share, because the samples differ."]
 
 
 def _scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
@@ -308,9 +374,13 @@ def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleR
         share = session.get_run_results("config").shares.get(groups[0].name)
         if not row_values.find_toggle(groups).value_text or share is None:
             return [done_text, _not_measured_text(session)]
-        samples_text = _sample_count_text(session, share.samples)
-        return [done_text, f"Simulated, and measured together with the error share on {samples_text}."]
-    return [done_text, _simulation_source_text(session, accuracy), *_outcome_texts(session, accuracy)]
+        samples_text = _used_sample_count_text(session, share.samples)
+        return [done_text, f"Simulated, and measured together with the error share on {samples_text}, without a "
+                "confidence interval."]
+    interval_text = (session.target or Target("sqnr", 0.0)).confidence_interval_text(accuracy)
+    return [done_text, _simulation_source_text(session, accuracy),
+            *([f"{CONFIDENCE:.0%} confidence interval: {interval_text}."] if interval_text else ()),
+            *_outcome_texts(session, accuracy)]
 
 
 def _cost_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
@@ -487,6 +557,13 @@ def _simulation_source_text(session: Session, accuracy: Accuracy | None) -> str:
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
     samples_text = _sample_count_text(session, accuracy.samples)
     return f"Simulated in {backend} on {samples_text}, against {session.reference_name}."
+
+
+def _used_sample_count_text(session: Session, count: int) -> str:
+    """Returns a number of samples, of those that values in the app are measured on."""
+    used = session.data_summary.what_if_count if session.data_summary is not None else count
+    return (f"{count} of the {counted_noun_text(used, 'sample')} in use" if count < used else
+            _sample_count_text(session, count))
 
 
 def _sample_count_text(session: Session, count: int) -> str:

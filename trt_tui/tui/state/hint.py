@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.precision import Precision
+from trt_tui.jobs.requests import BuildEngine
+from trt_tui.session.jobs import FAILED
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
     config_meets_target_simulated,
@@ -86,6 +88,9 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
         return _raise_row_hint(session, row_values, cursor_group) if session.target is None else Hint()
     if not is_reached:
         return _raise_row_hint(session, row_values, cursor_group)
+    if _has_failed_build(session):
+        return Hint((f"{shown_key('log')} shows why {config_name(session)} was not "
+                     f"{'built' if session.builder is not None else 'executed'}",), ("log",))
     action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
     return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
 
@@ -95,6 +100,14 @@ def has_search_result_for_config(session: Session) -> bool:
     search_status = session.search_status
     return (search_status is not None and search_status.end_event is not None and search_status.is_target_met
             and search_status.request.config == session.config and search_status.best_config != session.config)
+
+
+def _has_failed_build(session: Session) -> bool:
+    """Returns True if the last full build of the current config, or the last execution of its export, failed."""
+    outcome = next((job.outcome for job in reversed(session.pending_requests.jobs)
+                    if isinstance(job.request, BuildEngine) and job.request.config == session.config
+                    and not job.request.quick), "")
+    return outcome == FAILED
 
 
 def _search_key_text(session: Session) -> str:
@@ -164,7 +177,10 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
         "config").exported_run
     is_simulated_met = config_meets_target_simulated(session, session.config)
-    export = Hint((f"next: {shown_key('export')} exports precision.json",), ("export",))
+    if session.config in session.config_names.exported_configs:
+        export = Hint((f"{config_name(session)} is exported",))
+    else:
+        export = Hint((f"next: {shown_key('export')} exports precision.json",), ("export",))
     if result is None and exported_run is not None:
         if is_simulated_met and exported_run_meets_target(session, exported_run) is False:
             return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
@@ -173,17 +189,16 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
         return Hint()
     if alert_line := engine_texts.engine_alert_text(session):
         return Hint((f"engine: {alert_line}",))
-    if result.accuracy is None:
-        texts = (f"next: {shown_key('export')} exports; the engine was built but cannot run here",
-                 f"next: {shown_key('export')} exports")
-        return Hint(texts, ("export",)) if is_simulated_met else Hint()
-    passes = meets_target(session, result.accuracy)
+    if result.accuracy is None and export.actions:
+        export = Hint((f"next: {shown_key('export')} exports; the engine was built but cannot run here",
+                       f"next: {shown_key('export')} exports"), ("export",))
+    passes = meets_target(session, result.accuracy) if result.accuracy is not None else None
     if passes is None:
-        return Hint()
+        return export if is_simulated_met else Hint()
     if not passes:
         return _raise_row_hint(session, row_values, cursor_group,
                                "the build misses the target: ") if is_simulated_met else Hint()
-    if result.is_quick_build:
+    if result.is_quick_build and not _has_failed_build(session):
         return Hint((f"next: {shown_key('build')} builds {config_name(session)} in full, this was a quick build",
                      f"next: {shown_key('build')} builds {config_name(session)} in full"), ("build",))
     return export
