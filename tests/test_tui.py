@@ -622,11 +622,14 @@ async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
 async def test_changes_the_target(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "g")
-        for value, kind in (("nonsense", Prompt), ("sqnr>=8", main_screen.MainScreen)):
-            app.screen.query_one(Input).value = value
-            await press(pilot, "enter")
+        for keys, kind in (("nonsense", Prompt), (("ctrl+u", *"sqnr>=8"), main_screen.MainScreen)):
+            await press(pilot, *keys, "enter")
             assert isinstance(app.screen, kind)
         assert app.session.target.value == 8 and "PASS" in verdict(main)[2] and "SQNR ≥ 8 dB" in text(main, "header")
+        await press(pilot, "g", "right", "5", "enter")
+        assert app.session.target.value == 85, "the arrow keys keep the text"
+        await press(pilot, "a", *"sqnr>=9")
+        assert app.screen.query_one("#tolerance", Input).value == "sqnr>=9"
 
 
 async def test_marks_compares_and_takes_up_configs(tmp_path):
@@ -708,7 +711,7 @@ async def test_offers_the_formats_of_the_table_and_says_why_it_fails(tmp_path, m
         path, note = app.screen.query_one(Input), app.screen.query_one("#note")
         await answered(pilot, "enter", "enter")
         assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
-        await answered(pilot, *"ab", "enter")
+        await answered(pilot, "end", *"ab", "enter")
         assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab"
         await press(pilot, "enter")
         assert app.screen is main and "Wrote" in status(main)
