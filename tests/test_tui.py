@@ -18,6 +18,7 @@ from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
 from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text, number_text
@@ -455,6 +456,17 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         await answered(pilot, "escape", "x")
         assert app.session.child.stops == 1 and "stopped: build of c0" in status(main)
         assert verdict(main)[3] == before and not app.session.is_building
+
+
+async def test_the_log_ends_with_the_reasons_of_the_outcome_in_full(tmp_path):
+    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
+        reasons = (f"a reason of {'many ' * 80} words", "the last reason")
+        outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, reasons)
+        app.session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
+        main.presenter.draw_all()
+        assert verdict(main)[-1].endswith("… (o)") and "the last reason" not in "".join(verdict(main))
+        await press(pilot, "o")
+        assert " ".join(app.screen.text.split()).endswith(f"c0 PASS?: {' '.join('; '.join(reasons).split())}")
 
 
 async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
