@@ -294,8 +294,8 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
         await settle(pilot)
         await press(pilot, "9")
         await settle(pilot)
-        item = next(item for item in app.screen.items if "new Q/DQ" in item.text)
-        assert item.text.startswith("INT8 with new Q/DQ ") and item.text.endswith("free, leaves file")
+        item = next(item for item in app.screen.items if "new Q/DQ" in "".join(item.cells))
+        assert item.cells[0] == "INT8 with new Q/DQ" and item.cells[-1] == "free, leaves file"
         await press(pilot, item.key)
         (subject, move), = app.session.config.moves.items()
         assert subject == ("precision", "/two/Conv") and move.precision is INT8

@@ -18,6 +18,7 @@ from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
 from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text, number_text
@@ -584,6 +585,17 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         assert verdict(main)[3] == before and not app.session.is_building
 
 
+async def test_the_log_ends_with_the_reasons_of_the_outcome_in_full(tmp_path):
+    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
+        reasons = (f"a reason of {'many ' * 80} words", "the last reason")
+        outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, reasons)
+        app.session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
+        main.presenter.draw_all()
+        assert verdict(main)[-1].endswith("… (o)") and "the last reason" not in "".join(verdict(main))
+        await press(pilot, "o")
+        assert " ".join(app.screen.text.split()).endswith(f"c0 PASS?: {' '.join('; '.join(reasons).split())}")
+
+
 async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
     lines = [f"[E] tactic {index} failed: out of memory" for index in range(40)]
     async with opened(tmp_path, builder=replace(H200, fails="\n".join(lines))) as (app, main, pilot):
@@ -749,11 +761,14 @@ async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
 async def test_changes_the_target(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "g")
-        for value, kind in (("nonsense", Prompt), ("sqnr>=8", main_screen.MainScreen)):
-            app.screen.query_one(Input).value = value
-            await press(pilot, "enter")
+        for keys, kind in (("nonsense", Prompt), (("ctrl+u", *"sqnr>=8"), main_screen.MainScreen)):
+            await press(pilot, *keys, "enter")
             assert isinstance(app.screen, kind)
         assert app.session.target.value == 8 and "PASS" in verdict(main)[2] and "SQNR ≥ 8 dB" in text(main, "header")
+        await press(pilot, "g", "right", "5", "enter")
+        assert app.session.target.value == 85, "the arrow keys keep the text"
+        await press(pilot, "a", *"sqnr>=9")
+        assert app.screen.query_one("#tolerance", Input).value == "sqnr>=9"
 
 
 async def test_marks_compares_and_takes_up_configs(tmp_path):
@@ -835,7 +850,7 @@ async def test_offers_the_formats_of_the_table_and_says_why_it_fails(tmp_path, m
         path, note = app.screen.query_one(Input), app.screen.query_one("#note")
         await answered(pilot, "enter", "enter")
         assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
-        await answered(pilot, *"ab", "enter")
+        await answered(pilot, "end", *"ab", "enter")
         assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab"
         await press(pilot, "enter")
         assert app.screen is main and "Wrote" in status(main)

@@ -68,7 +68,7 @@ async def test_each_key_goes_where_the_one_before_it_led(tmp_path):
         first = app.session.history.steps[0].state.config
         assert all(step.state.config == first for step in app.session.history.steps), "space and z, each time"
         assert len(app.session.config_names) > 1
-        burst(app, "g", "backspace", "backspace", "5", "enter", "p", "b")
+        burst(app, "g", "end", "backspace", "backspace", "5", "enter", "p", "b")
         await taken_in(pilot)
         assert app.session.target.value == 5 and app.session.config.precision_moves and app.screen is main
 

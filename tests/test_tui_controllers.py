@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.widgets.option_list import Option
 
-from tests.screen import answered, make_app, opened, press, settle, status
+from tests.screen import answered, make_app, opened, press, screen_text, settle, status
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
-from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
+from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BARRIER_MARK
@@ -197,12 +197,32 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         session.apply_event(replace(event, changes=changes))
         for handle in main._event_handlers[ev.ZeroCostChangesMeasured]:
             handle(replace(event, changes=changes))
-        costs = [item.text.split("  ")[-1].strip() for item in app.screen.items[1:len(changes) + 1]]
+        costs = [item.cells[-1] for item in app.screen.items[1:len(changes) + 1]]
         assert costs == ["+2 kernels", *["free"] * (len(changes) - 1)]
         await press(pilot, "1")
         assert session.config == first
         await press(pilot, "z")
         assert session.config == event.config
+
+
+@pytest.mark.parametrize(("keys", "titles"), [(("9",), ["change", "layers", "SQNR", "cost"]),
+                                              (("7", "7"), ["method", "SQNR", "target"])])
+async def test_a_table_to_choose_from_never_wraps(tmp_path, keys, titles):
+    async with opened(tmp_path, size=(60, 15)) as (app, main, pilot):
+        await answered(pilot, *keys)
+        for size in ((60, 15), (200, 60), (60, 15)):
+            await pilot.resize_terminal(*size)
+            await settle(pilot)
+            lines = screen_text(app).splitlines()
+            header = next(line for line in lines if f" {titles[0]} " in line)
+            assert all(title in header.split() for title in titles)
+            assert size[0] == 60 or all(column.title in header for column in app.screen.columns)
+            for item in [item for item in app.screen.items if item.cells][:5]:
+                shown = [cell for cell, column in zip(item.cells, app.screen.columns, strict=True)
+                         if column.title in titles[1:]]
+                assert any(all(cell in line for cell in shown) for line in lines), shown
+        shown = len([item for item in app.screen.items if item.key])
+        assert str(app.screen.query_one(KeyHints).render()).startswith(f"enter or 1-{min(9, shown)} selects")
 
 
 async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
@@ -213,12 +233,14 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         await press(pilot, "9")
         assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
         await settle(pilot)
-        shown = {tuple(item.text.split("  ")[0].split(" all")[0].split(",")): item for item in app.screen.items}
+        shown = {item.cells[0] if item.cells else item.text: item for item in app.screen.items}
         assert not any(item.text == "further values" for item in app.screen.items)
-        assert ("bias correction",) in shown and shown["operator", ""].refusal
-        assert not any("…" in item.text for item in app.screen.items if item.value is not None), "no label is cut"
-        smooth, = (item for item in app.screen.items if "SmoothQuant" in item.text and "this" in item.text)
-        assert "~" in smooth.text and smooth.text.endswith("free")
+        assert "bias correction" in shown and any(item.refusal for name, item in shown.items()
+                                                  if name.startswith("operator,"))
+        table = [line for line in screen_text(app).splitlines() if " free" in line]
+        assert table and not any("…" in line for line in table), "no label is cut"
+        smooth, = (item for item in app.screen.items if "SmoothQuant" in "".join(item.cells) and "this" in item.cells)
+        assert "~" in smooth.cells[2] and smooth.cells[-1] == "free"
         event = session.results.zero_cost_changes[group.name, before]
         values = {change.config: change.accuracy.judged_error for change in event.changes}
         errors = [values[item.value] for item in app.screen.items if item.value in values]
@@ -231,7 +253,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         await settle(pilot)
         assert session.results[session.config].accuracy is not None
         await press(pilot, "9")
-        assert app.screen.items[0].text.startswith("as it is ") and app.screen.items[0].value == session.config
+        assert app.screen.items[0].cells[0] == "as it is" and app.screen.items[0].value == session.config
         assert app.screen.items[1].text == f"undo: SmoothQuant {move.strength:g} of {key[1]}"
         await press(pilot, "1")
         assert session.config == before

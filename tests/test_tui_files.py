@@ -77,15 +77,18 @@ async def test_the_list_in_hand_is_written_as_it_is_shown(tmp_path, monkeypatch)
         assert isinstance(dialog, WriteViewDialog) and dialog.content_field.value.label == "layers"
         path = dialog.query_one(Input)
         assert path.value == str(tmp_path / "vit-layers.txt")
+        assert str(dialog.query_one(KeyHints).render()).startswith("enter writes it")
         await press(pilot, "up", "right", "right")
+        assert str(dialog.query_one(KeyHints).render()).startswith("←→ change  enter goes to the path")
         assert path.value.endswith("vit-layers.csv")
         await answered(pilot, "enter", "enter")
         assert f"Wrote {tmp_path / 'vit-layers.csv'}" in str(dialog.query_one("#note").render())
         rows = list(csv.reader((tmp_path / "vit-layers.csv").open()))
         assert rows[0][:2] == ["layer", "op"] and len(rows) == len(main.presenter.layer_tree.rows) + 1
         assert all("mlp" in row[0] or not row[1] for row in rows[1:] if "norm" not in row[0]), "filtered"
-        await press(pilot, "enter")
-        assert app.screen is main and "Wrote " in status(main)
+        assert str(dialog.query_one(KeyHints).render()).startswith("enter closes this")
+        await press(pilot, "x", "enter")
+        assert path.value.endswith("vit-layers.csv") and app.screen is main and "Wrote " in status(main)
 
 
 async def test_a_file_that_exists_or_cannot_be_written_loses_nothing(tmp_path, monkeypatch):
@@ -166,7 +169,7 @@ async def test_the_footer_follows_the_focus(tmp_path, size):
         assert footer().startswith(" space FP32  = up") and footer().rstrip().endswith("f1 keys")
         for opens, shown, closes in (
                 (("slash",), "enter keep  esc clear", ("escape",)), (("3",), "enter go to row", ("t", "t")),
-                (("2",), "2 less", ("2",)), (("p",), "enter selects  esc close", ("escape",)),
+                (("2",), "2 less", ("2",)), (("p",), "its key selects  esc close", ("escape",)),
                 (("g",), "enter selects", ("escape",)), (("f9",), "x stops this one", ("escape",)),
                 (("f1",), "type to find", ("escape",)), (("o",), "↑↓ scroll  Y to a file", ("escape",))):
             await answered(pilot, *opens)

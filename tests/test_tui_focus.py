@@ -1,5 +1,7 @@
 """No job opens, closes or moves what has the focus: what it leads to waits on the main screen for a key."""
 
+from pathlib import Path
+
 import pytest
 from textual.widgets import Input
 
@@ -9,7 +11,7 @@ from trt_tui.core.moves.network_method import find_network_range_method, list_ra
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui.screens.dialogs import ErrorDialog, Picker
+from trt_tui.tui.screens.dialogs import ErrorDialog, KeyHints, Picker
 from trt_tui.tui.screens.export import ExportDialog
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -86,12 +88,27 @@ async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
             assert app.screen is main and "shows why" not in status(main)
 
 
-async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path):
+async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):
-        await press(pilot, "e", "enter")
+        def keys():
+            return str(app.screen.query_one(KeyHints).render())
+
+        await press(pilot, "e")
+        assert keys().startswith("enter chooses the format")
+        await press(pilot, "enter")
         app.screen.query_one(Input).value = str(tmp_path / "c.json")
         await answered(pilot, "enter")
         assert isinstance(app.screen, ExportDialog) and app.screen.is_finished and (tmp_path / "c.json").exists()
+        assert keys().startswith("enter closes this")
+        await press(pilot, "e", "b")
+        assert app.screen.query_one(Input).value == str(tmp_path / "c.json"), "no letter reaches the path"
+        await press(pilot, "up")
+        assert keys().startswith("enter chooses the format") and not app.screen.is_finished
+        await answered(pilot, "enter", *"d.json")
+        assert keys().startswith("enter writes it")
+        await answered(pilot, "enter")
+        assert Path("d.json").exists() and app.screen.is_finished
         await press(pilot, "enter")
         assert app.screen is main and "Wrote" in status(main)
 

@@ -24,7 +24,7 @@ CHANGES = {
     "range": ("r",),
     "type_range": ("6", *["backspace"] * 9, "2", "full_stop", "5", "enter"), "methods": ("7", "7", "3"),
     "all_found": ("slash", *"conv", "enter", "0", "3"), "filter": ("slash", *"fc", "enter"),
-    "close": ("slash", *"fc", "enter", "escape"), "target": ("g", "backspace", "5", "enter"),
+    "close": ("slash", *"fc", "enter", "escape"), "target": ("g", "end", "backspace", "5", "enter"),
     "configs": ("space", "down", "space", "c", "end", "enter"), "name": ("c", "n", *"best", "enter", "escape"),
     "comment": ("c", "n", *": mine", "enter", "escape"), "pin": ("c", "p", "escape"),
     "pane_configs": ("space", "4", "end", "enter", "1"), "pictures": ("space", "8", "4", "right", "right", "enter"),
@@ -131,7 +131,7 @@ async def test_the_history_says_what_was_changed_when_and_how_accurate_it_is(tmp
         first = session.config
         await press(pilot, "Z")
         assert "nothing was changed yet" in status(main)
-        await answered(pilot, "space", "g", "backspace", "5", "enter", "slash", *"mlp", "enter")
+        await answered(pilot, "space", "g", "end", "backspace", "5", "enter", "slash", *"mlp", "enter")
         group = next(iter(session.config.precision_moves))
         await press(pilot, "z")
         assert "undone: filter: mlp" in status(main)
@@ -159,7 +159,7 @@ async def test_the_history_says_what_was_changed_when_and_how_accurate_it_is(tmp
 @pytest.mark.parametrize("size", [(60, 15), (200, 60)])
 async def test_the_history_fits_any_screen(tmp_path, size):
     async with opened(tmp_path, size=size) as (app, main, pilot):
-        await answered(pilot, "space", "g", "backspace", "5", "enter", "Z")
+        await answered(pilot, "space", "g", "end", "backspace", "5", "enter", "Z")
         assert "→" in app.screen.text and "FAIL" in screen_text(app)
         assert all(len(line) <= size[0] for line in screen_text(app).splitlines())
 

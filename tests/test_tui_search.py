@@ -24,7 +24,7 @@ from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog
 from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BEST_SET_MARK
-from trt_tui.tui.state.search_result import BEST_SO_FAR, CHEAPER, CURRENT, MORE_ACCURATE, RESULT
+from trt_tui.tui.state.search_result import BEST_SO_FAR, CHEAPER, CURRENT, MORE_ACCURATE, RESULT, list_search_options
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -292,6 +292,81 @@ async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tm
         assert "from the search, PASS?" in status(main)
         outcome = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG]
         assert outcome.outcome is Outcome.UNCERTAIN_PASS
+
+
+LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}"
+                     for number in range(3))
+
+
+@pytest.mark.parametrize("size", [(60, 15), SMALL, LARGE])
+async def test_long_reasons_leave_a_page_of_changes(tmp_path, size):
+    async with opened(tmp_path, size=size) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        search_status, outline = main.session.search_status, main.session.outline
+        search_status.end_event = replace(search_status.end_event, target_outcome=TargetOutcome(
+            Outcome.UNCERTAIN_PASS, LONG_REASONS), result=replace(
+                search_status.end_event.result, config=search_status.request.config.with_toggled_fp32(outline.groups)))
+        await press(pilot, "a")
+        page = app.screen
+        titles = [title for title in main.presenter.layer_list.tree_model.titles.values()]
+
+        def list_changes():
+            return [line for line in page.text.splitlines() if line.split()[:1] and line.split()[0] in titles]
+
+        first = list_changes()
+        assert len(first) >= min(len(outline.groups), page.query_one("#search-result", Lines).size.height // 3)
+        assert all(f"the {number}th" in page.text for number in range(3) if size[1] > 15)
+        if size == SMALL:
+            assert "end checks in full" in page.query_one("#search-keys", Lines).text
+            assert page._page_lines >= 7
+        await press(pilot, "pagedown")
+        assert size == LARGE or not set(list_changes()) & set(first), "a page further"
+        await press(pilot, "end")
+        texts = [page.text]
+        for _ in range(3):
+            await press(pilot, "pageup")
+            texts.append(page.text)
+        assert "word2" in "".join(texts)
+        await press(pilot, "home")
+        assert list_changes() == first
+
+
+@pytest.mark.parametrize(("what_if", "judged", "text"), [(8, 16, "all 16 samples"), (32, 48, "16 of 48 samples"),
+                                                         (16, 48, "other 16 of 48 samples")])
+async def test_samples_that_are_not_those_of_the_main_screen_are_named_beside_the_values(tmp_path, what_if, judged,
+                                                                                         text):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+        await answered(pilot, "a", "enter", "a")
+
+        def update_lines():
+            app.screen.update_lines()
+            title, header, *lines = app.screen.text.splitlines()
+            return title, header, next(line for line in lines if line.startswith(" exported"))
+
+        session, search_status = main.session, app.screen.search_status
+        assert search_status.best_evaluation.target_result.accuracy.samples == 16
+        opened_network = session.opened_network
+        data = replace(session.data_summary, what_if_count=what_if, judged_count=judged)
+        session._opened_network = replace(opened_network, data=data)
+        title, header, exported = update_lines()
+        assert title.endswith(f", {text}") and f"SQNR, {text}" in header and exported.endswith(f", on {text}")
+        session._opened_network = replace(opened_network, data=replace(data, what_if_count=16))
+        search_status.end_event = replace(search_status.end_event, has_other_samples=False)
+        title, header, exported = update_lines()
+        assert title.endswith(", 16 samples") and "samples" not in header + exported
+
+
+async def test_the_config_in_hand_has_no_value_of_other_samples(tmp_path):
+    async with opened(tmp_path, searched=2) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        await press(pilot, "a")
+        session, search_status = main.session, app.screen.search_status
+        current, best = app.screen.options
+        assert session.results[session.config].accuracy.samples == 8 != best.accuracy.samples
+        assert current.accuracy is None and current.config != best.config
+        search_status.progress = replace(search_status.progress, config=session.config)
+        current, best = list_search_options(session, search_status)
+        assert current.config == best.config and current.accuracy == best.accuracy
 
 
 async def test_the_page_and_the_main_screen_agree_on_the_config_in_hand(tmp_path):

@@ -282,9 +282,25 @@ def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
     for width in range(110, 201):
         shown = next(text(line) for line in summary.summary_lines(session, width, 40) if "first reason" in text(line))
         assert shown.strip() == whole
+    (heading, reasons), = summary._list_outcome_reasons(session)
     for width in range(40, len(whole)):
-        shown = summary._keep_whole_reasons(whole, width)
-        assert len(shown) <= width and set(shown.split("; ")) <= {*whole.split("; "), "…"} and shown.endswith("; …")
+        line, = summary._outcome_reason_rows(heading, reasons, width, 1)
+        shown = text(line).strip()
+        assert len(text(line)) <= width and shown.endswith("; … (o)")
+        assert {*shown.removesuffix("; … (o)").split("; ")} <= {*whole.split("; ")}
+
+
+@pytest.mark.parametrize("width", [60, 120, 200])
+@pytest.mark.parametrize("max_lines", [1, 2, 3])
+def test_a_cut_reason_names_the_key_of_the_page_that_has_it_whole(width, max_lines):
+    reason = f"a reason (of one network; {'many words ' * 80}end)"
+    rows = summary._outcome_reason_rows("c0 PASS?", (reason, "a second one"), width, max_lines)
+    assert len(rows) == max_lines and all(len(text(row)) <= width for row in rows)
+    assert text(rows[-1]).endswith("… (o)") and all(style == "dim@do('log')" for row in rows for _, style in row)
+    assert len(text(rows[-1])) > width - 20, "the width is used"
+    whole = summary._outcome_reason_rows("c0 PASS?", (reason, "a second one"), width, 99)
+    whole_text = " ".join(text(row).strip() for row in whole)
+    assert whole_text.endswith("; a second one") and "…" not in whole_text
 
 
 def test_no_operator_with_a_norm_is_cut_beside_an_engine_column():

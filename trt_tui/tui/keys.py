@@ -57,7 +57,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
     "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
     "the sessions": (*_MOVE_ACTIONS, "write_view", "toggle", "sessions", "delete_session"),
-    "a search result": (*_MOVE_ACTIONS[:4], "open", "close", "quit", "find", "write_view"),
+    "a search result": (*_MOVE_ACTIONS, "find", "write_view"),
     "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 

@@ -12,7 +12,8 @@ from trt_tui.tui.state.tree import View
 class ApplicationController(Controller):
     """The controller of the log, the help page, the theme, closing and quitting."""
 
-    @register_action(label="log", help="Show why a job failed, then the log", group="Files")
+    @register_action(label="log", help="Show why a job failed, then the log; at its end the reasons "
+                     "for PASS? and FAIL? in full", group="Files")
     def log(self) -> None:
         """Shows the newest failure if the user has not seen it yet, else the log."""
         if (unread := self.status.unread_failure) is not None:

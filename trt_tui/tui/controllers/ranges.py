@@ -10,13 +10,13 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES_TEXT
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import counted_noun_text, table_lines
+from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.result_tables import find_best_range_method, method_comparison_table, ranking_column_title
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt
+from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem, Prompt
 
 
 def range_error_text(text: str) -> str:
@@ -135,9 +135,11 @@ class RangeController(Controller):
         current_method = find_network_range_method(session.config, session.opened_network.outline)
         current_method = current_method or (session.calibration.method
                                             if session.calibration is not None else session.options.calib_method)
-        header, *rows = table_lines(method_comparison_table(session))
-        items = [PickerItem(str(index + 1), text, row.method)
-                 for index, (text, row) in enumerate(zip(rows, session.method_comparison.rows, strict=True))]
+        (label, *titles), *table_rows = method_comparison_table(session)
+        columns = [PickerColumn(label), *(PickerColumn(title, is_right_aligned=True,
+                                                       is_optional=title in ("worst sample", "s")) for title in titles)]
+        items = [PickerItem(str(index + 1), "", row.method, cells=tuple(cells))
+                 for index, (cells, row) in enumerate(zip(table_rows, session.method_comparison.rows, strict=True))]
 
         def use_chosen_range_method(method: str) -> None:
             if method != current_method:
@@ -146,4 +148,4 @@ class RangeController(Controller):
                 self.presenter.show_message(f"ranges by {method}: {shown_key('undo')} undoes them", "")
 
         title = f"Calibration methods; {find_best_range_method(session)} is best by {ranking_column_title(session)}"
-        self.open_dialog(Picker(title, items, current_method, header=header), use_chosen_range_method)
+        self.open_dialog(Picker(title, items, current_method, columns), use_chosen_range_method)

@@ -16,11 +16,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.tui.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.screens.dialogs import Picker, PickerItem
-from trt_tui.tui.spans import pad_or_shorten
-
-LABEL_WIDTH, SCOPE_WIDTH, VALUE_WIDTH = 33, 6, 10
-"""The widths of the columns of the list in cells. With the keys and the costs they fit into 80 cells."""
+from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem
 
 
 class ZeroCostController(Controller):
@@ -68,8 +64,9 @@ class ZeroCostController(Controller):
         title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
             "Zero-cost changes: all layers")
         value_title = session.target.column_title if session.target is not None else "SQNR"
-        header = self._line_text("change", "layers", value_title, "cost")
-        self._dialog = Picker(title, self._list_items(), session.config, header)
+        columns = [PickerColumn("change"), PickerColumn("layers", is_optional=True),
+                   PickerColumn(value_title, is_right_aligned=True), PickerColumn("cost")]
+        self._dialog = Picker(title, self._list_items(), session.config, columns)
 
         def apply_chosen_config(chosen_config: PrecisionConfig) -> None:
             session.set_config(chosen_config, self._find_changed_groups(chosen_config))
@@ -92,22 +89,22 @@ class ZeroCostController(Controller):
         """
         session, (group, config) = self.session, self._subject
         outline = session.opened_network.outline
-        choices: list[tuple[str, PrecisionConfig]] = []
+        choices: list[tuple[str, tuple[str, ...], PrecisionConfig]] = []
         for kind, subject in list_zero_cost_moves(outline, config, group) if group is not None else ():
             subject_text = f" of {subject}" if group is not None and subject != group.name else ""
-            choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}",
+            choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}", (),
                             config.without_moves(kind, [subject])))
         event = session.results.zero_cost_changes.get((group.name if group is not None else "", config))
         changes = list(event.changes) if event is not None else []
         is_complete = event is not None and event.is_complete
         if is_complete:
             changes.sort(key=lambda change: -accuracy_order(session, change.accuracy))
-        choices += [(self._change_text(change, is_complete), change.config) for change in changes]
+        choices += [("", self._change_cells(change, is_complete), change.config) for change in changes]
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
-        items = [PickerItem("", self._line_text("as it is", "", value_text if is_measured else "…", ""), config)]
-        items += [PickerItem(str(index) if index < 10 else "", text, choice)
-                  for index, (text, choice) in enumerate(choices, 1)]
+        items = [PickerItem("", "", config, cells=("as it is", "", value_text if is_measured else "…", ""))]
+        items += [PickerItem(str(index) if index < 10 else "", text, choice, cells=cells)
+                  for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured"))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
@@ -121,8 +118,8 @@ class ZeroCostController(Controller):
                 items.append(PickerItem("", f"{title}, this layer:", "", row_reasons[title]))
         return items
 
-    def _change_text(self, change: ev.ZeroCostChange, is_complete: bool) -> str:
-        """Returns the line of a change: label, layers, value in the unit of the target, and cost."""
+    def _change_cells(self, change: ev.ZeroCostChange, is_complete: bool) -> tuple[str, ...]:
+        """Returns the cells of a change: label, layers, value in the unit of the target, and cost."""
         value_text = target_value_span(self.session, change.accuracy)[0] if change.accuracy is not None else "…"
         cost_text = "free"
         if change.added_kernels is not None and change.added_kernels > 0:
@@ -132,13 +129,8 @@ class ZeroCostController(Controller):
         if change.attention_kernels is not None and change.attention_kernels[0] != change.attention_kernels[1]:
             cost_text += f", MHA {change.attention_kernels[0]}→{change.attention_kernels[1]}"
         label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
-        return self._line_text(label, "all" if change.is_for_network else "this", value_text,
-                               cost_text + (", leaves file" if label != change.label else ""))
-
-    @staticmethod
-    def _line_text(label: str, scope_text: str, value_text: str, cost_text: str) -> str:
-        return (f"{pad_or_shorten(label, LABEL_WIDTH)} {scope_text:<{SCOPE_WIDTH}} "
-                f"{pad_or_shorten(value_text, VALUE_WIDTH)} {cost_text}").rstrip()
+        return (label, "all" if change.is_for_network else "this", value_text,
+                cost_text + (", leaves file" if label != change.label else ""))
 
     def _find_changed_groups(self, chosen_config: PrecisionConfig) -> Iterable[FusionGroup]:
         """Returns the groups on which the chosen config has other moves than the current one."""

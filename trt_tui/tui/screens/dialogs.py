@@ -17,9 +17,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, pad_right
 from trt_tui.tui.keys import ACTIONS_BY_SCREEN, DEFAULT_KEYS, fill_in_keys, get_action_keys
-from trt_tui.tui.spans import Line
+from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
 from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
@@ -216,14 +216,38 @@ class PickerItem:
 
     Attributes:
         key: The key that chooses the entry; "" if no key does.
+        text: The text of the entry; "" for an entry with cells.
         value: The result of the dialog if the entry is chosen.
         refusal: The reason why the entry cannot be chosen; "" if it can.
+        cells: The cells of the entry in the columns of the dialog; without cells, the text may take several lines.
     """
 
     key: str
     text: str
     value: object
     refusal: str = ""
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PickerColumn:
+    """A column of a `Picker`.
+
+    Attributes:
+        is_optional: True if the column is left out if the room is too small.
+    """
+
+    title: str
+    is_right_aligned: bool = False
+    is_optional: bool = False
+
+
+_PICKER_WIDTH = 90
+"""The maximum width of a `Picker` with columns, as in app.tcss."""
+_CELLS_BESIDE_PICKER_ROW = 12
+"""The cells of a line that a row of a `Picker` does not have: margin, border, padding, mark, key and scrollbar."""
+_MIN_LABEL_CELLS = 18
+"""The width to which the first column of a `Picker` is shortened before optional columns are left out."""
 
 
 class Picker(Dialog):
@@ -232,30 +256,57 @@ class Picker(Dialog):
     The result is the value of the entry.
 
     Args:
-        header: The column titles of the entries.
+        columns: The columns of the entries with cells. Their lines are never wrapped: the first column is shortened,
+            and optional columns are left out.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
 
-    def __init__(self, title: str, items: Sequence[PickerItem], chosen_value: object = None, header: str = "") -> None:
+    def __init__(self, title: str, items: Sequence[PickerItem], chosen_value: object = None,
+                 columns: Sequence[PickerColumn] = ()) -> None:
         super().__init__()
-        self.heading, self.items, self.chosen_value, self.header = title, list(items), chosen_value, header
+        self.heading, self.items, self.chosen_value, self.columns = title, list(items), chosen_value, list(columns)
         self._move_keys = {name for action in ACTIONS_BY_SCREEN["lists"] for name in get_action_keys(action)}
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="box wide" if self.header else "box"):
+        with Vertical(classes="box wide" if self.columns else "box"):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
-            if self.header:
-                yield Static(f"     {escape_hidden_characters(self.header)}", classes="dim", markup=False)
+            if self.columns:
+                yield Static(self._fit_rows()[0], id="columns", classes="dim", markup=False)
             yield KeyedOptionList(*self._make_options(), compact=True)
-        yield KeyHints("{open} selects  {close} close")
+        yield KeyHints(self._key_hint_template())
+
+    def _key_hint_template(self) -> str:
+        keys = [item.key for item in self.items if item.key and not item.refusal and item.key not in self._move_keys]
+        is_range = "".join(keys) in "123456789"
+        key_text = "" if not keys else f" or {keys[0]}" if len(keys) == 1 else (
+            f" or {keys[0]}-{keys[-1]}" if is_range else " or its key")
+        return f"{{open}}{key_text} selects  {{close}} close"
+
+    def _fit_rows(self) -> list[str]:
+        """Returns the lines of the column titles and of the entries; "" for entries without cells."""
+        room = min(_PICKER_WIDTH, self.app.size.width) - _CELLS_BESIDE_PICKER_ROW
+        rows = [tuple(column.title for column in self.columns), *(item.cells for item in self.items)]
+        widths = [max(cell_width(row[index]) for row in rows if row) for index in range(len(self.columns))]
+        columns = list(enumerate(self.columns))
+        if room - sum(width + 2 for width in widths[1:]) < min(widths[0], _MIN_LABEL_CELLS):
+            columns = [(index, column) for index, column in columns if not column.is_optional]
+        widths[0] = max(8, min(widths[0], room - sum(widths[index] + 2 for index, _ in columns[1:])))
+        lines = []
+        for label, *cells in (row or ("",) for row in rows):
+            texts = [pad_or_shorten(label, widths[0])] if cells else []
+            texts += [(pad_left if column.is_right_aligned else pad_right)(cells[index - 1], widths[index])
+                      for index, column in columns[1:] if cells]
+            lines.append("".join(text for text, _ in clip_line([("  ".join(texts).rstrip(), "")], room)))
+        return [f"     {lines[0]}", *lines[1:]]
 
     def _make_options(self) -> list[Option]:
         options = []
-        for item in self.items:
+        lines = self._fit_rows()[1:] if self.columns else [""] * len(self.items)
+        for item, line in zip(self.items, lines, strict=True):
             mark = "●" if item.value == self.chosen_value else " "
             item_key = " " if item.key in self._move_keys else item.key
-            text = f"{mark} {item_key}  {item.text}" + (f"  {item.refusal}" if item.refusal else "")
+            text = f"{mark} {item_key or ' '}  {line or item.text}" + (f"  {item.refusal}" if item.refusal else "")
             options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))
         return options
 
@@ -267,6 +318,14 @@ class Picker(Dialog):
         choices.clear_options()
         choices.add_options(self._make_options())
         self._place_cursor(current)
+        if self.columns:
+            self.query_one("#columns", Static).update(self._fit_rows()[0])
+        self.query_one(KeyHints).show_keys(self._key_hint_template())
+
+    def on_resize(self) -> None:
+        """Fits the columns into the new width."""
+        if self.columns:
+            self.replace_items(self.items)
 
     def on_mount(self) -> None:
         """Focuses the list, with the cursor on the current value or on the first possible entry."""
@@ -305,7 +364,7 @@ class Prompt(Dialog):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
-            yield TextField(self.value, compact=True, select_on_focus=False)
+            yield TextField(self.value, compact=True)
             yield Static(escape_hidden_characters(self.note), id="note", markup=False)
         yield KeyHints("{open} selects  {close} close")
 

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import escape_hidden_characters, is_hidden_character
+from trt_tui.formatting import is_hidden_character
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
@@ -33,8 +33,14 @@ class FileDialog(Dialog):
 
     Attributes:
         job: The number of the job; None if none runs.
-        is_finished: True after the file was written; the next enter closes the dialog.
+        is_finished: True after the file was written. No field has the focus then, so that a letter meant for the main
+            screen changes no path, and enter closes the dialog.
     """
+
+    BINDINGS = [CLOSE_BINDING, Binding("enter", "open", id="open")]
+
+    CHOICE_KEYS = OTHER_FIELD_KEYS = ""
+    """The entries of the key line while a choice has the focus, and those that lead to a choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,10 +56,8 @@ class FileDialog(Dialog):
         """
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Requests the file, or closes the dialog after it was written."""
-        if self.is_finished:
-            self.dismiss(None)
-        if self.is_finished or not event.value.strip() or self.job is not None:
+        """Requests the file, unless it is being written."""
+        if not event.value.strip() or self.job is not None:
             return
         self.show_note("", False)
         try:
@@ -64,20 +68,41 @@ class FileDialog(Dialog):
     def wait_for_job(self, job_number: int) -> None:
         """Shows that the job runs, and keeps the dialog open until it ends."""
         self.job = job_number
-        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"),
-                       False)
+        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"), False)
+        self._show_current_keys()
 
     def show_finished_export(self, notice: str) -> None:
         """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
         another widget."""
         self.job, self.is_finished = None, True
-        notice = escape_hidden_characters(notice).replace("{", "{{").replace("}", "}}")
-        self.show_note(fill_in_keys(f"{notice}. {{open}} closes this."), False)
+        self.set_focus(None)
+        self.show_note(f"{notice}.", False)
+        self._show_current_keys()
 
     def show_failure(self, title: str, cause: str, next_step: str) -> None:
         """Shows why the file was not written; the user can then try another path or format."""
         self.job = None
         self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
+        self._show_current_keys()
+
+    def on_descendant_focus(self) -> None:
+        """Shows the keys of the field with the focus. After a file was written, the field is there for another one."""
+        if self.focused is not None:
+            self.is_finished = False
+            self._show_current_keys()
+
+    def _show_current_keys(self) -> None:
+        keys = f"{{open}} writes it  {self.OTHER_FIELD_KEYS}" if self.job is None else self.OTHER_FIELD_KEYS
+        if self.is_finished:
+            keys = f"{{open}} closes this  {self.OTHER_FIELD_KEYS}"
+        elif not isinstance(self.focused, Input):
+            keys = self.CHOICE_KEYS
+        self.query_one(KeyHints).show_keys(f"{keys}  {{close}} close")
+
+    def action_open(self) -> None:
+        """Closes the dialog after the file was written."""
+        if self.is_finished:
+            self.dismiss(None)
 
 
 class ExportDialog(FileDialog):
@@ -88,7 +113,9 @@ class ExportDialog(FileDialog):
             request.
     """
 
-    BINDINGS = [CLOSE_BINDING, Binding("up", "formats", id="up")]
+    BINDINGS = [Binding("up", "formats", id="up")]
+
+    CHOICE_KEYS, OTHER_FIELD_KEYS = "{open} chooses the format  {up}{down} go", "{up} formats"
 
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
@@ -109,9 +136,9 @@ class ExportDialog(FileDialog):
                 *(Option(Content(f"{export_format.title:<16} {export_format.description}"))
                   for export_format in EXPORT_FORMATS.values()), compact=True)
             yield Static("to", classes="dim")
-            yield TextField(self.default_export_path(self.export_format), compact=True, select_on_focus=False)
+            yield TextField(self.default_export_path(self.export_format), compact=True)
             yield Static("", id="note", markup=False)
-        yield KeyHints("{open} chooses the format, then writes  {up} back to the formats  {close} close")
+        yield KeyHints()
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
@@ -123,7 +150,6 @@ class ExportDialog(FileDialog):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Selects a format. A proposed path that the user did not change is replaced by the path for the new format."""
-        self.is_finished = False
         path = self.query_one(Input)
         untouched = path.value == self.default_export_path(self.export_format)
         self.export_format = self.export_formats[event.option_index]
@@ -131,10 +157,7 @@ class ExportDialog(FileDialog):
             path.value = self.default_export_path(self.export_format)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Moves the focus from the chosen format to the end of the path."""
-        path = self.query_one(Input)
-        path.focus()
-        path.cursor_position = len(path.value)
+        self.query_one(Input).focus()
 
     def request_file(self, path: Path) -> None:
         self.write_export(self.export_format, path)

@@ -4,6 +4,7 @@ from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.spans import Line, wrap_text
+from trt_tui.tui.state.summary import outcome_reason_lines
 
 MAX_LOG_LINES = 5000
 """The maximum number of displayed log lines. Of a longer log, the last lines are displayed."""
@@ -24,17 +25,23 @@ def log_lines(log: list[str], width: int) -> list[Line]:
 
 
 class LogPage(LivePage):
-    """The page that shows the log of a session. While its end is visible, the page follows new messages."""
+    """The page that shows the log of a session. While its end is visible, the page follows new messages.
+
+    The end has the reasons for the outcome of the current config in full, since the summary table cuts them.
+    """
 
     def __init__(self, session: Session) -> None:
         super().__init__("Log", starts_at_end=True)
-        self.session, self._shown_length = session, -1
+        self.session = session
+        self._shown_state: tuple[int, list[str]] | None = None
 
     def update_lines(self) -> None:
-        """Shows the newest log messages, if the log grew."""
-        if len(self.session.log) != self._shown_length:
-            self._shown_length = len(self.session.log)
+        """Shows the newest log messages and reasons, if there are new ones."""
+        state = len(self.session.log), outcome_reason_lines(self.session)
+        if state != self._shown_state:
+            self._shown_state = state
             super().update_lines()
 
     def build_page_lines(self, width: int) -> list[Line]:
-        return log_lines(self.session.log, width)
+        reason_lines = [line for text in outcome_reason_lines(self.session) for line in ([], *log_lines([text], width))]
+        return [*log_lines(self.session.log, width), *reason_lines]

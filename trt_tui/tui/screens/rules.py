@@ -59,7 +59,7 @@ class RulesDialog(Dialog):
             with Vertical(classes="field"):
                 yield Static("others ")
                 yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
-                                compact=True, select_on_focus=False, id="more")
+                                compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
             yield Static("", id="note", markup=False)
         yield KeyHints("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close")
 

@@ -75,7 +75,7 @@ class SearchDialog(Dialog):
                          classes="heading", markup=False)
             with Vertical(classes="field"):
                 yield Static("tolerance ")
-                yield TextField(self.tolerance, compact=True, select_on_focus=False, id="tolerance")
+                yield TextField(self.tolerance, compact=True, id="tolerance")
             with Vertical(classes="field"):
                 yield Static("budget ")
                 yield TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget")

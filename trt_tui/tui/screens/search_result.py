@@ -35,8 +35,8 @@ SEARCH_AGAIN = "search again"
 MAX_OPTION_ROWS = 8
 """The maximum number of offered configs that are visible together."""
 
-MIN_HEIGHT_WITH_CHECKS = 18
-"""The minimum height of the page, in lines, at which the texts of all checks stay visible above the changes."""
+MIN_HEIGHT_WITH_GAP = 18
+"""The minimum height of the page, in lines, at which a blank line is between the checks and the changes."""
 
 
 class SearchResultPage(WritableScreen):
@@ -52,6 +52,8 @@ class SearchResultPage(WritableScreen):
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("down,j", "move(1)", id="down"),
                 Binding("up,k", "move(-1)", id="up"), Binding("enter", "take", id="open"),
                 Binding("pagedown", "scroll(1)", id="page_down"), Binding("pageup", "scroll(-1)", id="page_up"),
+                Binding("home", "scroll_to(0)", id="first"),
+                Binding("end", "scroll_to(-1)", id="last"),
                 Binding("a", "again", id="find")]
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
@@ -59,7 +61,7 @@ class SearchResultPage(WritableScreen):
         self.session, self.tree_model, self._newest = session, tree_model, search_status
         self.search_status = replace(search_status)
         self.options: tuple[SearchOption, ...] = ()
-        self._cursor_index = self._top_line = self._page_lines = 0
+        self._cursor_index = self._top_line = self._page_lines = self._max_top_line = 0
         self._load_newest()
 
     def _load_newest(self) -> None:
@@ -96,8 +98,8 @@ class SearchResultPage(WritableScreen):
     def build_view_content(self) -> ViewContent:
         """Returns the offered configs, and the checks and changes of the selected one, each in full."""
         option, session = self.chosen_option, self.session
-        lines: list[Line] = search_option_lines(session, self.tree_model, self.options, self._cursor_index,
-                                                FILE_WIDTH, len(self.options))
+        lines: list[Line] = search_option_lines(session, self.tree_model, self.search_status, self.options,
+                                                self._cursor_index, FILE_WIDTH, len(self.options))
         lines += [*search_check_lines(session, self.search_status, option, FILE_WIDTH), [],
                   *search_change_lines(session, self.tree_model, self.search_status, option, FILE_WIDTH), [],
                   *search_note_lines(session, self.search_status, FILE_WIDTH)]
@@ -119,28 +121,30 @@ class SearchResultPage(WritableScreen):
         option = self.chosen_option
         option_rows = min(MAX_OPTION_ROWS, len(self.options), max(4, height // 4))
         lines: list[Line] = [clip_line([(f" {search_page_title(self.session, self.search_status)}", "strong")], width)]
-        lines += search_option_lines(self.session, self.tree_model, self.options, self._cursor_index, width,
-                                     option_rows)
-        checks = search_check_lines(self.session, self.search_status, option, width)
-        if height < MIN_HEIGHT_WITH_CHECKS:  # the whole text is below the changes
-            lines += search_check_lines(self.session, self.search_status, option, width, 1)[:1]
-        else:
-            lines += checks
+        lines += search_option_lines(self.session, self.tree_model, self.search_status, self.options,
+                                     self._cursor_index, width, option_rows)
         changes = search_change_lines(self.session, self.tree_model, self.search_status, option, width)
         notes = search_note_lines(self.session, self.search_status, width)
-        if height < MIN_HEIGHT_WITH_CHECKS:
-            notes = [*checks, *notes]
-            lines.append(changes[0])
-        else:
-            lines += [[], changes[0]]
+        checks = search_check_lines(self.session, self.search_status, option, width)
+        gap: list[Line] = [[]] if height >= MIN_HEIGHT_WITH_GAP else []
+        room = height - len(lines) - len(gap) - 1 - min(len(changes) - 1, height // 3)
+        shown_checks = checks
+        for max_lines in (3, 1):
+            if len(shown_checks) > room:
+                shown_checks = search_check_lines(self.session, self.search_status, option, width, max_lines)
+        shown_checks = shown_checks[:max(1, room)]
+        if shown_checks != checks:  # they are in full below the changes
+            notes = [*notes, *checks]
+        lines += [*shown_checks, *gap, changes[0]]
         scrolled = [*changes[1:], *([[]] if notes else []), *notes]
         self._page_lines = max(1, height - len(lines))
-        self._top_line = max(0, min(self._top_line, len(scrolled) - self._page_lines))
+        self._max_top_line = max(0, len(scrolled) - self._page_lines)
+        self._top_line = max(0, min(self._top_line, self._max_top_line))
         pane.lines = [*lines, *scrolled[self._top_line:self._top_line + self._page_lines]]
-        hidden_count = max(0, len(scrolled) - self._top_line - self._page_lines)
-        self.query_one("#search-keys", Lines).lines = [self._key_line(hidden_count, width)]
+        hidden_count = self._max_top_line - self._top_line
+        self.query_one("#search-keys", Lines).lines = [self._key_line(hidden_count, shown_checks != checks, width)]
 
-    def _key_line(self, hidden_count: int, width: int) -> Line:
+    def _key_line(self, hidden_count: int, has_cut_checks: bool, width: int) -> Line:
         name = self.session.config_names.get(self.chosen_option.config, "it")
         current = config_name(self.session)
         end = ", ends the search" if self.session.is_searching else ""
@@ -148,6 +152,7 @@ class SearchResultPage(WritableScreen):
         hints += [f"{{close}} keeps {current}"]
         hints += ["{up}{down} others"] * (len(self.options) > 2)
         hints += [f"{{page_down}} {hidden_count} more"] * bool(hidden_count)
+        hints += ["{last} checks in full"] * bool(hidden_count and has_cut_checks)
         if self.has_newer_result:
             hints += ["{find} newer result"]
         elif not self.session.is_searching:
@@ -165,6 +170,11 @@ class SearchResultPage(WritableScreen):
     def action_scroll(self, page_count: int) -> None:
         """Scrolls the changes by some pages; negative counts scroll back."""
         self.scroll_by_wheel(page_count * self._page_lines)
+
+    def action_scroll_to(self, line: int) -> None:
+        """Scrolls the changes to a line; -1 is the end, with the checks in full."""
+        self._top_line = self._max_top_line if line < 0 else line
+        self.update_lines()
 
     def action_move(self, step: int) -> None:
         """Moves the cursor to the next or previous offered config."""

@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from trt_tui.formatting import is_hidden_character
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, KeyHints
+from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints
 from trt_tui.tui.screens.export import FileDialog
 from trt_tui.tui.state.view_files import VIEW_FORMATS, ViewContent
 from trt_tui.tui.widgets.inputs import TextField
@@ -27,8 +27,9 @@ class WriteViewDialog(FileDialog):
 
     AUTO_FOCUS = "#path"
 
-    BINDINGS = [CLOSE_BINDING, Binding("down", "app.focus_next", id="down"),
-                Binding("up", "app.focus_previous", id="up"), Binding("enter", "path", id="open")]
+    BINDINGS = [Binding("down", "app.focus_next", id="down"), Binding("up", "app.focus_previous", id="up")]
+
+    CHOICE_KEYS, OTHER_FIELD_KEYS = "{left}{right} change  {open} goes to the path  {up}{down} go", "{up}{down} go"
 
     def __init__(self, contents: Sequence[ViewContent], model_path: Path, suffix: str,
                  write_view: Callable[[ViewContent, Path], None]) -> None:
@@ -53,9 +54,9 @@ class WriteViewDialog(FileDialog):
             yield self.format_field
             with Vertical(classes="field"):
                 yield Static("to ")
-                yield TextField(self._proposed_path, compact=True, select_on_focus=False, id="path")
+                yield TextField(self._proposed_path, compact=True, id="path")
             yield Static("", id="note", markup=False)
-        yield KeyHints("{open} writes it  {up}{down} go  {left}{right} change  {close} close")
+        yield KeyHints()
 
     def on_choice_field_changed(self) -> None:
         """Adapts the path: a proposed path is replaced, and in a path of the user only the suffix of a format."""
@@ -66,13 +67,12 @@ class WriteViewDialog(FileDialog):
         elif typed_path.suffix.lower() in VIEW_FORMATS:
             path.value = str(typed_path.with_suffix(self.format_field.value))
         self._proposed_path = proposed_path
-        self.is_finished = False
 
-    def action_path(self) -> None:
-        """Moves the focus from a choice to the end of the path."""
-        path = self.query_one(Input)
-        path.focus()
-        path.cursor_position = len(path.value)
+    def action_open(self) -> None:
+        """Moves the focus from a choice to the path, or closes the dialog after the file was written."""
+        if not self.is_finished:
+            self.query_one(Input).focus()
+        super().action_open()
 
     def request_file(self, path: Path) -> None:
         self.write_view(self.content_field.value, path)

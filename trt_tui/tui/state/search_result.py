@@ -38,7 +38,6 @@ CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far",
 """The relations of the offered configs to the result of the search."""
 
 _MAX_LAYER_CELLS = 40
-_MAX_NOTE_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -107,26 +106,51 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
             is_firmer = (has_same_targets and session_outcome is not None and option.outcome is not None
                          and session_outcome.passes == option.outcome.passes)
             return replace(option, outcome=session_outcome) if is_firmer else option
-        if end_event.has_other_samples:
-            return SearchOption(config, CURRENT, None, None, None)
+    elif config == search_status.best_config and search_status.best_evaluation is not None:
+        return _make_option(config, CURRENT, search_status.best_evaluation)
+    if _other_samples_text(session, search_status):
+        return SearchOption(config, CURRENT, None, None, None)
     return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy,
                         session_outcome)
+
+
+def _count_samples(search_status: SearchStatus) -> int | None:
+    """Returns the number of samples of the search; None if it has no accuracy yet."""
+    evaluation = search_status.best_evaluation
+    accuracy = evaluation.target_result.accuracy if evaluation is not None else None
+    return accuracy.samples if accuracy is not None else None
+
+
+def _other_samples_text(session: Session, search_status: SearchStatus) -> str:
+    """Returns the samples of the search, as in "24 of 48 samples"; "" if the main screen has values on the same ones.
+
+    A search uses all samples, or holds some out for its check. The main screen uses those of ``--whatif-samples``.
+    """
+    count, data, end_event = _count_samples(search_status), session.data_summary, search_status.end_event
+    if count is None or data is None:
+        return ""
+    if count == min(data.what_if_count, data.judged_count):
+        return f"other {count} of {data.judged_count} samples" if (
+            end_event is not None and end_event.has_other_samples) else ""
+    return f"{count} of {counted_noun_text(data.judged_count, 'sample')}" if count < data.judged_count else (
+        f"all {counted_noun_text(count, 'sample')}")
 
 
 def search_page_title(session: Session, search_status: SearchStatus) -> str:
     """Returns the title of the page: the start config, the target, and the samples of the values."""
     target = " and ".join(search_status.request.tolerances)
-    evaluation = search_status.best_evaluation
-    accuracy = evaluation.target_result.accuracy if evaluation is not None else None
-    samples = f", {counted_noun_text(accuracy.samples, 'sample')}" if accuracy is not None else ""
+    count = _count_samples(search_status)
+    samples_text = _other_samples_text(session, search_status) or (
+        counted_noun_text(count, "sample") if count is not None else "")
+    samples = f", {samples_text}" if samples_text else ""
     state = "running" if search_status.end_event is None and session.is_searching else (
         "" if search_status.is_finished else "stopped")
     return f"Search from {config_name(session, search_status.request.config)}, {target}{samples}" + (
         f", {state}" if state else "")
 
 
-def search_option_lines(session: Session, tree_model: TreeModel, options: Sequence[SearchOption], cursor: int,
-                        width: int, max_rows: int) -> list[Line]:
+def search_option_lines(session: Session, tree_model: TreeModel, search_status: SearchStatus,
+                        options: Sequence[SearchOption], cursor: int, width: int, max_rows: int) -> list[Line]:
     """Returns the table of the offered configs: a header, the current config, and the rows around the cursor.
 
     Args:
@@ -165,6 +189,11 @@ def search_option_lines(session: Session, tree_model: TreeModel, options: Sequen
     for name in ("FP32 MACs", "kernels"):  # without enough room, these columns are left out in this order
         if name in columns and sum(widths[shown] + 2 for shown in columns) > width:
             del columns[name]
+    if samples_text := _other_samples_text(session, search_status):  # the title of the page has it at every width
+        long_title = f"{titles['value']}, {samples_text}"
+        long_width = max(widths["value"], cell_width(long_title))
+        if sum(widths[shown] + 2 for shown in columns) - widths["value"] + long_width <= width:
+            titles["value"], widths["value"] = long_title, long_width
     top = max(1, min(cursor - (max_rows - 1) // 2, len(options) - max_rows + 1))
     rows = [[cells[index] for cells in columns.values()]
             for index in (0, *range(top, min(len(options), top + max_rows - 1)))]
@@ -191,32 +220,36 @@ def _option_value_span(session: Session, option: SearchOption) -> Span:
 
 
 def search_check_lines(session: Session, search_status: SearchStatus, option: SearchOption, width: int,
-                       max_lines: int = _MAX_NOTE_LINES) -> list[Line]:
+                       max_lines: int | None = None) -> list[Line]:
     """Returns the checks of an offered config beyond the samples of the search, the reasons for doubt, and the gains.
 
     The checks are those on held-out samples, on the exported network and on the engine. Only the result has them. The
     gains are the values after each step of the search that leads to the config.
 
     Args:
-        max_lines: The maximum number of lines of one text.
+        max_lines: The maximum number of lines of one text; None if each text is shown in full.
     """
     texts: list[tuple[str, str, str]] = []
     if option.relation != CURRENT and search_status.end_event is not None:
-        texts = _check_texts(search_status.end_event, option)
+        texts = _check_texts(search_status.end_event, option, _other_samples_text(session, search_status))
         if gains := _gain_text(session, search_status.end_event, option):
             texts.append(("gains", gains, ""))
     lines: list[Line] = []
     for label, text, style in texts:
         parts = wrap_text(text, max(10, width - 10))
-        if len(parts) > max_lines:
+        if max_lines is not None and len(parts) > max_lines:
             parts = [*parts[:max_lines - 1], " ".join(parts[max_lines - 1:])]
         lines += [clip_line([(f" {'' if index else label:<9}", "dim"), (part, style)], width)
                   for index, part in enumerate(parts)]
     return lines
 
 
-def _check_texts(end_event: SearchEnded, option: SearchOption) -> list[tuple[str, str, str]]:
-    """Returns the label, the text and the style of each check of an option, and of each reason for doubt."""
+def _check_texts(end_event: SearchEnded, option: SearchOption, samples_text: str) -> list[tuple[str, str, str]]:
+    """Returns the label, the text and the style of each check of an option, and of each reason for doubt.
+
+    Args:
+        samples_text: The samples of the search if they are not those of the main screen; else "".
+    """
     if option.config != end_event.result.config:
         return [("checked", "simulated on the samples of the search only", "dim")]
     texts: list[tuple[str, str, str]] = []
@@ -233,7 +266,8 @@ def _check_texts(end_event: SearchEnded, option: SearchOption) -> list[tuple[str
                       "no samples: too few of them for a search and a check")
         texts.append(("held out", reason, "dim"))
     if end_event.exported is not None:
-        texts.append(("exported", end_event.exported.exported_result_text,
+        samples_suffix = f", on {samples_text}" if samples_text and end_event.exported.is_met is not None else ""
+        texts.append(("exported", f"{end_event.exported.exported_result_text}{samples_suffix}",
                       "" if end_event.exported.is_met else "warn"))
     if end_event.confirmed is not None:
         texts.append(("engine", "meets the target" if end_event.confirmed else "misses the target",

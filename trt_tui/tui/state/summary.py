@@ -23,6 +23,7 @@ from trt_tui.formatting import (
     metric_text,
     run_title,
     shorten_number_in_text,
+    take_first_cells,
 )
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
@@ -33,15 +34,18 @@ from trt_tui.tui.config_status import (
     meets_target,
     target_outcome_line,
 )
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import (
     Line,
     Span,
     clip_line,
     justify_line,
     line_width,
+    move_index_outside_number,
     pad_or_shorten,
     shorten_middle,
     worst_sqnr_span,
+    wrap_text,
 )
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
@@ -362,16 +366,30 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
             line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
             add_row("exported", line, accuracy, None)
     if table.is_wide and height >= _MIN_TALL_ROWS:
-        rows += [SummaryRow("text", clip_line([(f" {_keep_whole_reasons(text, width - 2)}", "dim")], width))
-                 for text in outcome_reason_lines(session)]
+        rows += [SummaryRow("text", line) for heading, reasons in _list_outcome_reasons(session)
+                 for line in _outcome_reason_rows(heading, reasons, width, height // 20)]
     return [*rows, *(SummaryRow("stage", line) for line in _stage_lines(session, table, width, height))]
 
 
-def _keep_whole_reasons(text: str, width: int) -> str:
-    """Returns as many of the reasons, separated by semicolons, as fit; "…" stands for the others."""
-    reasons = text.split("; ")
-    texts = [text, *("; ".join([*reasons[:count], "…"]) for count in range(len(reasons) - 1, 0, -1))]
-    return choose_fitting_text(texts, width)
+def _outcome_reason_rows(heading: str, reasons: Sequence[str], width: int, max_lines: int) -> list[Line]:
+    """Returns the reasons of an outcome in at most ``max_lines`` lines. If they do not fit, the last line ends with the
+    key of the log, which has them in full; a click on it opens the log.
+
+    On one line, only whole reasons are shown if the first one fits.
+    """
+    text = f"{heading}: {'; '.join(reasons)}"
+    lines = wrap_text(text, width - 4)
+    if len(lines) <= max_lines:
+        return [[(f" {'  ' if index else ''}{line}", "dim")] for index, line in enumerate(lines)]
+    key_text = f"… ({shown_key('log')})"
+    if max_lines <= 1:
+        texts = [f"{heading}: {'; '.join(reasons[:count])}; {key_text}" for count in range(len(reasons) - 1, 0, -1)]
+        fitting_text = next((candidate for candidate in texts if cell_width(candidate) <= width - 4), "")
+        lines = [fitting_text.removesuffix(key_text) or text]
+    lines = lines[:max(1, max_lines)]
+    end = take_first_cells(lines[-1], width - 4 - cell_width(key_text))
+    lines[-1] = f"{end[:move_index_outside_number(lines[-1], len(end))]}{key_text}"
+    return [[(f" {'  ' if index else ''}{line}", "dim@do('log')")] for index, line in enumerate(lines)]
 
 
 _RESERVED_ROWS = 21
@@ -527,7 +545,12 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
 def outcome_reason_lines(session: Session) -> list[str]:
     """Returns the reasons why the target outcome of the config is uncertain (PASS?, FAIL?), or fails despite its value.
     """
+    return [f"{heading}: {'; '.join(reasons)}" for heading, reasons in _list_outcome_reasons(session)]
+
+
+def _list_outcome_reasons(session: Session) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns the outcomes of the config that have reasons, as in "c2 as built PASS?", each with its reasons."""
     titles = {RunKind.SIMULATED_CONFIG: "", RunKind.BUILT_ENGINE: "as built ", RunKind.TYPED_NETWORK: f"{EXPORTED} ",
               RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
-    return [f"{config_name(session)} {titles[run]}{result.text}"
+    return [(f"{config_name(session)} {titles[run]}{result.outcome.value}", result.reasons)
             for run, result in session.config_target_outcomes(session.config).items() if result.reasons]

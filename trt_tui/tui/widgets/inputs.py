@@ -124,7 +124,11 @@ _CONTENT_STYLES = {"dim": "$quiet", "strong": "bold", "key": "bold $accent", "ba
 
 
 class TextField(Input):
-    """A text field with a cursor that does not blink, so that an unchanged screen sends nothing to the terminal."""
+    """A text field with a cursor that does not blink, so that an unchanged screen sends nothing to the terminal.
+
+    A proposed text is selected when the field gets the focus: the first typed character replaces it, and the arrow keys
+    keep it. This holds for paths too, because a name without a folder is in the current folder, as the proposed one.
+    """
 
     def on_mount(self) -> None:
         self.cursor_blink = False
