@@ -72,8 +72,7 @@ class ConfigsPage(Dialog, WritableScreen):
 
         def save_name(text: str | None) -> None:
             if text is not None:
-                name, _, new_comment = text.partition(":")
-                self.session.label_config(config, name.strip(), new_comment.strip())
+                self.session.label_config(config, self._read_name(config, text), text.partition(":")[2].strip())
                 self.update_config_list()
 
         self.app.push_screen(
@@ -81,9 +80,14 @@ class ConfigsPage(Dialog, WritableScreen):
                    f"a name of at most {MAX_NAME_LENGTH} characters; text after a colon is a comment",
                    lambda text: self._name_error_text(config, text)), save_name)
 
+    def _read_name(self, config: PrecisionConfig, text: str) -> str:
+        """Returns the name in a typed text; the present name if only a comment was typed, as in ": with FP16 norms"."""
+        name, colon, _ = text.partition(":")
+        return name.strip() or (self.session.config_names[config] if colon else "")
+
     def _name_error_text(self, config: PrecisionConfig, text: str) -> str:
         try:
-            self.session.config_names.copy().rename_config(config, text.partition(":")[0].strip())
+            self.session.config_names.copy().rename_config(config, self._read_name(config, text))
         except InputError as error:
             return f"{error.title}: {error.cause}"
         return ""
