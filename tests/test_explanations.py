@@ -125,6 +125,15 @@ def test_a_share_says_config_samples_and_interval(measured):
     assert f"95% confidence interval: {low:.1f} to {high:.1f} dB." in cell_text(session, group, "toggle")
 
 
+def test_a_share_of_several_outputs_says_that_it_is_of_their_sum(measured):
+    session, group = measured
+    assert "judged outputs" not in cell_text(session, group, "share")
+    results = session.get_run_results("config")
+    errors = next(iter(results.accuracy.outputs.values()))
+    results.store_accuracy(replace(results.accuracy, outputs={"logits": errors, "boxes": errors}))
+    assert "the sum over the 2 judged outputs; the SQNR is that of the worst" in cell_text(session, group, "share")
+
+
 def test_a_share_of_the_config_before_says_so(measured):
     session, group = measured
     other = next(one for one in session.outline.groups if one.is_quantizable and one is not group)

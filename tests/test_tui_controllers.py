@@ -14,6 +14,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
@@ -197,6 +198,9 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         session.apply_event(replace(event, changes=changes))
         for handle in main._event_handlers[ev.ZeroCostChangesMeasured]:
             handle(replace(event, changes=changes))
+        session.apply_event(replace(event, is_complete=False))
+        assert not any(item.key for item in main._get_controller(ZeroCostController)._list_items()), "still moving"
+        session.apply_event(replace(event, changes=changes))
         costs = [item.cells[-1] for item in app.screen.items[1:len(changes) + 1]]
         assert costs == ["+2 kernels", *["free"] * (len(changes) - 1)]
         await press(pilot, "1")

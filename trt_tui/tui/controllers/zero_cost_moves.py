@@ -85,7 +85,8 @@ class ZeroCostController(Controller):
         """Returns the entries of the list: the config as it is, changes to undo, possible changes, and reasons against
         the others.
 
-        Changes are sorted by their values as soon as all values are known.
+        Changes are sorted by their values as soon as all values are known. Only then do digits choose them, because the
+        entry of a digit would change before.
         """
         session, (group, config) = self.session, self._subject
         outline = session.opened_network.outline
@@ -103,7 +104,7 @@ class ZeroCostController(Controller):
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
         items = [PickerItem("", "", config, cells=("as it is", "", value_text if is_measured else "…", ""))]
-        items += [PickerItem(str(index) if index < 10 else "", text, choice, cells=cells)
+        items += [PickerItem(str(index) if index < 10 and is_complete else "", text, choice, cells=cells)
                   for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured"))

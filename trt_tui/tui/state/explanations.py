@@ -327,6 +327,10 @@ def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list
                  f"{', without a confidence interval' if share.samples < total else ''}")
     if share.sqnr_if_raised_db is not None:
         texts.append(f"SQNR with this row alone in FP32: {decibels_text(share.sqnr_if_raised_db)} dB {same_text}.")
+        accuracy = session.get_run_results("config").accuracy
+        if accuracy is not None and len(accuracy.outputs) > 1:
+            texts.append(f"The error is the sum over the {len(accuracy.outputs)} judged outputs; the SQNR is that of "
+                         "the worst one.")
     if share.sqnr_if_reduced_alone_db is not None:
         texts.append(f"SQNR with this row alone reduced and all others in FP32 (sensitivity): "
                      f"{decibels_text(share.sqnr_if_reduced_alone_db)} dB {same_text}.")
