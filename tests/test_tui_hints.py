@@ -97,6 +97,13 @@ async def test_a_hint_that_was_followed_does_not_come_back(tmp_path, builder):
         assert hint_of(main).actions == ("build",), "another config"
         await answered(pilot, "z", "down")
         assert hint_of(main) == Hint(("c0 is exported",))
+        results = app.session.results[app.session.config]
+        runs, results.runs = results.runs, {RunKind.SIMULATED_CONFIG: results.runs[RunKind.SIMULATED_CONFIG]}
+        assert hint_of(main).actions == ("build",), "exported without a build"
+        app.session.child.held = {rq.CompareRuns}
+        app.session.request_comparison()
+        assert hint_of(main) == Hint(("c0 is exported",)), "stored builds are not loaded yet"
+        results.runs = runs
         names = app.session.config_names.copy()
         assert names.exported_configs == {app.session.config}, "the session that is saved has it"
 

@@ -91,6 +91,8 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
     if _has_failed_build(session):
         return Hint((f"{shown_key('log')} shows why {config_name(session)} was not "
                      f"{'built' if session.builder is not None else 'executed'}",), ("log",))
+    if is_measuring_current_config(session) and (exported_hint := _exported_hint(session)):
+        return exported_hint  # the comparison after a resume sends the stored builds and executed exports
     action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
     return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
 
@@ -100,6 +102,12 @@ def has_search_result_for_config(session: Session) -> bool:
     search_status = session.search_status
     return (search_status is not None and search_status.end_event is not None and search_status.is_target_met
             and search_status.request.config == session.config and search_status.best_config != session.config)
+
+
+def _exported_hint(session: Session) -> Hint:
+    """Returns the hint for a config that was exported; an empty hint if it was not."""
+    is_exported = session.config in session.config_names.exported_configs
+    return Hint((f"{config_name(session)} is exported",)) if is_exported else Hint()
 
 
 def _has_failed_build(session: Session) -> bool:
@@ -177,10 +185,7 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
         "config").exported_run
     is_simulated_met = config_meets_target_simulated(session, session.config)
-    if session.config in session.config_names.exported_configs:
-        export = Hint((f"{config_name(session)} is exported",))
-    else:
-        export = Hint((f"next: {shown_key('export')} exports precision.json",), ("export",))
+    export = _exported_hint(session) or Hint((f"next: {shown_key('export')} exports precision.json",), ("export",))
     if result is None and exported_run is not None:
         if is_simulated_met and exported_run_meets_target(session, exported_run) is False:
             return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
