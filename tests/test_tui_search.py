@@ -132,7 +132,7 @@ async def test_a_budget_is_kept_and_its_best_listed(tmp_path):
         assert app.screen is main and main.session.config == before
         assert "a shows what the search found: FAIL" in status(main)
         assert main.session.search_status.end_event.result.outcome is SearchOutcome.SHORT
-        await answered(pilot, "c", "enter")
+        await answered(pilot, "c", "home", "enter")
         assert len(raised(main)) == 1
 
 
