@@ -216,4 +216,5 @@ async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch
         await press(pilot, "slash")
         main.presenter.filter_input.value = "/(a+)+$/"
         await settle(pilot)
-        assert "Type a simpler pattern" in status(main) and main.presenter.layer_list.matches is None
+        assert "the filter takes too much time" in status(main)
+        assert "Type a simpler pattern" in main.presenter.status.message[0] and main.presenter.layer_list.matches is None

@@ -86,7 +86,7 @@ class ZeroCostController(Controller):
         the others.
 
         Changes are sorted by their values as soon as all values are known. Only then do digits choose them, because the
-        entry of a digit would change before.
+        entry of a digit would change before. Undos keep their places.
         """
         session, (group, config) = self.session, self._subject
         outline = session.opened_network.outline
@@ -95,6 +95,7 @@ class ZeroCostController(Controller):
             subject_text = f" of {subject}" if group is not None and subject != group.name else ""
             choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}", (),
                             config.without_moves(kind, [subject])))
+        undo_count = len(choices)
         event = session.results.zero_cost_changes.get((group.name if group is not None else "", config))
         changes = list(event.changes) if event is not None else []
         is_complete = event is not None and event.is_complete
@@ -104,7 +105,7 @@ class ZeroCostController(Controller):
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
         items = [PickerItem("", "", config, cells=("as it is", "", value_text if is_measured else "…", ""))]
-        items += [PickerItem(str(index) if index < 10 and is_complete else "", text, choice, cells=cells)
+        items += [PickerItem(str(index) if index < 10 and (is_complete or index <= undo_count) else "", text, choice, cells=cells)
                   for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured"))
