@@ -217,4 +217,5 @@ async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch
         main.presenter.filter_input.value = "/(a+)+$/"
         await settle(pilot)
         assert "the filter takes too much time" in status(main)
-        assert "Type a simpler pattern" in main.presenter.status.message[0] and main.presenter.layer_list.matches is None
+        assert "Type a simpler pattern" in main.presenter.status.message[0]
+        assert main.presenter.layer_list.matches is None

@@ -105,7 +105,8 @@ class ZeroCostController(Controller):
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
         items = [PickerItem("", "", config, cells=("as it is", "", value_text if is_measured else "…", ""))]
-        items += [PickerItem(str(index) if index < 10 and (is_complete or index <= undo_count) else "", text, choice, cells=cells)
+        key_count = 9 if is_complete else min(9, undo_count)
+        items += [PickerItem(str(index) if index <= key_count else "", text, choice, cells=cells)
                   for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured"))
