@@ -15,7 +15,7 @@ from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
-from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen
+from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen, Picker, PickerColumn, PickerItem
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BARRIER_MARK
@@ -227,6 +227,14 @@ async def test_a_table_to_choose_from_never_wraps(tmp_path, keys, titles):
                 assert any(all(cell in line for cell in shown) for line in lines), shown
         shown = len([item for item in app.screen.items if item.key])
         assert str(app.screen.query_one(KeyHints).render()).startswith(f"enter or 1-{min(9, shown)} selects")
+
+
+async def test_hidden_characters_of_a_metric_are_escaped_in_a_table_to_choose_from(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        columns = [PickerColumn("change"), PickerColumn("f1\x1b[31m", is_right_aligned=True)]
+        main.app.push_screen(Picker("a list", [PickerItem("1", "", 0, cells=("one", "93.4"))], None, columns))
+        await settle(pilot)
+        assert not any("\x1b" in line for line in app.screen._fit_rows()) and "\x1b" not in screen_text(app)
 
 
 async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):

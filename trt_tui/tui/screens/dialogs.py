@@ -297,7 +297,8 @@ class Picker(Dialog):
             texts = [pad_or_shorten(label, widths[0])] if cells else []
             texts += [(pad_left if column.is_right_aligned else pad_right)(cells[index - 1], widths[index])
                       for index, column in columns[1:] if cells]
-            lines.append("".join(text for text, _ in clip_line([("  ".join(texts).rstrip(), "")], room)))
+            line = escape_hidden_characters("  ".join(texts).rstrip())  # a title can be the name of the user's metric
+            lines.append("".join(text for text, _ in clip_line([(line, "")], room)))
         return [f"     {lines[0]}", *lines[1:]]
 
     def _make_options(self) -> list[Option]:
