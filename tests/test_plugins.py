@@ -1,5 +1,7 @@
 """trt_tui.core.network.plugins: networks with plugins open, are simulated up to them, and leave with them."""
 
+import contextlib
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -166,7 +168,7 @@ def test_what_is_no_library_is_refused_by_its_option(tmp_path, content):
                                                                   ort_ops=(str(path), ))))[-1]
     assert isinstance(failed, ev.JobFailed) and failed.exit_code == 2 and "lib.so" in failed.title
     with pytest.raises(InputError, match="lib.so") as refused:
-        load_plugins(SimpleNamespace(), "tensorrt 11.4", [str(path)])
+        load_plugins(SimpleNamespace(get_plugin_registry=lambda: None), "tensorrt 11.4", [str(path)])
     if content is not None:
         assert f"--ort-ops {path} does not load" in failed.title and f"--plugins {path}" in refused.value.title
 
@@ -180,8 +182,29 @@ def test_libraries_are_registered_where_they_export_creators(tmp_path, monkeypat
         paths.append(str(tmp_path / f"{name}.so"))
         subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", paths[-1], "-"], input=code, text=True, check=True)
     standins.libraries.clear()
-    load_plugins(trt, release, paths)
+    for _ in range(2):
+        load_plugins(trt, release, paths)
     assert standins.libraries == paths[1:]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to compile a library with")
+@pytest.mark.parametrize("attribute", ["plugin_creator_list", "all_creators"])
+@pytest.mark.parametrize("registers_itself", [False, True])
+def test_a_library_that_registers_itself_is_not_registered_again(tmp_path, monkeypatch, attribute, registers_itself):
+    """TensorRT returns None for a library whose creators are registered already."""
+    path, creators = tmp_path / "both.so", []
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"],
+                   input="void* getCreators(int* n) { return 0; }", text=True, check=True)
+    registry = SimpleNamespace(**{attribute: creators}, load_library=lambda path: None)
+    load = ctypes.CDLL
+
+    def load_and_register(*args, **options):
+        creators.extend(["creator"] if registers_itself else [])
+        return load(*args, **options)
+
+    monkeypatch.setattr(ctypes, "CDLL", load_and_register)
+    with contextlib.nullcontext() if registers_itself else pytest.raises(InputError, match="both.so"):
+        load_plugins(SimpleNamespace(get_plugin_registry=lambda: registry), "tensorrt 8.6", [str(path)])
 
 
 @pytest.mark.rtx
