@@ -172,7 +172,7 @@ def test_the_largest_ratio_is_that_of_a_larger_piece_where_its_parts_are_not_com
     verdict_of = with_ratios(*[1.0] * 5, 2.9, *[1.0] * 2)
     result = located(8, lambda piece: OTHER if 5 in piece.cells and len(piece.cells) < 4 else verdict_of(piece))
     assert result.largest_piece.cells == (4, 5, 6, 7)
-    assert "its parts are not comparable" in result.describe_largest_ratio(["k"] * 8)
+    assert "smaller parts are not comparable" in result.describe_largest_ratio(["k"] * 8)
     limited = located(64, with_ratios(*[1.0] * 40, 2.9, *[1.0] * 23), max_builds=3)
     assert limited.is_limit_reached and 40 in limited.largest_piece.cells and len(limited.verdicts) == 4
 

@@ -328,13 +328,15 @@ class LocationResult:
         if piece is None or verdict is None or not verdict.faults:
             return ""
         fault = verdict.faults[0]
-        size = "" if len(piece.cells) == 1 else f" {counted_noun_text(len(piece.cells), 'fused layer')}"
+        is_one_cell = len(piece.cells) == 1
+        size = "" if is_one_cell else f" {counted_noun_text(len(piece.cells), 'fused layer')}"
         bound = "exceeds the bound" if fault.ratio > FAULT_FACTOR else "within the bound"
-        rest = "" if len(piece.cells) == 1 else (
-            "; the limit of builds or of time is reached" if self.is_limit_reached else
-            "; its parts are not comparable")
+        reason = ("the limit of builds or of time is reached" if self.is_limit_reached else
+                  "smaller parts are not comparable")
+        if not is_one_cell and len(piece.cells) == len(cell_names):
+            return f"largest ratio of a part: not known; {reason}"
         return (f"largest ratio of a part:{size} {_cell_list_text(piece, cell_names)}: {fault.description}, "
-                f"{bound}{rest}")
+                f"{bound}{'' if is_one_cell else f'; {reason}'}")
 
 
 def _cell_list_text(piece: Piece, cell_names: Sequence[str]) -> str:
