@@ -10,11 +10,16 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import standins
+from tests import rtx, standins
 from tests.driven import save_mlp, save_resnet
+from trt_tui.core.engines.engine_cells import find_different_cell, find_piece_boundary, list_engine_cells
+from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.network.network import open_network
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
+from trt_tui.jobs.network_part import cut_network, select_moves_of_network
 
 RESNET = "8.6.1"
 
@@ -265,3 +270,32 @@ def test_options_of_a_comparison_have_no_effect_on_a_location(run, mlp) -> None:
     assert code == 2 and "--markdown has no effect here" in text
     code, _, text = run("compare", mlp.model, "--data", mlp.data, "--max-builds", 3)
     assert code == 2 and "--max-builds has no effect here" in text
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
+def test_the_real_tensorrt_rtx_runs_each_step_up_to_the_build_of_a_piece(named_network, precision) -> None:
+    """The cells come from the builder's list of layers. Each cell, and each half of the network, is cut out and built."""
+    network = named_network("small_resnet")
+    config = PrecisionConfig.from_precision(precision)
+    ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
+
+    def build_and_list_cells(part: Network, part_config: PrecisionConfig):
+        text = rtx.layers(lower_to_typed_network(part, part_config, ranges).model)
+        return list_engine_cells(read_layer_listing(text, part), part)
+
+    cells = build_and_list_cells(network, config)
+    assert len(cells) >= 5
+    middle = len(cells) // 2
+    comparable = []
+    for piece in (cells[:middle], cells[middle:], *((cell,) for cell in cells)):
+        names = {name for cell in piece for name in cell.layers}
+        layers = [layer.name for layer in network.layers if layer.name in names]
+        inputs, outputs = find_piece_boundary(network, layers)
+        feed = {name: np.zeros([size if isinstance(size, int) else 2 for size in network.shape(name)], np.float32)
+                for name in inputs}
+        part = cut_network(network, layers, inputs, outputs, feed)
+        built_cells = build_and_list_cells(part, select_moves_of_network(config, part))
+        assert {layer.name for layer in part.layers} <= names
+        comparable.append(not find_different_cell(cells, built_cells))
+    assert any(comparable), "no piece has the kernels of the whole network"

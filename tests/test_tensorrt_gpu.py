@@ -32,6 +32,7 @@ from trt_tui.core.measure.engine_agreement import (
     fp32_engine_fault_text,
     sqnr_gap_of_engine_db,
 )
+from trt_tui.core.measure.fault_location import LocationOutcome
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -518,6 +519,12 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     ran("sh", "verify.sh", "--onnxrt")
     ran("sh", "build.sh", *effort)
     ran("sh", "verify.sh")
+    evidence = json.loads((made / "result.json").read_text())
+    assert evidence["release"].startswith("8.6") and evidence["gpu"] and evidence["layers"], evidence
+    said = command("compare", demo.network_path(), "--data", made / "inputs.json", "--layers", "none", "--no-preview",
+                   "--evidence", made / "result.json", codes=(0, 1))
+    print(said)
+    assert f"result.json: TensorRT {evidence['release']}" in said and "as built there" in said, said
     ran(str(tools / "polygraphy"), "run", "model.engine", "--model-type", "engine", "--trt", "--load-inputs",
         "inputs.json", "--save-outputs", "prod.json")
     judging = ["compare", demo.network_path(), "--data", made / "inputs.json", "--config", made / "precision.json",
@@ -537,6 +544,60 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     (made / "SHA256SUMS").unlink()  # or the change is found before anything is executed
     ran("sh", "build.sh", *effort)
     ran("sh", "verify.sh", code=1)
+
+
+def test_engine_files_are_compared_for_stability(tmp_path, monkeypatch, folder):
+    driven.isolate(monkeypatch, tmp_path, folder)
+    sources = ["--tactic-sources", ",".join(SOURCES)] if SOURCES else []
+    engines = [tmp_path / "a.plan", tmp_path / "b.plan"]
+    for engine, level in zip(engines, (0, 1), strict=True):
+        command("build", *BUNDLED, "--precision", "fp16", "--batch", 8, "-o", engine, "--backend", "tensorrt",
+                "--optimization-level", level, *sources)
+    record = tmp_path / "comparison.json"
+    said = command("compare", *BUNDLED, "--batch", 8, "--layers", "none", "--backend", "tensorrt", *sources,
+                   *(word for engine in engines for word in ("--engine", engine)), "--json", record, codes=(0, 1))
+    print(said)
+    stability = json.loads(record.read_text())["stability"]
+    assert stability["engines"] == ["a.plan", "b.plan"], stability
+    assert stability["outputs"] and all(spread["spread_db"] < 1 for spread in stability["outputs"].values()), stability
+
+
+def test_a_planted_fault_is_located(tmp_path, monkeypatch):
+    """One channel of the weight of a Conv is multiplied in every network that is built."""
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
+    driven.isolate(monkeypatch, tmp_path)
+    build_engine, conv, report_folder = TensorRTBackend.build, "/layer1/conv2/Conv", tmp_path / "report"
+
+    def build_spoilt(self, path, *more, **others):
+        model = onnx.load(path)
+        node = next((node for node in model.graph.node if node.name == conv), None)
+        if node is not None:
+            weight = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[1])
+            array = onnx.numpy_helper.to_array(weight).copy()
+            array[0] *= 3
+            weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
+            onnx.save(model, path)
+        return build_engine(self, path, *more, **others)
+
+    monkeypatch.setattr(TensorRTBackend, "build", build_spoilt)
+    worker = driven.DrivenWorker(tmp_path)
+    opened = worker.answer(rq.OpenNetwork(replace(
+        driven.save_resnet(tmp_path), backend="tensorrt",
+        production=BuilderOptions(tactic_sources=SOURCES or (), optimization_level=LEVEL))))
+    assert isinstance(opened[-1], ev.JobDone), opened[-1]
+    job = worker.ask(rq.LocateFault(FP16, "", str(report_folder), 25, WAIT_S))
+    while not any(isinstance(event, ev.JobDone | ev.JobFailed) and event.job == job for event in worker.wire.events):
+        worker.scheduler.arrival_event.clear()
+        if not worker.step():
+            assert worker.scheduler.arrival_event.wait(WAIT_S), worker.wire.events[-5:]
+    (report,) = [event.report for event in worker.wire.events if isinstance(event, ev.FaultLocated)]
+    print(*report.lines, sep="\n")
+    assert report.result.outcome is LocationOutcome.FOUND
+    assert conv in [name for name, _ in report.layers] and len(report.layers) <= 4
+    channels = report.result.piece_verdict.faults[0].by_channel
+    assert int(np.argmax(channels)) == 0 and channels[0] > 100
+    assert (report_folder / "run.sh").is_file() and (report_folder / "trtexec.sh").is_file()
 
 
 @needs_weak
