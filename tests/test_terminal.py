@@ -362,6 +362,17 @@ def test_it_is_used_over_a_line_of_5_kilobytes_a_second_and_leaves_no_process_wh
     assert all(0 < count <= 8000 for both in pages.values() for count, _ in both), pages
 
 
+def test_the_app_ends_without_its_terminal_also_where_hangups_are_ignored(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "own_terminal", lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    with on_a_line(tmp_path, (24, 80)) as (app, ours):
+        opened, end = b"", time.monotonic() + LIMIT_S
+        while b"PASS" not in opened and b"FAIL" not in opened:
+            assert time.monotonic() < end, opened[-500:]
+            opened += read(ours)
+        os.close(ours)
+        assert app.wait(LIMIT_S) == 128 + signal.SIGHUP
+
+
 def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
     one = shell(term="xterm-256color")
 

@@ -118,14 +118,14 @@ def call_on_termination_signal(on_signal: Callable[[signal.Signals], None]) -> N
     for signal_number in _END_SIGNALS:
         if signal.getsignal(signal_number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(signal_number, handle_signal)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        threading.Thread(target=_wait_for_terminal_loss, args=(loop, on_signal), name="terminal", daemon=True).start()
+    threading.Thread(target=_wait_for_terminal_loss, args=(loop, on_signal), name="terminal", daemon=True).start()
 
 
 def _wait_for_terminal_loss(loop: asyncio.AbstractEventLoop, on_signal: Callable[[signal.Signals], None]) -> None:
     """Waits until the terminal is gone, then ends the process.
 
-    SIGHUP alone does not suffice, because it does not always wake the main thread.
+    SIGHUP alone does not suffice: it does not always wake the main thread, and nohup ignores it. An app without its
+    terminal cannot be used again, and would use a whole core to read keys.
     """
     poller = select.poll()
     poller.register(0, 0)  # poll always reports a hang-up, without a requested event
