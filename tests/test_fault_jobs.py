@@ -275,7 +275,7 @@ def test_options_of_a_comparison_have_no_effect_on_a_location(run, mlp) -> None:
 @pytest.mark.rtx
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
 def test_the_real_tensorrt_rtx_runs_each_step_up_to_the_build_of_a_piece(named_network, precision) -> None:
-    """The cells come from the builder's list of layers. Each cell, and each half of the network, is cut out and built."""
+    """The cells come from the builder's list of layers. Each cell and each half of the network is cut out and built."""
     network = named_network("small_resnet")
     config = PrecisionConfig.from_precision(precision)
     ranges = dict.fromkeys(network.calibrated_tensors, 4.0)

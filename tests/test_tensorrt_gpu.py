@@ -506,7 +506,7 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     tools.mkdir()
     (tools / "polygraphy").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{POLYGRAPHY}" "$@"\n')
     (tools / "polygraphy").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHON": sys.executable}
 
     def ran(*words: str, code: int = 0) -> None:
         done = subprocess.run(words, cwd=made, env=env, capture_output=True, text=True, check=False)

@@ -13,7 +13,8 @@ _CREATOR_SYMBOLS = ("getPluginCreators", "getCreators")
 when they are loaded."""
 
 _loaded_paths: set[str] = set()
-"""The absolute paths of the libraries whose creators this process registered. TensorRT refuses a second registration."""
+"""The absolute paths of the libraries whose creators are registered in this process. TensorRT refuses to register them
+again."""
 
 
 def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:

@@ -58,6 +58,9 @@ from trt_tui.files.reading import check_regular_file, file_sha256
 from trt_tui.files.writing import open_atomic_writer, write_file_atomically
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text
 
+_PYTHON_HINT = "PYTHON names the interpreter in which Polygraphy is installed."
+"""The next step where a script of the bundle fails because python3 lacks Polygraphy."""
+
 RELEASE_TITLES = {"8.6": "TensorRT 8.6", "10": "TensorRT 10, strongly typed",
                   "11": "TensorRT 11, where every network is strongly typed", "rtx": "TensorRT-RTX"}
 """Titles of the releases for which a bundle can be made."""
@@ -366,7 +369,7 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
     layer_command = shlex.join([LAYER_SCRIPT_FILE, ENGINE_FILE, graph_file, *builder_options.plugins])
     layers_text = ("# The layers of the engine, for trt-tui inspect --engine. PYTHON is the Python of Polygraphy.\n"
                    f'"${{PYTHON:-python3}}" {layer_command} ||\n'
-                   f'    echo "{graph_file} is not written; the engine is" >&2\n')
+                   f'    echo "{graph_file} is not written; the engine is. {_PYTHON_HINT}" >&2\n')
     if release == "rtx":
         clear_options = () if bundle.config.tf32 else ("--trt-config-postprocess-script", TF32_SCRIPT_FILE)
         note = (f"# TF32 is on by default, and Polygraphy leaves it: {TF32_SCRIPT_FILE} clears it.\n"
@@ -433,7 +436,7 @@ case "$mode" in
     check {ENGINE_FILE} --model-type engine --trt{plugins} --save-outputs {OUTPUTS_FILE} || status=$?
     # {EVIDENCE_FILE}: release, GPU, layers and errors, for trt-tui compare --evidence; no weights, no samples.
     "${{PYTHON:-python3}}" {EVIDENCE_SCRIPT_FILE} {layer_file_paths(Path(ENGINE_FILE))[0].name} ||
-        echo "{EVIDENCE_FILE} is not written" >&2
+        echo "{EVIDENCE_FILE} is not written. {_PYTHON_HINT}" >&2
     rm -f {OUTPUTS_FILE}
     exit $status
     ;;
