@@ -127,17 +127,20 @@ def measure(nodes: int, moves: int) -> None:
         screen.drain(2)
         for name, key, count in (("cursor down within the page", b"j", 12), ("cursor down, page scrolls", b"j", moves),
                                  ("cursor up within the page", b"k", 12)):
-            before = screen.processor_s(alone=True)
-            results = [screen.press(key) for _ in range(count)]
-            processor_ms = 1e3 * (screen.processor_s(alone=True) - before) / count
-            while results[-1][2] < CLOCK_BYTES:  # the cursor is at the last row
-                results.pop()
+            before, processor_ms, results = screen.processor_s(alone=True), 0.0, []
+            for _ in range(count):
+                result = screen.press(key)
+                if result[2] < CLOCK_BYTES:  # the cursor is at the last row
+                    break
+                results.append(result)
+                processor_ms = 1e3 * (screen.processor_s(alone=True) - before) / len(results)
+            assert results, f"no key changes the page: {name}"
             first = [1e3 * one[0] for one in results]
             last = [1e3 * one[1] for one in results]
             size = [float(one[2]) for one in results]
             said = [f"{what} median {statistics.median(values):.1f}, 95 % {percentile(values, .95):.1f}"
                     for what, values in (("first byte ms", first), ("last byte ms", last), ("bytes", size))]
-            print(f"{name}: {'; '.join(said)}; processor time {processor_ms:.1f} ms")
+            print(f"{name}: {len(results)} keys; {'; '.join(said)}; processor time {processor_ms:.1f} ms")
         screen.close()
     times = []
     for _ in range(7):
