@@ -5,10 +5,12 @@ import pytest
 from tests import local
 from tests.measuring import verdict
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
+from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
-from trt_tui.session.results import SessionResults
+from trt_tui.session.results import SessionResults, find_decisive_outcome
 
 MLP = local.outline("mlp")
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -66,3 +68,20 @@ def test_a_preview_takes_the_place_of_no_engine_built_in_full():
 def test_an_event_that_measures_nothing_is_refused():
     with pytest.raises(TypeError, match="JobDone"):
         SessionResults().apply(ev.JobDone(1))
+
+
+PASS, PASS_IN_DOUBT, FAIL_IN_DOUBT, FAIL = Outcome
+
+
+@pytest.mark.parametrize(("simulated", "executed", "decisive"), [
+    (PASS, PASS, "simulated"), (PASS, PASS_IN_DOUBT, "executed"), (PASS_IN_DOUBT, PASS, "simulated"),
+    (PASS_IN_DOUBT, PASS_IN_DOUBT, "simulated"), (PASS, FAIL_IN_DOUBT, "executed"), (PASS_IN_DOUBT, FAIL, "executed"),
+    (FAIL, PASS, "simulated"), (FAIL, PASS_IN_DOUBT, "simulated"), (FAIL, FAIL, "executed")])
+def test_an_exported_network_takes_certainty_away_and_gives_none(simulated, executed, decisive) -> None:
+    """The engine counts alone."""
+    results = {name: TargetOutcome(outcome, (name,)) for name, outcome in (("simulated", simulated),
+                                                                           ("executed", executed))}
+    outcomes = {RunKind.SIMULATED_CONFIG: results["simulated"], RunKind.EXPORTED_FILE: results["executed"]}
+    assert find_decisive_outcome(outcomes) is results[decisive]
+    built = TargetOutcome(PASS)
+    assert find_decisive_outcome({**outcomes, RunKind.BUILT_ENGINE: built}) is built

@@ -13,7 +13,7 @@ from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stability import StabilityReport
 from trt_tui.core.measure.stages import StageResult
-from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, SIMULATED_MARK
 from trt_tui.jobs import events as ev
@@ -219,13 +219,17 @@ def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:
 
 
 def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOutcome | None:
-    """Returns the target result that counts: of the engine, of an exported network that fails, or of the simulation.
+    """Returns the target result that counts: of the engine, or of the simulation.
 
-    An exported network that passes confirms nothing, because ONNX Runtime builds no engine.
+    The result of the exported network counts instead of the simulation's if it fails or is in doubt. If it passes, it
+    confirms nothing, because ONNX Runtime builds no engine.
     """
-    executed = outcomes.get(RunKind.EXPORTED_FILE)
-    failed_export = executed if executed is not None and not executed.passes else None
-    return outcomes.get(RunKind.BUILT_ENGINE) or failed_export or outcomes.get(RunKind.SIMULATED_CONFIG)
+    built, executed, simulated = (outcomes.get(kind) for kind in (RunKind.BUILT_ENGINE, RunKind.EXPORTED_FILE,
+                                                                  RunKind.SIMULATED_CONFIG))
+    if built is None and executed is not None and executed.outcome is not Outcome.PASS and (
+            not executed.passes or simulated is None or simulated.outcome is Outcome.PASS):
+        return executed
+    return built or simulated
 
 
 def outcome_texts(outcomes: Mapping[RunKind, TargetOutcome]) -> tuple[str, ...]:
