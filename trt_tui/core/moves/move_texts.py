@@ -50,7 +50,7 @@ MOVE_TEXTS = {
                           "channels equalized ({move.formula}){move.clip_text}", "equalization of {subject}",
                           no_move="none"),
     "range": MoveTexts("range", "{move.amax:.5g}", "have the range {move.label}", "range by {move.method}",
-                       "range of {subject}", "{move.method} {move.label}", "calibrated", "{move.method}"),
+                       "range of {subject}", "amax {move.label} ({move.method})", "calibrated", "{move.method}"),
     "rounding": MoveTexts("rounding", "{move.method} {move.precision.label}", "have its weight rounded by the error",
                           "weight rounded by {move.method}", "rounding of {subject}", no_move="nearest"),
     "bias": MoveTexts("bias", "corrected", "have its bias corrected", "bias corrected", "bias of {subject}",

@@ -103,8 +103,11 @@ class SearchResultPage(WritableScreen):
         lines += [*search_check_lines(session, self.search_status, option, FILE_WIDTH), [],
                   *search_change_lines(session, self.tree_model, self.search_status, option, FILE_WIDTH), [],
                   *search_note_lines(session, self.search_status, FILE_WIDTH)]
-        title = search_page_title(session, self.search_status)
-        return ViewContent("search", view_title(session, title), lines)
+        return ViewContent("search", view_title(session, self._title), lines)
+
+    @property
+    def _title(self) -> str:
+        return search_page_title(self.session, self.search_status, self.has_newer_result)
 
     @property
     def has_newer_result(self) -> bool:
@@ -120,7 +123,7 @@ class SearchResultPage(WritableScreen):
             return
         option = self.chosen_option
         option_rows = min(MAX_OPTION_ROWS, len(self.options), max(4, height // 4))
-        lines: list[Line] = [clip_line([(f" {search_page_title(self.session, self.search_status)}", "strong")], width)]
+        lines: list[Line] = [clip_line([(f" {self._title}", "strong")], width)]
         lines += search_option_lines(self.session, self.tree_model, self.search_status, self.options,
                                      self._cursor_index, width, option_rows)
         changes = search_change_lines(self.session, self.tree_model, self.search_status, option, width)
@@ -150,12 +153,11 @@ class SearchResultPage(WritableScreen):
         end = ", ends the search" if self.session.is_searching else ""
         hints = [f"{{open}} takes {name}{end}"] if self.chosen_option.config != self.session.config else []
         hints += [f"{{close}} keeps {current}"]
+        hints += ["{find} shows the newer result"] * self.has_newer_result
         hints += ["{up}{down} others"] * (len(self.options) > 2)
         hints += [f"{{page_down}} {hidden_count} more"] * bool(hidden_count)
         hints += ["{last} checks in full"] * bool(hidden_count and has_cut_checks)
-        if self.has_newer_result:
-            hints += ["{find} newer result"]
-        elif not self.session.is_searching:
+        if not self.has_newer_result and not self.session.is_searching:
             hints += ["{find} searches again"]
         hints += ["{page_up} back"] * bool(self._top_line) + ["{write_view} to a file"]
         text = ""

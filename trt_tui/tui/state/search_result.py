@@ -37,7 +37,6 @@ ValueT = TypeVar("ValueT")
 CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"
 """The relations of the offered configs to the result of the search."""
 
-_MAX_LAYER_CELLS = 40
 
 
 @dataclass(frozen=True)
@@ -136,15 +135,19 @@ def _other_samples_text(session: Session, search_status: SearchStatus) -> str:
         f"all {counted_noun_text(count, 'sample')}")
 
 
-def search_page_title(session: Session, search_status: SearchStatus) -> str:
-    """Returns the title of the page: the start config, the target, and the samples of the values."""
+def search_page_title(session: Session, search_status: SearchStatus, has_newer_result: bool = False) -> str:
+    """Returns the title of the page: the start config, the target, the samples of the values, and the state.
+
+    Args:
+        has_newer_result: True if the page shows an earlier state of the search.
+    """
     target = " and ".join(search_status.request.tolerances)
     count = _count_samples(search_status)
     samples_text = _other_samples_text(session, search_status) or (
         counted_noun_text(count, "sample") if count is not None else "")
     samples = f", {samples_text}" if samples_text else ""
     state = "running" if search_status.end_event is None and session.is_searching else (
-        "" if search_status.is_finished else "stopped")
+        "earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
     return f"Search from {config_name(session, search_status.request.config)}, {target}{samples}" + (
         f", {state}" if state else "")
 
@@ -318,8 +321,7 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
     from_width = max(4, *(cell_width(line.first_text) for line in differences))
     to_width = max(2, *(cell_width(line.second_text) for line in differences))
     effect_width = max(10, *map(cell_width, effects)) if any(effects) else 0
-    layer_width = max(12, min(_MAX_LAYER_CELLS, max(map(cell_width, titles)),
-                              width - from_width - to_width - effect_width - 7))
+    layer_width = max(12, min(max(map(cell_width, titles)), width - from_width - to_width - effect_width - 7))
     short_titles = shorten_distinctly(titles, layer_width)
     count = counted_noun_text(len(differences), "change")
     header: Line = [(f" {pad_right(count, layer_width)}  {pad_right('from', from_width)}  {pad_right('to', to_width)}"
