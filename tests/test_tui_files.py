@@ -2,8 +2,10 @@
 """
 
 import csv
+import html
 import io
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -67,6 +69,25 @@ def test_the_tables_have_the_cells_of_the_screen(tmp_path, measured_before):
     assert {row[-1].partition(" ")[0].rstrip("?") for row in rows[-3:]} & {"PASS", "FAIL"}
     header, *rows = config_view(session).table
     assert header[0] == "config" and {len(row) for row in rows} == {len(header)} and "c0" in rows[-1][0]
+
+
+@pytest.mark.parametrize("suffix", VIEW_FORMATS)
+def test_sentences_below_a_table_are_not_cut_into_its_columns(tmp_path, suffix):
+    sentence = "c1 FAIL?: the 95 % interval 79.2% to 99.2% spans the target"
+    text = format_view(replace(TABLE, notes=(sentence,)), tmp_path / f"a{suffix}")
+    assert sentence in html.unescape(re.sub("<[^>]*>", "", text)).replace("\xa0", " ")
+    assert len(text.splitlines()[2 if suffix == ".txt" else 0]) < len(sentence) or suffix in (".md", ".svg")
+
+
+def test_the_reasons_of_an_outcome_are_sentences_below_the_accuracy(tmp_path):
+    session = local.measured(tmp_path, "small_resnet", target="sqnr>=12")
+    value = session.results[session.config].accuracy.worst_errors.sqnr_db
+    session.set_target(f"sqnr>={value:.2f}")
+    content = accuracy_view(session)
+    reasons = [reason for outcome in session.config_target_outcomes(session.config).values()
+               for reason in outcome.reasons]
+    assert reasons and all(any(reason in note for note in content.notes) for reason in reasons), content.notes
+    assert not any(reason in " ".join(row) for row in content.table for reason in reasons)
 
 
 async def test_the_list_in_hand_is_written_as_it_is_shown(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from tests.screen import answered, current, opened, press, settle, status
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
+from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import is_measuring_current_config
 from trt_tui.tui.keys import get_action_keys, shown_key
@@ -232,3 +233,23 @@ async def test_the_hint_is_drawn_anew_behind_a_dialog(tmp_path):
         app.session.toggle_fp32([main.presenter.current_group])
         await settle(pilot)
         assert app.screen is not main and "raises this one" not in status(main) and "raises" in status(main)
+
+
+async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+        session, row_values = app.session, main.presenter.layer_list.row_values
+        accuracy, shares = session.get_run_results("config").accuracy, session.get_run_results("config").shares
+        outline, config = session.outline, session.config
+        name, values = accuracy.worst_output
+        lower = replace(accuracy, outputs={**accuracy.outputs, name: replace(
+            values, errors=replace(values.errors, sqnr_db=values.errors.sqnr_db - 5))})
+        order = sorted((group for group in shares if shares[group].fraction > 0),
+                       key=lambda group: -shares[group].fraction)
+        seen = []
+        for _ in order:
+            seen.append(find_worst_row(session, row_values))
+            toggled = config.with_toggled_fp32([outline.get_group(seen[-1])])
+            session.results.apply(ev.AccuracyMeasured(1, "config", toggled, lower, True))
+        assert seen == order and len(order) > 2
+        assert find_worst_row(session, row_values) == order[0]
+        assert next_step_hint(session, row_values, order[0]).actions == ("find",)

@@ -77,7 +77,7 @@ class SearchController(Controller):
             session.stop_jobs(session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
         if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
             self.presenter.handle_config_change()
-            result = f", {option.outcome.outcome.value}" if option.outcome is not None else ""
+            result = f", {option.outcome.outcome.value} on its samples" if option.outcome is not None else ""
             self.presenter.show_notice(
                 f"{config_status.config_name(session)} from the search{result}: {shown_key('undo')} undoes it, "
                 f"{shown_key('find')} shows the other configs")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.requests import BuildEngine
 from trt_tui.session.jobs import FAILED
@@ -20,6 +21,9 @@ from trt_tui.tui.spans import shorten_path
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.toggles import find_toggle_result
+
+_MAX_JUDGED_RAISES = 20
+"""The maximum number of rows whose raise is judged at each key."""
 
 MAX_NAME_CELLS = 60, 24
 """The maximum width of a row name in the longest form of a hint, and in all other forms."""
@@ -129,7 +133,8 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
     """Returns the name of the fusion group to examine first.
 
     This is the first group, in network order, with NaN or Inf. Without such a group, it is the group with the largest
-    error share of all groups that can be raised to FP32. None if there is neither.
+    error share of all groups that can be raised to FP32. Groups whose raise is known not to improve the value that the
+    target bounds come last. None if there is neither.
     """
     groups = row_values.model.outline.groups
     if row_values.nonfinite_groups:
@@ -137,8 +142,19 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
     shares, config = session.get_run_results("config").shares, session.config
     harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
     harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
-    return next((group.name for group in harmful_groups
-                 if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32), None)
+    able_groups = [group for group in harmful_groups
+                   if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32]
+    return next((group.name for group in able_groups[:_MAX_JUDGED_RAISES] if _can_improve(session, group)),
+                able_groups[0].name if able_groups else None)
+
+
+def _can_improve(session: Session, group: FusionGroup) -> bool:
+    """Returns False if the raise of a group was measured and does not improve the value that the target bounds."""
+    toggle, accuracy = find_toggle_result(session, [group]), session.get_run_results("config").accuracy
+    if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
+        return True
+    margin = session.target.margin_to_bound(accuracy)
+    return margin is None or toggle.margin > margin
 
 
 def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
@@ -151,7 +167,8 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     worst = find_worst_row(session, row_values)
     outline, config = row_values.model.outline, session.config
     if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(
-            outline.get_group(worst)) is not Precision.FP32:
+            outline.get_group(worst)) is not Precision.FP32 or not (
+                worst in row_values.nonfinite_groups or _can_improve(session, outline.get_group(worst))):
         return Hint((prefix + search_text,), ("find",))
     row_count = count_rows_to_raise_for_target(session, session.results.get_results_or_empty(config))
     actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")

@@ -193,6 +193,8 @@ class _SummaryTable:
                 [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
                  for column in columns] for columns in (simulated_columns, built_columns))
         title = built_column_title(session, width < 72)
+        if is_wide and metric_title and title == EXPORTED_NETWORK:  # the metric has a column too
+            title = f"{EXPORTED} SQNR"
         built_columns = [replace(built_column, title=title, width=max(8, cell_width(title))),
                          *built_columns]
         if not has_built_values(session):

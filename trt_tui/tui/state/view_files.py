@@ -49,12 +49,14 @@ class ViewContent:
         title: The heading in the file.
         lines: The view as lines; empty for a table, whose text is made from its cells.
         table: The header and the rows; empty for a chart.
+        notes: Sentences below the table.
     """
 
     label: str
     title: str
     lines: Sequence[Line] = ()
     table: Table = ()
+    notes: Sequence[str] = ()
 
 
 def _format_text(content: ViewContent) -> str:
@@ -64,7 +66,7 @@ def _format_text(content: ViewContent) -> str:
 def _format_markdown(content: ViewContent) -> str:
     if content.table:
         header, *rows = [[text_cell(cell) for cell in row] for row in content.table]
-        body = markdown_table(header, rows)
+        body = [*markdown_table(header, rows), *(line for note in content.notes for line in ("", text_cell(note)))]
     else:
         lines = _plain_lines(content)
         fence = "`" * max(3, *(len(run) + 1 for line in lines for run in re.findall("`+", line)), 3)
@@ -77,7 +79,8 @@ def _format_csv(content: ViewContent) -> str:
         raise InputError(f"{content.label} cannot be written as CSV", "it has no columns",
                          "Choose .txt, .md or .svg.")
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([_csv_cell(cell) for cell in row] for row in content.table)
+    csv.writer(stream, lineterminator="\n").writerows(
+        [_csv_cell(cell) for cell in row] for row in (*content.table, *([note] for note in content.notes)))
     return stream.getvalue()
 
 
@@ -97,13 +100,14 @@ def _format_svg(content: ViewContent) -> str:
 
 
 def _plain_lines(content: ViewContent) -> list[str]:
-    """Returns the view as lines without styles. The cells of a table are padded to columns."""
+    """Returns the view as lines without styles. The cells of a table are padded to columns, and its notes follow."""
     if not content.table:
         return ["".join(escape_hidden_characters(text) for text, _ in line).rstrip() for line in content.lines]
     rows = [[(cell, "") for cell in row] for row in content.table]
     widths = [max(line_width([row[index]]) for row in rows if len(row) > index) for index in range(len(rows[0]))]
-    return ["  ".join(escape_hidden_characters(text) + " " * (width - line_width([(text, "")]))
-                      for (text, _), width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    table_lines = ["  ".join(escape_hidden_characters(text) + " " * (width - line_width([(text, "")]))
+                             for (text, _), width in zip(row, widths, strict=False)).rstrip() for row in rows]
+    return [*table_lines, *map(escape_hidden_characters, content.notes)]
 
 
 VIEW_FORMATS: Mapping[str, tuple[str, Callable[[ViewContent], str]]] = {
@@ -159,15 +163,19 @@ def _cell_text(line: Line) -> str:
 def accuracy_view(session: Session) -> ViewContent:
     """Returns the accuracy table of the top of the screen."""
     columns = list_summary_columns(session, FILE_WIDTH)
-    table = []
+    table, notes = [], []
     for row in summary_rows(session, FILE_WIDTH):
         text = "".join(part for part, _ in row.line)
+        if row.kind == "text":
+            notes += [text.strip()] if text.strip() else []
+            continue
         cells = [take_last_cells(take_first_cells(text, column.end), min(
             column.end, line_width([(text, "")])) - column.start) if line_width([(text, "")]) > column.start else ""
                  for column in columns]
         table.append([_cell_text([(cell.replace("│", ""), "")]) for cell in cells])
     table[0][-1] = session.target.description if session.target is not None else "target"
-    return ViewContent("accuracy", view_title(session, "accuracy"), table=[row for row in table if any(row)])
+    return ViewContent("accuracy", view_title(session, "accuracy"), table=[row for row in table if any(row)],
+                       notes=notes)
 
 
 def config_view(session: Session) -> ViewContent:
