@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,6 +166,17 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert ended.exported.is_met and SearchStatus(make_search_request(INT8, ()), end_event=ended).is_target_met
     assert ended.result.best_evaluation.score >= 3.0 and "went on with a margin of 3" in ended.remarks[0]
     assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
+
+
+@pytest.mark.parametrize(("surplus", "untried", "can_continue"), [(1.0, 0, False), (-0.1, 0, True), (1.0, 1, True)])
+def test_a_margin_beyond_that_of_all_groups_raised_ends_the_search(exports, surplus, untried, can_continue):
+    """A rate of 100 % has no margin of 9 points, whatever is raised."""
+    ended = found(exports(lambda raised: 0.0).answer(make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)))
+    best = ended.result.best_evaluation
+    job = object.__new__(search_job.SearchJob)
+    job.search = SimpleNamespace(evaluations=[best])
+    job.search_space = SimpleNamespace(candidates=["group"] * (len(best.raised_groups) + untried))
+    assert job._can_meet_margins([best.score + surplus]) is can_continue
 
 
 def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):

@@ -393,7 +393,7 @@ class SearchJob:
         continues.
 
         The search continues with a margin, the difference between the simulation and the exported file. After
-        `MAX_EXPORT_ROUNDS`, the result counts as not met as exported.
+        `MAX_EXPORT_ROUNDS`, or if no config has that margin, the result counts as not met as exported.
         """
         result, best = self.search.result, self.search.best_evaluation
         simulated_accuracy = best.target_result.accuracy if best is not None else None
@@ -422,14 +422,24 @@ class SearchJob:
                 return False
             if target in missed_targets:
                 margins[index] = max(gap, margins[index])
-        self._export_rounds += 1
         margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
+        can_continue = self._can_meet_margins(margins)
         self.remarks.append(
             f"the exported network with "
             f"{len(best.raised_groups)} raised yields {measured_text} in {exported_run.executor_name} "
-            f"where {expected_text} was simulated; went on with a margin of {margins_text}")
+            f"where {expected_text} was simulated; " + (f"went on with a margin of {margins_text}" if can_continue else
+                                                        f"no config can have a margin of {margins_text}"))
+        if not can_continue:
+            return False
+        self._export_rounds += 1
         self.search.require_score_margins(margins)
         return True
+
+    def _can_meet_margins(self, margins: Sequence[float]) -> bool:
+        """Returns False if no evaluation has these margins, not even the one with all groups raised."""
+        evaluations, total = self.search.evaluations, len(self.search_space.candidates)
+        return not any(len(evaluation.raised_groups) == total for evaluation in evaluations) or any(
+            evaluation.with_required_margins(margins).passes for evaluation in evaluations)
 
     # -- unused Q/DQ ----------------------------------------------------------------------------------------------
 
