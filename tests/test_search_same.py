@@ -1,8 +1,8 @@
 """One search, one result: from the app and from the command, whatever was measured before, and as the export yields."""
 
 import json
+import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +13,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.search.search import Search
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import search_evaluator, search_job
@@ -168,15 +169,21 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
 
 
-@pytest.mark.parametrize(("surplus", "untried", "can_continue"), [(1.0, 0, False), (-0.1, 0, True), (1.0, 1, True)])
-def test_a_margin_beyond_that_of_all_groups_raised_ends_the_search(exports, surplus, untried, can_continue):
-    """A rate of 100 % has no margin of 9 points, whatever is raised."""
-    ended = found(exports(lambda raised: 0.0).answer(make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)))
-    best = ended.result.best_evaluation
-    job = object.__new__(search_job.SearchJob)
-    job.search = SimpleNamespace(evaluations=[best])
-    job.search_space = SimpleNamespace(candidates=["group"] * (len(best.raised_groups) + untried))
-    assert job._can_meet_margins([best.score + surplus]) is can_continue
+def test_a_result_without_the_margin_of_its_export_is_not_met(exports, monkeypatch):
+    """A rate of 100 % has no margin of 9 points, so the simulated pass of the result must not stand."""
+    worker, opened = exports(lambda raised: 1000.0), []
+    continue_with = Search.require_score_margins
+
+    def require_unreachable_margins(self, margins):
+        opened.append(margins)
+        continue_with(self, [math.nan] * len(margins))  # even FP32, which is exact, does not have it
+
+    monkeypatch.setattr(Search, "require_score_margins", require_unreachable_margins)
+    request = make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)
+    ended = found(worker.answer(request))
+    assert len(opened) == 1 and not ended.result.is_met and ended.result.best_evaluation.passes
+    assert ended.exported.is_met is False and ended.target_outcome.outcome.value == "FAIL"
+    assert not SearchStatus(request, end_event=ended).is_target_met
 
 
 def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):

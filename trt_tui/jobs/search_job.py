@@ -393,12 +393,13 @@ class SearchJob:
         continues.
 
         The search continues with a margin, the difference between the simulation and the exported file. After
-        `MAX_EXPORT_ROUNDS`, or if no config has that margin, the result counts as not met as exported.
+        `MAX_EXPORT_ROUNDS`, the result counts as not met as exported. A result that meets the target without the
+        required margin is executed too, because its simulation alone would pass.
         """
         result, best = self.search.result, self.search.best_evaluation
         simulated_accuracy = best.target_result.accuracy if best is not None else None
         self.exported_result = None
-        if not self.targets or not result.is_met or best is None or simulated_accuracy is None:
+        if not self.targets or best is None or not best.passes or simulated_accuracy is None:
             return False
         exported_run = yield from self.evaluator.execute_exported_file(result.config)
         accuracy = exported_run.accuracy
@@ -413,7 +414,7 @@ class SearchJob:
             target.measured_value_text(simulated_accuracy) for target in missed_targets or self.targets)
         self.exported_result = ExportedResult(exported_run.executor_name, target_outcome.outcome.passes, measured_text,
                                               expected_text)
-        if target_outcome.outcome.passes or self._export_rounds >= MAX_EXPORT_ROUNDS:
+        if target_outcome.outcome.passes or not result.is_met or self._export_rounds >= MAX_EXPORT_ROUNDS:
             return False
         margins = list(self.search.margins or [-math.inf] * len(self.targets))
         for index, target in enumerate(self.targets):
@@ -422,24 +423,14 @@ class SearchJob:
                 return False
             if target in missed_targets:
                 margins[index] = max(gap, margins[index])
+        self._export_rounds += 1
         margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
-        can_continue = self._can_meet_margins(margins)
         self.remarks.append(
             f"the exported network with "
             f"{len(best.raised_groups)} raised yields {measured_text} in {exported_run.executor_name} "
-            f"where {expected_text} was simulated; " + (f"went on with a margin of {margins_text}" if can_continue else
-                                                        f"no config can have a margin of {margins_text}"))
-        if not can_continue:
-            return False
-        self._export_rounds += 1
+            f"where {expected_text} was simulated; went on with a margin of {margins_text}")
         self.search.require_score_margins(margins)
         return True
-
-    def _can_meet_margins(self, margins: Sequence[float]) -> bool:
-        """Returns False if no evaluation has these margins, not even the one with all groups raised."""
-        evaluations, total = self.search.evaluations, len(self.search_space.candidates)
-        return not any(len(evaluation.raised_groups) == total for evaluation in evaluations) or any(
-            evaluation.with_required_margins(margins).passes for evaluation in evaluations)
 
     # -- unused Q/DQ ----------------------------------------------------------------------------------------------
 
@@ -636,14 +627,15 @@ class SearchJob:
         search continues.
 
         With a latency budget, a result that misses the tolerance is built too. The search then continues with better
-        latency estimates until it finds the same result again. If the build fails, the result is kept.
+        latency estimates until it finds the same result again. A result that meets the target without the required
+        margin is built, because its simulation alone would pass. If the build fails, the result is kept.
         """
         result, budget = self.search.result, self.request.max_latency
         best = result.best_evaluation
         if best is None:
             return False
         is_timed = budget is not None and best.estimated_latency is not None and best.estimated_latency <= budget
-        if not self.evaluator.can_build or not (self.targets and result.is_met or is_timed):
+        if not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
             return False
         is_known = is_timed and config_without_ranges(result.config) in self.search_builds.latencies
         if not self.search_builds.has_requested_engine(

@@ -1,5 +1,6 @@
 """The hint line: the recommended next step and the keys for it."""
 
+import itertools
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import ConfigResults
@@ -142,10 +143,10 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
     shares, config = session.get_run_results("config").shares, session.config
     harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
     harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
-    able_groups = [group for group in harmful_groups
-                   if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32]
-    return next((group.name for group in able_groups[:_MAX_JUDGED_RAISES] if _can_improve(session, group)),
-                able_groups[0].name if able_groups else None)
+    raisable_groups = [*itertools.islice((group for group in harmful_groups if config.with_toggled_fp32(
+        [group]).precision_of(group) is Precision.FP32), _MAX_JUDGED_RAISES)]
+    return next((group.name for group in raisable_groups if _can_improve(session, group)),
+                raisable_groups[0].name if raisable_groups else None)
 
 
 def _can_improve(session: Session, group: FusionGroup) -> bool:
