@@ -567,8 +567,10 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
 def test_a_margin_out_of_reach_is_said(with_builder):
     worker = with_builder(5.5)
     ended = found(worker.answer(replace(GOAL, higher_precision=Precision.FP16, tolerances=("sqnr>=60",))))
-    assert not ended.result.is_met and ended.confirmed is None and ended.result.outcome is SearchOutcome.UNREACHABLE
+    assert not ended.result.is_met and ended.confirmed is False and ended.result.outcome is SearchOutcome.UNREACHABLE
     assert "margin" in ended.result.summary
+    assert ended.result.best_evaluation.passes and ended.target_outcome.outcome is Outcome.FAIL
+    assert "not met by its engine" in ended.target_outcome.text
 
 
 @pytest.fixture

@@ -177,6 +177,7 @@ class SearchJob:
         self._before_withdrawal: tuple[SearchSpace, Search] | None = None
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
+        self._engine_values_text = ""
         self._export_rounds = 0
         groups_by_reason: dict[str, list[str]] = {}
         for name in forbidden_groups:
@@ -675,6 +676,7 @@ class SearchJob:
         target_outcome = judge_accuracy(self.targets, engine.accuracy)
         assert target_outcome is not None, "all values that the targets need were measured"
         self.confirmed = target_outcome.outcome.passes
+        self._engine_values_text = ", ".join(target.measured_value_text(engine.accuracy) for target in self.targets)
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False
@@ -763,7 +765,7 @@ class SearchJob:
             # The interval of the metric cannot change a failed command or a missed target.
             measured = (accuracy_with_interval
                         if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
-            accuracy = self._add_export_caveat(measured)
+            accuracy = self._add_run_caveats(measured)
             if held_out_result is not None and held_out_result.miss_text:
                 accuracy = replace(accuracy, caveats=(*accuracy.caveats,
                                                       Caveat("held-out samples", held_out_result.miss_text)))
@@ -796,14 +798,17 @@ class SearchJob:
                 for match in match_known_defects(self.network, self._target, config.precision_of)
                 if match.is_certain and match.defect.is_in_exports]
 
-    def _add_export_caveat(self, accuracy: Accuracy) -> Accuracy:
-        """Returns an accuracy with a caveat if the exported file was not executed, or misses the target."""
-        exported = self.exported_result
-        if exported is None or exported.is_met:
-            return accuracy
-        kind = "not executed" if exported.is_met is None else "not met as exported"
-        caveat = Caveat(kind, exported.exported_result_text, fails_run=exported.is_met is False)
-        return replace(accuracy, caveats=(*accuracy.caveats, caveat))
+    def _add_run_caveats(self, accuracy: Accuracy) -> Accuracy:
+        """Returns an accuracy with caveats if the exported file was not executed or misses the target, or if the engine
+        misses it."""
+        exported, caveats = self.exported_result, []
+        if exported is not None and not exported.is_met:
+            kind = "not executed" if exported.is_met is None else "not met as exported"
+            caveats.append(Caveat(kind, exported.exported_result_text, fails_run=exported.is_met is False))
+        if self.confirmed is False:
+            caveats.append(Caveat("not met by its engine", f"not met by its engine: {self._engine_values_text}",
+                                  fails_run=True))
+        return replace(accuracy, caveats=(*accuracy.caveats, *caveats)) if caveats else accuracy
 
     def _pareto_configs(self) -> dict[int, PrecisionConfig]:
         """Returns the configs of the Pareto front, by index of the evaluation. Evaluations with a non-finite score are
