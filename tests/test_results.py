@@ -4,7 +4,7 @@ import pytest
 
 from tests import local
 from tests.measuring import verdict
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
+from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, EngineResult, ErrorShare
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
@@ -78,9 +78,12 @@ PASS, PASS_IN_DOUBT, FAIL_IN_DOUBT, FAIL = Outcome
     (PASS_IN_DOUBT, PASS_IN_DOUBT, "simulated"), (PASS, FAIL_IN_DOUBT, "executed"), (PASS_IN_DOUBT, FAIL, "executed"),
     (FAIL, PASS, "simulated"), (FAIL, PASS_IN_DOUBT, "simulated"), (FAIL, FAIL, "executed")])
 def test_an_exported_network_takes_certainty_away_and_gives_none(simulated, executed, decisive) -> None:
-    """The engine counts alone."""
+    """The engine counts alone. Every executed network has the doubt that no engine was built, which decides nothing."""
     results = {name: TargetOutcome(outcome, (name,)) for name, outcome in (("simulated", simulated),
                                                                            ("executed", executed))}
+    no_engine = f"ONNX Runtime executed it, and {NO_ENGINE_DOUBT}"
+    if executed is PASS:
+        results["executed"] = TargetOutcome(PASS_IN_DOUBT, (no_engine,))
     outcomes = {RunKind.SIMULATED_CONFIG: results["simulated"], RunKind.EXPORTED_FILE: results["executed"]}
     assert find_decisive_outcome(outcomes) is results[decisive]
     built = TargetOutcome(PASS)

@@ -24,7 +24,7 @@ from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.results import Accuracy, Caveat, ExportedRun
+from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, Caveat, ExportedRun
 from trt_tui.core.measure.run_sources import RunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
@@ -87,8 +87,7 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
         return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
     rounding_text = (" with FP16 values quantized in FP32, because this release truncates them"
                      if truncates_fp16_quantization() else "")
-    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and production may use "
-                                 "another engine")
+    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and {NO_ENGINE_DOUBT}")
     exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
     if feed_indices is None:
         store.save_result(workspace, _STORE_KIND, config, exported_run)

@@ -8,7 +8,7 @@ from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.importers.engine_evidence import EngineEvidence
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.fault_location import FaultReport
-from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
+from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stability import StabilityReport
@@ -221,13 +221,14 @@ def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:
 def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOutcome | None:
     """Returns the target result that counts: of the engine, or of the simulation.
 
-    The result of the exported network counts instead of the simulation's if it fails or is in doubt. If it passes, it
-    confirms nothing, because ONNX Runtime builds no engine.
+    The result of the exported network counts instead of the simulation's if it fails, or if its values are in doubt and
+    those of the simulation are not. Otherwise it confirms nothing, because ONNX Runtime builds no engine.
     """
     built, executed, simulated = (outcomes.get(kind) for kind in (RunKind.BUILT_ENGINE, RunKind.EXPORTED_FILE,
                                                                   RunKind.SIMULATED_CONFIG))
-    if built is None and executed is not None and executed.outcome is not Outcome.PASS and (
-            not executed.passes or simulated is None or simulated.outcome is Outcome.PASS):
+    if built is None and executed is not None and (not executed.passes or (
+            simulated is None or simulated.outcome is Outcome.PASS) and any(
+                not reason.endswith(NO_ENGINE_DOUBT) for reason in executed.reasons)):
         return executed
     return built or simulated
 

@@ -439,6 +439,10 @@ class EngineResult(RunResult):
         return requested_accuracy if self.is_built_as_requested else self.simulated_accuracy
 
 
+NO_ENGINE_DOUBT = "production may use another engine"
+"""The end of the reason for doubt that every executed exported file has."""
+
+
 @dataclass(frozen=True)
 class ExportedRun(RunResult):
     """The execution of a config's exported file by ONNX Runtime, without an engine and without a latency.
