@@ -4,7 +4,6 @@ import itertools
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import ConfigResults
-from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.requests import BuildEngine
 from trt_tui.session.jobs import FAILED
@@ -21,7 +20,7 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import shorten_path
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.row_values import RowValues
-from trt_tui.tui.state.toggles import find_toggle_result
+from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result
 
 _MAX_JUDGED_RAISES = 20
 """The maximum number of rows whose raise is judged at each key."""
@@ -143,15 +142,19 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
     shares, config = session.get_run_results("config").shares, session.config
     harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
     harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
-    raisable_groups = [*itertools.islice((group for group in harmful_groups if config.with_toggled_fp32(
-        [group]).precision_of(group) is Precision.FP32), _MAX_JUDGED_RAISES)]
-    return next((group.name for group in raisable_groups if _can_improve(session, group)),
-                raisable_groups[0].name if raisable_groups else None)
+    raisable_groups = (group for group in harmful_groups
+                       if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32)
+    first: str | None = None
+    for group in itertools.islice(raisable_groups, _MAX_JUDGED_RAISES):
+        if _can_improve(session, find_toggle_result(session, [group])):
+            return group.name
+        first = first or group.name
+    return first
 
 
-def _can_improve(session: Session, group: FusionGroup) -> bool:
-    """Returns False if the raise of a group was measured and does not improve the value that the target bounds."""
-    toggle, accuracy = find_toggle_result(session, [group]), session.get_run_results("config").accuracy
+def _can_improve(session: Session, toggle: ToggleResult) -> bool:
+    """Returns False if a toggled row was measured and does not improve the value that the target bounds."""
+    accuracy = session.get_run_results("config").accuracy
     if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
         return True
     margin = session.target.margin_to_bound(accuracy)
@@ -168,8 +171,10 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     worst = find_worst_row(session, row_values)
     outline, config = row_values.model.outline, session.config
     if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(
-            outline.get_group(worst)) is not Precision.FP32 or not (
-                worst in row_values.nonfinite_groups or _can_improve(session, outline.get_group(worst))):
+            outline.get_group(worst)) is not Precision.FP32:
+        return Hint((prefix + search_text,), ("find",))
+    toggle = find_toggle_result(session, [outline.get_group(worst)])
+    if worst not in row_values.nonfinite_groups and not _can_improve(session, toggle):
         return Hint((prefix + search_text,), ("find",))
     row_count = count_rows_to_raise_for_target(session, session.results.get_results_or_empty(config))
     actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")
@@ -180,7 +185,6 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         action_texts = [
             f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" for width in MAX_NAME_CELLS
         ]
-    toggle = find_toggle_result(session, [outline.get_group(worst)])
     gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
     sure_gain = f"{gain} {toggle.margin_of_error_text}".rstrip() if gain else ""
     rows_text = f"; {row_count} rows to FP32 meet the target" if row_count is not None and row_count > 1 else ""
