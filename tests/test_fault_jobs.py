@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from tests import rtx, standins
 from tests.driven import save_mlp, save_resnet
@@ -20,6 +21,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.network_part import cut_network, select_moves_of_network
+from trt_tui.options import Options
 
 RESNET = "8.6.1"
 
@@ -258,6 +260,28 @@ def test_ways_round_are_tried_in_order_and_each_has_its_error_and_latency(locate
     assert any(change.startswith("no tactics of") for change in changes) and "optimization level 0" in changes
     assert not any(way["helps"] for way in record["ways_round"]), "the stand-in is wrong in any build"
     assert all(way["latency_ms"] > 0 and way["times"] > 4 for way in record["ways_round"])
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+@pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
+def test_a_faulty_operator_is_avoided_by_its_onnx_function(locate, tmp_path, release, precision) -> None:
+    model, rng = tmp_path / "hard_swish.onnx", np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(size=(8, 8, 3, 3)).astype(np.float32) / 8, f"w{index}")
+               for index in range(2)]
+    nodes = [helper.make_node("Conv", ["image", "w0"], ["a"], "conv0", pads=[1, 1, 1, 1]),
+             helper.make_node("HardSwish", ["a"], ["b"], "act"),
+             helper.make_node("Conv", ["b", "w1"], ["y"], "conv1", pads=[1, 1, 1, 1])]
+    image, output = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 8, 16, 16])
+                     for name in ("image", "y"))
+    onnx.save(helper.make_model(helper.make_graph(nodes, "acts", [image], [output], weights), ir_version=8,
+                                opset_imports=[helper.make_opsetid("", 17)]), model)
+    np.savez(tmp_path / "images.npz", image=rng.normal(size=(8, 8, 16, 16)).astype(np.float32))
+    options = Options(str(model), str(tmp_path / "images.npz"), batch=4, whatif_samples=0)
+    code, record, text = locate(release, options, "--runs", precision, fault="wrong: act")
+    assert code == 1 and {"name": "act", "operator": "HardSwish"} in record["nodes"], text
+    way = next(way for way in record["ways_round"] if way["change"].startswith("HardSwish written as ONNX function"))
+    assert way["helps"] and way["times"] < 4 and way["latency_ms"] > 0, text
+    assert '[("", "HardSwish")], inline_schema_functions=True' in way["change"]
 
 
 def test_without_tensorrt_nothing_is_located(run, mlp) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +39,7 @@ from trt_tui.core.network.model_outputs import (
     set_boundary_types,
 )
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.operator_functions import write_operators_as_functions
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -182,7 +183,7 @@ def build_engine(
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
     boundary_types: Mapping[str, Precision] = MappingProxyType({}),
-    quantized_outputs: Mapping[str, DequantizeScale] = MappingProxyType({}),
+    quantized_outputs: Mapping[str, DequantizeScale] = MappingProxyType({}), rewritten_operators: Collection[str] = (),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -198,6 +199,7 @@ def build_engine(
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
         boundary_types: The 16-bit types of inputs and outputs that are not FP32 in the engine, by tensor.
         quantized_outputs: The scales of the outputs behind which a Q/DQ pair follows, by tensor.
+        rewritten_operators: The operators that are written as their ONNX function.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -218,6 +220,7 @@ def build_engine(
         lowered = replace(lowered, model=quantize_outputs(lowered.model, {
             name: (scale.values, scale.axis, QUANTIZED_TYPES[scale.precision].onnx_type)
             for name, scale in quantized_outputs.items()}))
+        lowered = replace(lowered, model=write_operators_as_functions(lowered.model, rewritten_operators))
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)

@@ -1,7 +1,7 @@
 """The job that locates the operator which an engine computes wrongly, and writes the folder of a bug report."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rewrite_move import RewriteMove
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.operator_functions import list_operators_with_function
 from trt_tui.core.network.target_release import installed_release
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -272,6 +273,12 @@ def list_changed_configs(network: Network, config: PrecisionConfig, cells: list[
                 yield f"{operator} as one operator at {name}", config.with_moves({name: move})
 
 
+def _operator_function_text(operators: Sequence[str]) -> str:
+    selected = ", ".join(f'("", "{operator}")' for operator in operators)
+    return (f"{' and '.join(operators)} written as ONNX function (onnx.inliner.inline_selected_functions(model, "
+            f"[{selected}], inline_schema_functions=True))")
+
+
 def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, BuildSettings]]:
     """Yields the changes of the build settings that may avoid a kernel: other tactic sources and other levels."""
     options = settings.builder_options
@@ -307,17 +314,20 @@ def _try_workarounds(probe: PieceProbe, cells: list[EngineCell],
                   or builder is not None and builder.capabilities.supports_bf16]
     configs = (_list_raised_configs(probe, precisions) if result.explanation else
                list_changed_configs(probe.network, probe.config, cells, precisions))
-    changes = [*((text, config, settings) for text, config in configs),
-               *((text, probe.config, changed) for text, changed in _list_changed_settings(settings)
+    operators = () if result.explanation else list_operators_with_function(
+        (probe.network.get_layer(name).op_type for cell in cells for name in cell.layers), probe.network.opset)
+    changes = [*((text, config, settings, ()) for text, config in configs),
+               *((_operator_function_text(operators), probe.config, settings, operators) for _ in operators[:1]),
+               *((text, probe.config, changed, ()) for text, changed in _list_changed_settings(settings)
                  if not result.explanation)]
     workarounds = []
-    for text, config, changed_settings in changes:
+    for text, config, changed_settings, rewritten_operators in changes:
         if not probe.limit.can_build():
             workarounds.append(Workaround(text, failure_reason="not tried: the limit of time is reached"))
             continue
         try:
             ensure_ranges(probe.workspace, probe.store, probe.reporter, [config])
-            verdict, latency_ms = yield from probe.measure_whole(config, changed_settings)
+            verdict, latency_ms = yield from probe.measure_whole(config, changed_settings, rewritten_operators)
             workarounds.append(Workaround(text, verdict, latency_ms))
         except (CancelledError, BackendUnavailableError):
             raise

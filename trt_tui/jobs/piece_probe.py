@@ -435,8 +435,13 @@ class PieceProbe:
         """Returns the build settings of the whole network with the timing cache of the pieces."""
         return self._settings(NetworkPart(self.network, self.config, self.feed, {}, {}, {}, Precision.FP32), 0)
 
-    def build(self, part: NetworkPart, settings: BuildSettings) -> Steps[bytes]:
-        """Builds the engine of a part and returns its bytes."""
+    def build(self, part: NetworkPart, settings: BuildSettings,
+              rewritten_operators: Collection[str] = ()) -> Steps[bytes]:
+        """Builds the engine of a part and returns its bytes.
+
+        Args:
+            rewritten_operators: The operators that are written as their ONNX function.
+        """
         workspace, builder = self.workspace, self.workspace.builder
         assert builder is not None
         is_whole = part.network is self.network
@@ -446,7 +451,7 @@ class PieceProbe:
         steps = build_engine(builder, part.network, part.config, workspace.ranges, settings, cache=None,
                              wake=self.reporter.wake, weakly_typed=workspace.plan.weakly_typed, strict=True,
                              kept_tensors=workspace.analysis.extra_outputs if is_whole else (), boundary_types=types,
-                             quantized_outputs=part.scales)
+                             quantized_outputs=part.scales, rewritten_operators=rewritten_operators)
         start_time, self.build_count = time.monotonic(), self.build_count + 1
         try:
             with contextlib.closing(steps):
@@ -468,8 +473,12 @@ class PieceProbe:
             self.build_s += self.limit.last_build_s
         raise AssertionError("a build ends with an engine")
 
-    def measure_whole(self, config: PrecisionConfig, settings: BuildSettings) -> Steps[tuple[PieceVerdict, float]]:
+    def measure_whole(self, config: PrecisionConfig, settings: BuildSettings,
+                      rewritten_operators: Collection[str] = ()) -> Steps[tuple[PieceVerdict, float]]:
         """Builds the whole network in another way. Returns the verdict, and the median latency in ms.
+
+        Args:
+            rewritten_operators: The operators that are written as their ONNX function.
 
         Raises:
             TrtTuiError: The build or an execution failed.
@@ -477,7 +486,7 @@ class PieceProbe:
         assert self.workspace.builder is not None
         outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_float(name)]
         part = self._compute_part(self.network, config, self.feed, outputs)
-        data = yield from self.build(part, settings)
+        data = yield from self.build(part, settings, rewritten_operators)
         with self.workspace.builder.load_engine(data) as runner:
             verdict = part.judge(runner.run(self.feed, outputs), checks_rows=self.checks_rows)
             return verdict, measure_latency_ms(runner, self.feed)

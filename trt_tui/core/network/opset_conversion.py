@@ -291,7 +291,7 @@ def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.V
         graph.initializers.update(initializers)
 
 
-def _attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
+def attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
     """Builds a model from a protobuf message and its detached big weights."""
     model = ir.from_proto(proto)
     graph = model.graph
@@ -319,7 +319,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     drop_batch_normalisation_outputs(model, before_opset, opset)
     with plugins.move_plugins_to_own_domain(model):
         skeleton, weights = detach_big_weights(model)
-    converted_model = _attach_big_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
+    converted_model = attach_big_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
     plugins.restore_plugin_domains(converted_model)
     _restore_names_of_replaced_nodes(model.graph, converted_model.graph)
     adapt_converted_operators(converted_model, before_opset)
