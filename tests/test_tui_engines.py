@@ -347,6 +347,8 @@ def test_while_a_build_goes_on(start):
     assert job_texts(session, job, "x") == [
         "build of c0: Timing tactics 12/98, 61 s left, x stops", "build of c0: Timing tactics 12/98, 61 s left",
         "build of c0 12/98, 61 s left", "build of c0 12/98", "build of c0", "build"]
+    job.progress_time -= 62
+    assert job_texts(session, job)[0] == "build of c0: Timing tactics 12/98", "the estimate was wrong"
     session.apply_event(ev.JobProgress(number, "building: Timing tactics", 98, 98))
     job.phase_start_time -= 14
     assert job_texts(session, job)[0] == "build of c0: Timing tactics, 14 s", "a phase that is over is not far, but old"

@@ -28,6 +28,7 @@ class Job:
         phase: The current phase of the job; "" if unknown.
         phase_start_time: The time when the phase began.
         progress: The progress of the phase. None if it is unknown, or the phase is over and the next is not known yet.
+        progress_time: The time when the progress arrived.
         is_stopping: True if the job has been asked to stop.
     """
 
@@ -42,6 +43,7 @@ class Job:
     phase: str = ""
     phase_start_time: float = 0.0
     progress: ev.JobProgress | None = None
+    progress_time: float = 0.0
     is_stopping: bool = False
 
     def begin(self) -> None:
@@ -57,9 +59,16 @@ class Job:
         if is_over:
             self.phase_start_time = time.monotonic()
         self.progress = progress if progress.total and not is_over else None
+        self.progress_time = time.monotonic()
 
     def end(self, outcome: str) -> None:
         self.outcome, self.end_time, self.progress = outcome, time.monotonic(), None
+
+    @property
+    def left_s(self) -> float | None:
+        """The time left in seconds as last estimated; None if that time has passed, or is unknown or below a second."""
+        estimate = self.progress.left_s if self.progress is not None else None
+        return estimate if estimate is not None and estimate >= max(1, time.monotonic() - self.progress_time) else None
 
     @property
     def is_automatic(self) -> bool:

@@ -41,8 +41,11 @@ def _job_progress_texts(job: Job) -> tuple[str, str]:
     if progress is None:
         seconds = job.phase_duration_s
         return (f", {elapsed_text(seconds)}" if seconds >= 1 else "", "")
-    return (f" {progress.done}/{progress.total}",
-            f", {elapsed_text(progress.left_s)} left" if progress.left_s is not None and progress.left_s >= 1 else "")
+    return f" {progress.done}/{progress.total}", _time_left_text(job)
+
+
+def _time_left_text(job: Job) -> str:
+    return f", {elapsed_text(job.left_s)} left" if job.left_s is not None else ""
 
 
 def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
@@ -174,9 +177,7 @@ def _job_state_text(job: Job) -> tuple[str, str]:
     if job.begin_time is None:
         return "waits", "dim"
     progress = job.progress
-    time_left = (f", {elapsed_text(progress.left_s)} left"
-                 if progress is not None and progress.left_s is not None and progress.left_s >= 1 else "")
-    return (f"{progress.done}/{progress.total}{time_left}",
+    return (f"{progress.done}/{progress.total}{_time_left_text(job)}",
             "key") if progress is not None and progress.total else ("runs", "key")
 
 
