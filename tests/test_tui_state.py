@@ -202,6 +202,32 @@ def test_a_scope_leaves_out_what_makes_the_error_larger(session):
     assert any("added up, 1 left out: raising it alone increases the error" in line for line in said)
 
 
+def test_a_sum_of_shares_never_mixes_two_configs(session):
+    before = session.config
+    first, last = session.outline.groups[0], session.outline.groups[-1]
+    old = {name: share.fraction for name, share in session.results.get_results_or_empty(before).shares.items()}
+    config = before.with_group_precision([first], Precision.FP32, "user")
+    session.set_config(config)
+    shares = session.results.get_or_create_results(config).shares
+    shares.clear()
+    for group in session.outline.groups[:-1]:  # each share of the new config is 5, one is still to come
+        shares[group.name] = replace(session.results.get_results_or_empty(before).shares[group.name], fraction=5.0)
+    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
+    assert values.stale_groups == {last.name} and values.group_values[first.name] == 5.0
+    assert values.stale_scopes == {scope.path for scope in MODEL.ancestors[last.name]}
+    for scope in MODEL.scopes:
+        is_stale = scope.path in values.stale_scopes
+        assert values.scope_values[scope.path] == pytest.approx(
+            sum(max(old[name], 0) for name in scope.groups) if is_stale else 5.0 * len(scope.groups))
+        said = [text(line) for line in detail.detail_lines(session, values, VisibleRow(scope.path, 0, scope), 80, 20)]
+        worst = next((line for line in said if line.lstrip().startswith("worst")), "")
+        assert not worst or (f", in {values.stale_config_name}" in " ".join(said)) == is_stale
+    assert values.network_values == old, "the picture over the depth is that of the old config"
+    shares[last.name] = replace(shares[first.name], fraction=1.0)
+    values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
+    assert not values.stale_groups and values.network_values[first.name] == 5.0
+
+
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16])
 def test_rows_are_counted_by_the_codes_in_use(session, precision):
     session.set_config(PrecisionConfig.from_precision(precision))

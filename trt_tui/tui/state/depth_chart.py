@@ -29,7 +29,7 @@ def _list_group_shares(row_values: RowValues) -> list[float]:
     """
     if row_values.measure is not ColourMeasure.SHARE:
         return []
-    shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
+    shares = [max(0.0, row_values.network_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
     return shares if any(shares) else []
 
 
@@ -120,7 +120,8 @@ def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
     cursor = first_cursor if chart_frame.cursor is None else chart_frame.cursor % count
     cell = max(1, min(4, (width - 2) // count))
     max_sum = max(sums)
-    name = config_name(chart_frame.session) if row_values.run == "config" else run_title(row_values.run)
+    name = (row_values.stale_config_name if row_values.stale_groups else config_name(chart_frame.session)
+            ) if row_values.run == "config" else run_title(row_values.run)
     styles = ["strong" if bin_indices == cursor else "plot" for bin_indices in range(count)]
     rows = max(3, min(16, chart_frame.height - 9))
     lines: list[Line] = [clip_line([(f" share of the error of {name} over the depth of the network", "dim"),

@@ -550,21 +550,19 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
         time_ms = row_values.scope_times.get(scope.path)
         detail_rows.append(("made", text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
                             "stale" if shown_engine.is_stale else ""))
-    texts = {
-        name: row_values.row_value_text(row_values.group_values[name])
-        for name in scope.groups
-        if name in row_values.group_values
-    }
-    ranked = sorted((name for name in texts if texts[name] != "·"),
-                    key=lambda name: -row_values.row_order_weights.get(name, 0.0))
+    values = row_values.values_inside_scope(scope)
+    stale_text = f", in {row_values.stale_config_name}" if scope.path in row_values.stale_scopes else ""
+    texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}
+    weights = values if stale_text else row_values.row_order_weights
+    ranked = sorted((name for name in texts if texts[name] != "·"), key=lambda name: -weights.get(name, 0.0))
     if ranked:
         detail_rows.append(("worst", " · ".join(f"{row_values.model.titles[name]} {texts[name]}"
-                                                for name in ranked[:1 if height < 8 else 3]), ""))
-    worse = sum(row_values.group_values.get(name, 0.0) < 0
+                                                for name in ranked[:1 if height < 8 else 3]) + stale_text, ""))
+    worse = sum(values.get(name, 0.0) < 0
                 for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
     if worse and (value := row_values.scope_values.get(scope.path)) is not None:
         omission_text = f"{worse} left out: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
-        detail_rows.append(("share", f"{row_values.row_value_text(value)} added up, {omission_text}", "dim"))
+        detail_rows.append(("share", f"{row_values.row_value_text(value)} added up{stale_text}, {omission_text}", "dim"))
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))

@@ -100,6 +100,7 @@ class RowValues:
     Attributes:
         stale_groups: Groups whose share belongs to another config, ``stale_config``, named ``stale_config_name``;
             ``config_name`` is the name of the displayed config.
+        stale_group_values: The shares in ``stale_config`` of all groups; empty if no displayed share is stale.
         partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
@@ -147,6 +148,16 @@ class RowValues:
     run_config: PrecisionConfig | None = None
     unknown_groups: frozenset[str] = frozenset()
     stale_config: PrecisionConfig | None = None
+    stale_group_values: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def network_values(self) -> Mapping[str, float]:
+        """The values of all groups in one config: the stale config until the displayed config is measured."""
+        return self.stale_group_values if self.stale_groups else self.group_values
+
+    def values_inside_scope(self, scope: Scope) -> Mapping[str, float]:
+        """Returns the group values whose sum or minimum a scope shows, all of one config."""
+        return self.stale_group_values if scope.path in self.stale_scopes else self.group_values
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -330,7 +341,7 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
             current config.
     """
     errors = session.get_run_results(run).group_errors
-    stale_groups: set[str] = set()
+    stale_group_values: dict[str, float] = {}
     group_values: dict[str, float] = {}
     unknown: set[str] = set()
     nonfinite_groups = set()
@@ -344,10 +355,8 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
         group_values = {name: share.fraction for name, share in measured.items() if math.isfinite(share.fraction)}
         unknown = {name for name, share in measured.items() if share.unknown_reason}
         if run == "config" and last_config is not None:
-            for name, share in session.results.get_results_or_empty(last_config).shares.items():
-                if name not in measured and math.isfinite(share.fraction):
-                    group_values[name] = share.fraction
-                    stale_groups.add(name)
+            stale_group_values = {name: share.fraction for name, share in session.results.get_results_or_empty(
+                last_config).shares.items() if math.isfinite(share.fraction)}
     elif measure is ColourMeasure.ENGINE:
         nonfinite_groups = {name for name, entry in errors_inside.items() if entry.nonfinite_count}
         sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_inside.items()}
@@ -359,7 +368,9 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
             if sqnr_db is not None:
                 group_values[name] = sqnr_db
     config = session.config
-    row_values = RowValues(tree_model, config, measure, run, group_values, frozenset(stale_groups),
+    stale_groups = frozenset(stale_group_values.keys() - measured.keys()) if stale_group_values else frozenset()
+    group_values |= {name: value for name, value in stale_group_values.items() if name in stale_groups}
+    row_values = RowValues(tree_model, config, measure, run, group_values, stale_groups,
                            frozenset(nonfinite_groups),
                            config_name=config_name(session) if run == "config" else run_title(run),
                            stale_config_name=config_name(session, last_config) if last_config is not None else "",
@@ -367,7 +378,7 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            metric_title=session.target.column_title if session.target is not None else "SQNR",
                            is_target_met=run == "config" and current_config_meets_target(session),
                            run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
-                           stale_config=last_config)
+                           stale_config=last_config, stale_group_values=stale_group_values if stale_groups else {})
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0
     if session.is_searching and run == "config":
@@ -449,22 +460,16 @@ def _sum_scope_values(row_values: RowValues) -> None:
     """Computes the values of scopes: the sum of their groups' non-negative shares, or the worst of their groups'
     errors.
 
-    Negative shares have no lower bound, so they would cancel other shares. The function also counts raised groups, and
-    records which scopes have NaN or Inf, stale or partial values.
+    Negative shares have no lower bound, so they would cancel other shares. A sum never mixes two configs: until all
+    groups of a scope are measured in the displayed config, it is that of the stale config. The function also counts
+    raised groups, and records which scopes have NaN or Inf, stale or partial values.
     """
     model = row_values.model
-    sums: dict[str, float] = {}
+    sums = _add_up_by_scope(model, row_values.measure, row_values.group_values)
     nonfinite_scopes: set[str] = set()
-    stale_scopes: set[str] = set()
-    for name, value in row_values.group_values.items():
-        for scope in model.ancestors.get(name, ()):
-            path = scope.path
-            if row_values.measure is ColourMeasure.SHARE:
-                sums[path] = sums.get(path, 0.0) + max(value, 0.0)
-            else:
-                sums[path] = min(sums.get(path, math.inf), value)
-            if name in row_values.stale_groups:
-                stale_scopes.add(path)
+    stale_scopes = {scope.path for name in row_values.stale_groups for scope in model.ancestors.get(name, ())}
+    stale_sums = _add_up_by_scope(model, row_values.measure, row_values.stale_group_values)
+    sums |= {path: stale_sums[path] for path in stale_scopes}
     for name in row_values.nonfinite_groups:
         nonfinite_scopes.update(scope.path for scope in model.ancestors.get(name, ()))
     for name in row_values.config.find_raised_groups(model.outline):
@@ -513,3 +518,15 @@ def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> 
             row_values.config.default_precision_of(group)) for group in groups)
     text = "/".join(sorted(defaults))
     return f"{text}, {raised_count} raised" if raised_count else text
+
+
+def _add_up_by_scope(model: TreeModel, measure: ColourMeasure, group_values: Mapping[str, float]) -> dict[str, float]:
+    """Returns the sum of the non-negative shares, or the worst error, by path of the scope."""
+    sums: dict[str, float] = {}
+    for name, value in group_values.items():
+        for scope in model.ancestors.get(name, ()):
+            if measure is ColourMeasure.SHARE:
+                sums[scope.path] = sums.get(scope.path, 0.0) + max(value, 0.0)
+            else:
+                sums[scope.path] = min(sums.get(scope.path, math.inf), value)
+    return sums
