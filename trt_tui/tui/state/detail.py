@@ -562,7 +562,8 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
                 for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
     if worse and (value := row_values.scope_values.get(scope.path)) is not None:
         omission_text = f"{worse} left out: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
-        detail_rows.append(("share", f"{row_values.row_value_text(value)} added up{stale_text}, {omission_text}", "dim"))
+        sum_text = f"{row_values.row_value_text(value)} added up{stale_text}, {omission_text}"
+        detail_rows.append(("share", sum_text, "dim"))
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))
