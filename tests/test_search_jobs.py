@@ -894,5 +894,5 @@ def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_p
     }
     assert ended.target_outcome is not None and "not measured" not in ended.target_outcome.text
     base = of(events, ev.ReferenceMetricMeasured)[-1].metric
-    rows = evaluation_table(ended.evaluations, ended.engine_texts, worker.network, request, base)
+    rows = evaluation_table(ended, worker.network, request, base)
     assert all(row[4].startswith("score") for row in rows[1:]), rows

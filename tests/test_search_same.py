@@ -17,7 +17,7 @@ from trt_tui.core.search.search import Search
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import search_evaluator, search_job
-from trt_tui.session.search_status import SearchStatus, make_search_request
+from trt_tui.session.search_status import SearchStatus, evaluation_table, make_search_request
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
 FP16 = PrecisionConfig.from_precision(Precision.FP16)
@@ -167,6 +167,13 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert ended.exported.is_met and SearchStatus(make_search_request(INT8, ()), end_event=ended).is_target_met
     assert ended.result.best_evaluation.score >= 3.0 and "went on with a margin of 3" in ended.remarks[0]
     assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
+    (missed, text), = ended.missed_checks.items()  # what was tried first fails, though its simulation passes
+    assert ended.evaluations[missed].target_result.target_outcome.passes and "the exported network yields" in text
+    rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
+    assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
+    assert ended.find_missed_check(ended.result.config) == ""
+    offered = [ended.find_missed_check(config) for config in ended.pareto_configs.values()]
+    assert (text in offered) is (missed in ended.pareto_configs)
 
 
 def test_a_result_without_the_margin_of_its_export_is_not_met(exports, monkeypatch):
@@ -193,7 +200,7 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     ended = found(worker.answer(request))
     assert ended.result.is_met and ended.exported.is_met is False and not SearchStatus(request,
                                                                                        end_event=ended).is_target_met
-    assert ended.target_outcome.outcome.value == "FAIL"
+    assert ended.target_outcome.outcome.value == "FAIL" and ended.find_missed_check(ended.result.config)
     assert "not met as exported" in ended.exported.exported_result_text and ended.exported.exported_result_text.count(
         " dB") == 2
     record = SearchStatus(request, end_event=ended).make_search_record(worker.network)

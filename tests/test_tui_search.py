@@ -10,6 +10,7 @@ from tests import screen
 from tests.local import H200
 from tests.screen import LARGE, SMALL, answered, press, settle, status, title
 from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.results import ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.network.hierarchy import GroupRow
@@ -24,7 +25,15 @@ from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog
 from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BEST_SET_MARK
-from trt_tui.tui.state.search_result import BEST_SO_FAR, CHEAPER, CURRENT, MORE_ACCURATE, RESULT, list_search_options
+from trt_tui.tui.state.search_result import (
+    BEST_SO_FAR,
+    CHEAPER,
+    CURRENT,
+    MORE_ACCURATE,
+    RESULT,
+    list_search_options,
+    search_check_lines,
+)
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -292,6 +301,36 @@ async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tm
         assert "from the search, PASS?" in status(main)
         outcome = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG]
         assert outcome.outcome is Outcome.UNCERTAIN_PASS
+
+
+async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_path):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+        await answered(pilot, "a", "enter", "a")
+        session, search_status, page = main.session, main.session.search_status, app.screen
+        passing = [option for option in page.options if option.relation == MORE_ACCURATE and option.outcome.passes]
+        assert passing, "a search offers a config that is more accurate than its result"
+        config = passing[0].config
+        index = next(index for index, offered in search_status.end_event.pareto_configs.items() if offered == config)
+        search_status.end_event = replace(search_status.end_event, missed_checks={index: "the engine yields 3 dB"})
+        failed = next(option for option in list_search_options(session, search_status) if option.config == config)
+        assert failed.outcome == TargetOutcome(Outcome.FAIL, ("the engine yields 3 dB",))
+        lines = search_check_lines(session, search_status, failed, 80)
+        assert any("the engine yields 3 dB" in part for line in lines for part, _ in line)
+        accuracy = failed.accuracy
+        session.results.store_missing_accuracy(config, accuracy)
+        outcomes = session.config_target_outcomes(config)  # the main screen does not forget it either
+        assert outcomes[RunKind.SIMULATED_CONFIG].outcome is Outcome.UNCERTAIN_PASS
+        assert "on the samples of the search the engine yields 3 dB" in outcomes[RunKind.SIMULATED_CONFIG].reasons
+        # What the app itself executed counts as well.
+        search_status.end_event = replace(search_status.end_event, missed_checks={})
+        assert {option.config: option.outcome.passes for option in list_search_options(session, search_status)}[config]
+        results = session.results.get_or_create_results(config)
+        poor = replace(session.results.get_results_or_empty(search_status.request.config).accuracy)
+        results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(poor, "ONNX Runtime 1 CPU", "cpu")}
+        failed = next(option for option in list_search_options(session, search_status) if option.config == config)
+        reason, = failed.outcome.reasons
+        assert failed.outcome.outcome is Outcome.FAIL
+        assert reason.startswith("the exported network yields") and "~" not in reason
 
 
 LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}"

@@ -71,8 +71,7 @@ def precision_reduction_rows(session: Session) -> list[list[str]]:
 def evaluation_rows(session: Session) -> list[list[str]]:
     """Returns the table of all configs that a search has evaluated; see
     `trt_tui.session.search_status.evaluation_table`."""
-    ended = _get_end_event(session)
-    return evaluation_table(ended.evaluations, ended.engine_texts, session.opened_network.outline,
+    return evaluation_table(_get_end_event(session), session.opened_network.outline,
                             _get_search_status(session).request, session.results.reference_metric)
 
 

@@ -493,6 +493,8 @@ class SearchEnded(Event):
         has_other_samples: True if the values belong to other samples than those of the session.
         qdq_removals: The removals of unused Q/DQ, in their order: those in the result, and those that were rejected.
         zero_cost_effort: The number of zero-cost changes that were tried, within their budget.
+        missed_checks: What the exported network or the engine of an evaluation yielded, if it missed the target, by
+            index of the evaluation.
     """
 
     result: SearchResult
@@ -511,6 +513,16 @@ class SearchEnded(Event):
     has_other_samples: bool = False
     qdq_removals: tuple[QdqRemoval, ...] = ()
     zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
+    missed_checks: Mapping[int, str] = field(default_factory=dict)
+
+    def find_missed_check(self, config: PrecisionConfig) -> str:
+        """Returns what the exported network or the engine of an offered config yielded; "" if no check was missed."""
+        if config == self.result.config and self.exported is not None and self.exported.is_met is False:
+            return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"
+        if config == self.result.config and self.confirmed is False:
+            return "the engine misses the target"
+        return next((self.missed_checks[index] for index, offered in self.pareto_configs.items()
+                     if offered == config and index in self.missed_checks), "")
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.space import find_added_moves, raise_forbidden_groups
-from trt_tui.core.search.strategy_protocol import ZeroCostEffort
+from trt_tui.core.search.strategy_protocol import TrialKey, ZeroCostEffort
 from trt_tui.core.search.zero_cost_passes import ALONE_STEP, COMBINED_STEP, MIN_ERROR_SHARE, RANGES_STEP
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
@@ -178,6 +178,7 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._engine_values_text = ""
+        self._missed_checks: dict[TrialKey, str] = {}
         self._export_rounds = 0
         groups_by_reason: dict[str, list[str]] = {}
         for name in forbidden_groups:
@@ -415,6 +416,9 @@ class SearchJob:
             target.measured_value_text(simulated_accuracy) for target in missed_targets or self.targets)
         self.exported_result = ExportedResult(exported_run.executor_name, target_outcome.outcome.passes, measured_text,
                                               expected_text)
+        if not target_outcome.outcome.passes:
+            self._missed_checks[best.config_key] = (
+                f"the exported network yields {measured_text} in {exported_run.executor_name}")
         if target_outcome.outcome.passes or not result.is_met or self._export_rounds >= MAX_EXPORT_ROUNDS:
             return False
         margins = list(self.search.margins or [-math.inf] * len(self.targets))
@@ -427,8 +431,8 @@ class SearchJob:
         self._export_rounds += 1
         margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
         self.remarks.append(
-            f"the exported network with "
-            f"{len(best.raised_groups)} raised yields {measured_text} in {exported_run.executor_name} "
+            f"the exported network with {len(result.config.find_raised_groups(self.network))} raised yields "
+            f"{measured_text} in {exported_run.executor_name} "
             f"where {expected_text} was simulated; went on with a margin of {margins_text}")
         self.search.require_score_margins(margins)
         return True
@@ -656,7 +660,7 @@ class SearchJob:
         if not engine.is_built_as_requested:
             self.remarks.append(self.search_builds.deviating_engine_remark(engine))
             return False
-        raised_count = len(best.raised_groups)
+        raised_count = len(result.config.find_raised_groups(self.network))
         if budget is not None and best.estimated_latency is not None and is_timed and engine.latency_ms is not None:
             latency = engine.latency_ms[0]
             if latency > budget:
@@ -677,6 +681,8 @@ class SearchJob:
         assert target_outcome is not None, "all values that the targets need were measured"
         self.confirmed = target_outcome.outcome.passes
         self._engine_values_text = ", ".join(target.measured_value_text(engine.accuracy) for target in self.targets)
+        if not self.confirmed:
+            self._missed_checks[best.config_key] = f"the engine yields {self._engine_values_text}"
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False
@@ -782,7 +788,10 @@ class SearchJob:
                                *self._known_defect_texts(result.config)),
                               was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
                               self._pareto_configs(), target_outcome, self.exported_result,
-                              qdq_removals=tuple(removals), zero_cost_effort=self._describe_zero_cost_effort())
+                              qdq_removals=tuple(removals), zero_cost_effort=self._describe_zero_cost_effort(),
+                              missed_checks={index: self._missed_checks[evaluation.config_key]
+                                             for index, evaluation in enumerate(self.search.evaluations)
+                                             if evaluation.config_key in self._missed_checks})
 
     def _describe_zero_cost_effort(self) -> ZeroCostEffort:
         """Returns the effort for zero-cost changes with its times, which change no result."""

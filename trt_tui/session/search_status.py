@@ -153,8 +153,10 @@ class SearchStatus:
                 "outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons),
                 "values": [asdict(value) for value in held_out.values]}
         if (exported := self.end_event.exported) is not None:
+            best_accuracy = result.best_evaluation.target_result.accuracy if result.best_evaluation else None
             record["exported_network"] = {
-                "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text
+                "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text,
+                "samples": best_accuracy.samples if best_accuracy is not None else None
             }
         if self.request.cost_paths and (best := result.best_evaluation) is not None:
             record["costs"] = {"profiles": list(self.request.cost_paths), "raised_layers": len(best.raised_groups),
@@ -202,24 +204,25 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
     return table
 
 
-def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[int, str], outline: NetworkOutline,
-                     request: rq.FindMixedPrecisionConfig, base: Mapping[str, float]) -> list[list[str]]:
+def evaluation_table(end_event: ev.SearchEnded, outline: NetworkOutline, request: rq.FindMixedPrecisionConfig,
+                     base: Mapping[str, float]) -> list[list[str]]:
     """Builds the table of all configs that a search has evaluated, with a header.
 
     The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
-    outcome, predicted latency, and engine. Latencies are predicted from profiles.
+    outcome, predicted latency, engine, and missed check. Latencies are predicted from profiles. A config whose exported
+    network or engine misses the target fails, whatever its simulation yields.
 
     Args:
-        engine_texts: The results of engines by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
         base: The metric of the reference and its parts; {} without a metric.
     """
+    engine_texts, missed_checks = end_event.engine_texts, end_event.missed_checks
     targets = [target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
                for target in map(parse_target, request.tolerances)]
     title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
     shows_prediction, shows_engines = bool(request.cost_paths), bool(engine_texts)
     rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", *["predicted"] * shows_prediction,
-             *["engine"] * shows_engines]]
-    for index, evaluation in enumerate(evaluations):
+             *["engine"] * shows_engines, *["missed check"] * bool(missed_checks)]]
+    for index, evaluation in enumerate(end_event.evaluations):
         accuracy = evaluation.target_result.accuracy
         value_texts = [
             mark_figures_as_simulated(target.measured_value_text(accuracy)) if accuracy is not None else ""
@@ -230,9 +233,10 @@ def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[in
             title_by_name.get(evaluation.about, evaluation.about),
             _config_difference_text(evaluation, request,
                                     title_by_name), *(value_texts or [evaluation.target_result.value_text]),
-            evaluation.target_result.target_outcome.outcome.value,
+            (Outcome.FAIL if index in missed_checks else evaluation.target_result.target_outcome.outcome).value,
             *[milliseconds_text(evaluation.estimated_latency or 0.0)] * shows_prediction,
-            *[engine_texts.get(index, "")] * shows_engines
+            *[engine_texts.get(index, "")] * shows_engines,
+            *[missed_checks.get(index, "")] * bool(missed_checks)
         ])
     return rows
 

@@ -463,20 +463,25 @@ class SessionState:
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
-        doubt = self._held_out_doubt(config)
+        doubt = self._search_doubt(config)
         return {kind: outcome.with_doubt(doubt) for kind, accuracy in accuracies.items()
                 if (outcome := self.target_outcome(accuracy)) is not None}
 
-    def _held_out_doubt(self, config: PrecisionConfig) -> str:
-        """Returns the reason for doubt in a config if it is the result of the last search and misses its target on
-        held-out samples; "" if not."""
+    def _search_doubt(self, config: PrecisionConfig) -> str:
+        """Returns the reason for doubt in a config that the last search offers; "" if there is none.
+
+        Its result can miss the target on held-out samples. Of each offered config, the exported network or the engine
+        can miss it.
+        """
         search_status = self.search_status
         end_event = search_status.end_event if search_status is not None else None
-        if search_status is None or end_event is None or end_event.held_out is None:
+        if search_status is None or end_event is None or (
+                {target.text for target in self.targets} != set(search_status.request.tolerances)):
             return ""
-        is_same = (end_event.result.config == config
-                   and {target.text for target in self.targets} == set(search_status.request.tolerances))
-        return end_event.held_out.miss_text if is_same else ""
+        if (missed_check := end_event.find_missed_check(config)):
+            return f"on the samples of the search {missed_check}"
+        is_result = end_event.result.config == config and end_event.held_out is not None
+        return end_event.held_out.miss_text if is_result and end_event.held_out is not None else ""
 
     # -- saving ---------------------------------------------------------------------------------------------------
 

@@ -121,8 +121,7 @@ class SearchController(Controller):
         result = search_status.end_event.result
         session.log.extend(
             table_lines(
-                evaluation_table(search_status.end_event.evaluations, search_status.end_event.engine_texts,
-                                 session.opened_network.outline, search_status.request,
+                evaluation_table(search_status.end_event, session.opened_network.outline, search_status.request,
                                  session.results.reference_metric), left_aligned_columns=4))
         if effort_text := search_status.end_event.zero_cost_effort.text:
             session.log.append(f"{effort_text} ({duration_text(search_status.end_event.zero_cost_effort.seconds)})")

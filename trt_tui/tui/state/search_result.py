@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.search import Evaluation
 from trt_tui.core.search.strategy_protocol import Trial
@@ -77,6 +78,8 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
             _make_option(config, MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
             for index, config in end_event.pareto_configs.items()
             if (evaluation := end_event.evaluations[index]) and config != best_config]
+        options = [_add_missed_check(session, search_status, option) for option in options]
+        current_option = _add_missed_check(session, search_status, current_option)
         options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
     return (current_option, *(option for option in options if option.config != session.config
                               or option.relation in (RESULT, BEST_SO_FAR)))
@@ -85,6 +88,29 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
 def _make_option(config: PrecisionConfig, relation: str, evaluation: Evaluation) -> SearchOption:
     result = evaluation.target_result
     return SearchOption(config, relation, evaluation, result.accuracy, result.target_outcome)
+
+
+def _add_missed_check(session: Session, search_status: SearchStatus, option: SearchOption) -> SearchOption:
+    """Returns the option as a fail if its exported network or its engine misses the target, here or in the search."""
+    missed_text = _missed_check_text(session, search_status, option.config)
+    if not missed_text or option.outcome is None or not option.outcome.passes:
+        return option
+    return replace(option, outcome=TargetOutcome(Outcome.FAIL, (missed_text,)))
+
+
+def _missed_check_text(session: Session, search_status: SearchStatus, config: PrecisionConfig) -> str:
+    """Returns what the exported network or the engine of a config yielded if it missed the target; "" if not."""
+    end_event = search_status.end_event
+    if end_event is not None and (text := end_event.find_missed_check(config)):
+        return text
+    if {target.text for target in session.targets} != set(search_status.request.tolerances):
+        return ""
+    outcomes = session.config_target_outcomes(config)
+    for kind, name in ((RunKind.BUILT_ENGINE, "the engine"), (RunKind.EXPORTED_FILE, "the exported network")):
+        run = session.results.get_results_or_empty(config).runs.get(kind)
+        if kind in outcomes and not outcomes[kind].passes and run is not None and run.accuracy is not None:
+            return f"{name} yields {target_value_span(session, run.accuracy, is_simulated=False)[0]}"
+    return ""
 
 
 def _make_current_option(session: Session, search_status: SearchStatus) -> SearchOption:
@@ -234,7 +260,8 @@ def search_check_lines(session: Session, search_status: SearchStatus, option: Se
     """
     texts: list[tuple[str, str, str]] = []
     if option.relation != CURRENT and search_status.end_event is not None:
-        texts = _check_texts(search_status.end_event, option, _other_samples_text(session, search_status))
+        texts = _check_texts(search_status.end_event, option, _other_samples_text(session, search_status),
+                             _missed_check_text(session, search_status, option.config))
         if gains := _gain_text(session, search_status.end_event, option):
             texts.append(("gains", gains, ""))
     lines: list[Line] = []
@@ -247,13 +274,17 @@ def search_check_lines(session: Session, search_status: SearchStatus, option: Se
     return lines
 
 
-def _check_texts(end_event: SearchEnded, option: SearchOption, samples_text: str) -> list[tuple[str, str, str]]:
+def _check_texts(end_event: SearchEnded, option: SearchOption, samples_text: str,
+                 missed_text: str) -> list[tuple[str, str, str]]:
     """Returns the label, the text and the style of each check of an option, and of each reason for doubt.
 
     Args:
+        missed_text: What the exported network or the engine of the option yielded, if it missed the target.
         samples_text: The samples of the search if they are not those of the main screen; else "".
     """
     if option.config != end_event.result.config:
+        if missed_text:
+            return [("checked", missed_text, "warn")]
         return [("checked", "simulated on the samples of the search only", "dim")]
     texts: list[tuple[str, str, str]] = []
     shown_elsewhere = [text for text in (end_event.held_out.miss_text if end_event.held_out is not None else "",
