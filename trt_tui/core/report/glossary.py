@@ -134,7 +134,7 @@ TERMS = (
     Term("NaN/Inf", "The number of output values that are not finite although they are in the reference.",
          ("NaN", "Inf", "bad", "overflow", "overflows")),
     Term("confidence interval", "The 95% interval: with this probability it contains the value on many samples. The "
-         "column ± is the distance from the value to the end of the interval that lies toward the target.",
+         "column ± is the distance from the value to the farther end of the interval.",
          ("margin", "interval", "±")),
     Term("without it", "The value of a config that a search offers, without one of its changes. In parentheses: the "
          "share of the layer, if the search has not evaluated that config."),

@@ -112,7 +112,8 @@ class NavigationController(Controller):
 
     @register_action(
         label="worst", help="Go to the row to raise first: the first with NaN or Inf, else that with the largest "
-        "share", group="Move", disabled_reason=worst_row_jump_disabled_reason)
+        "share, without rows whose raise was measured and does not help", group="Move",
+        disabled_reason=worst_row_jump_disabled_reason)
     def first_nan(self) -> None:
         """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32."""
         name = find_worst_row(self.session, self.layer_list.row_values)

@@ -477,3 +477,18 @@ class ChoiceField(Static, Generic[ValueT], can_focus=True):
         self.index = (self.index + step) % len(self.values)
         self.refresh()
         self.post_message(self.Changed())
+
+
+class FieldsDialog(Dialog):
+    """A dialog of text fields and choices. It names the keys that change a choice only while a choice has the focus.
+
+    Attributes:
+        ENTER_TEXT: What the enter key does, for the key hints.
+    """
+
+    ENTER_TEXT = ""
+
+    def on_descendant_focus(self) -> None:
+        change_text = "  {left}{right} change" if isinstance(self.focused, ChoiceField) else ""
+        self.query_one(KeyHints).show_keys(
+            f"{{open}} {self.ENTER_TEXT}  {{up}}{{down}} go{change_text}  {{close}} close")

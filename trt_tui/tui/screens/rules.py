@@ -16,11 +16,11 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog, KeyHints
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, FieldsDialog, KeyHints
 from trt_tui.tui.widgets.inputs import TextField
 
 
-class RulesDialog(Dialog):
+class RulesDialog(FieldsDialog):
     """A dialog in which the user chooses the keep rules. Its result is the config in which exactly the chosen rules
     apply.
 
@@ -28,7 +28,7 @@ class RulesDialog(Dialog):
         apply_rules: Returns that config for the texts of the rules. Raises `TrtTuiError` if a text is not a valid rule.
     """
 
-    AUTO_FOCUS = ".setting"
+    AUTO_FOCUS, ENTER_TEXT = ".setting", "applies all at once"
 
     BINDINGS = [CLOSE_BINDING, Binding("enter", "apply", id="open"), Binding("down,j", "app.focus_next", id="down"),
                 Binding("up,k", "app.focus_previous", id="up")]
@@ -61,7 +61,7 @@ class RulesDialog(Dialog):
                 yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
                                 compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
             yield Static("", id="note", markup=False)
-        yield KeyHints("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close")
+        yield KeyHints()
 
     def on_input_submitted(self) -> None:
         self.action_apply()

@@ -16,7 +16,7 @@ from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog, KeyHints
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, FieldsDialog, KeyHints
 from trt_tui.tui.widgets.inputs import TextField
 
 STRATEGY_TEXTS = {
@@ -32,7 +32,7 @@ STRATEGY_TEXTS = {
 }
 """A short description of each method in `trt_tui.core.search.SEARCH_METHODS`."""
 
-class SearchDialog(Dialog):
+class SearchDialog(FieldsDialog):
     """A dialog in which the user sets up a search. Its result is a tolerance and the search request.
 
     Args:
@@ -41,7 +41,7 @@ class SearchDialog(Dialog):
             then improve the config.
     """
 
-    AUTO_FOCUS = "#tolerance"
+    AUTO_FOCUS, ENTER_TEXT = "#tolerance", "starts"
 
     BINDINGS = [CLOSE_BINDING, Binding("enter", "start", id="open"), Binding("down,j", "app.focus_next", id="down"),
                 Binding("up,k", "app.focus_previous", id="up")]
@@ -89,7 +89,7 @@ class SearchDialog(Dialog):
                 yield Static("engines      cannot run here: simulated only", classes="dim setting")
             met_text = f"{self.config_name} meets it: only scoped and lower can change it, from FP32 down"
             yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
-        yield KeyHints("{open} starts  {up}{down} go  {left}{right} change  {close} close")
+        yield KeyHints()
 
     @property
     def budget_example_text(self) -> str:

@@ -9,7 +9,7 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import counted_noun_text
 from trt_tui.session.history import ConfigNote, UserState
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import target_outcome_line, target_value_span
+from trt_tui.tui.config_status import decisive_value_span, target_outcome_line
 from trt_tui.tui.spans import Line, pad_or_shorten, shorten_middle
 from trt_tui.tui.state.marks import CURSOR_MARK
 from trt_tui.tui.state.view_files import FILE_WIDTH, ViewContent, view_title
@@ -109,15 +109,15 @@ def _change_width(width: int) -> int:
 def history_lines(session: Session, titles: Mapping[str, str], width: int) -> list[tuple[int, Line]]:
     """Returns the index and the line of each step of the history, the newest first.
 
-    A line has the time, the change in plain words, the config, and the accuracy known for it. Undone steps are dim.
+    A line has the time, the change in plain words, the config, and the accuracy that its outcome is about. Undone steps
+    are dim.
     """
     steps, current_index = session.history.steps, session.history.current_index
     lines = []
     for index in reversed(range(len(steps))):
         state = steps[index].state
         text = change_text(session, steps[index - 1].state, state, titles) if index else "the beginning"
-        results = session.results.get_results_or_empty(state.config)
-        value_text, value_style = target_value_span(session, results.accuracy)
+        value_text, value_style = decisive_value_span(session, state.config)
         outcome = target_outcome_line(session.config_target_outcomes(state.config)) or [("", "")]
         is_current, style = index == current_index, "dim" if index > current_index else ""
         config_width = _CONFIG_WIDTH if _is_wide(width) else _NARROW_CONFIG_WIDTH

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import EngineResult, ExportedRun
-from trt_tui.core.measure.target import ALL_PARTS, Target
+from trt_tui.core.measure.target import AGREEMENT, ALL_PARTS, Target
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
@@ -72,7 +72,7 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     metric = next(iter(session.results.reference_metric), "metric")[:8]
     if session.target is not None and session.target.part_name is not None:
         metric = "worst" if session.target.part_name == ALL_PARTS else session.target.part_name[-8:]
-    title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
+    title = {"metric": metric, "sqnr": "", "agreement": AGREEMENT.title}.get(kind, kind[:8])
     notes = session.config_names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
     ms = "ms" if session.builder is not None else ""  # an exported network has no latency

@@ -3,9 +3,10 @@
 import itertools
 from dataclasses import dataclass
 
+from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.precision import Precision
-from trt_tui.jobs.requests import BuildEngine
+from trt_tui.jobs.requests import BuildEngine, MeasureToggles
 from trt_tui.session.jobs import FAILED
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
@@ -88,6 +89,9 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
     if engine_hint := _engine_hint(session, row_values, cursor_group):
         return engine_hint
     is_reached = config_meets_target_simulated(session, session.config)
+    if is_reached is None and session.target is not None and not reduces_precision(session.outline, session.config):
+        return Hint((f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row",
+                     f"{shown_key('toggle')} lowers a row"), ("toggle",))
     if is_reached is None:
         return _raise_row_hint(session, row_values, cursor_group) if session.target is None else Hint()
     if not is_reached:
@@ -176,21 +180,29 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     toggle = find_toggle_result(session, [outline.get_group(worst)])
     if worst not in row_values.nonfinite_groups and not _can_improve(session, toggle):
         return Hint((prefix + search_text,), ("find",))
-    row_count = count_rows_to_raise_for_target(session, session.results.get_results_or_empty(config))
+    is_simulated_met = config_meets_target_simulated(session, config)
+    row_count = None if is_simulated_met else count_rows_to_raise_for_target(
+        session, session.results.get_results_or_empty(config))
     actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")
     if cursor_group == worst:
         action_texts = [f"{shown_key('toggle')} raises this one"] * 2
     else:
         keys = ", ".join(shown_key(action) for action in actions)
-        action_texts = [
-            f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" for width in MAX_NAME_CELLS
-        ]
+        is_settled = toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
+        action_texts = [f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" if is_settled else
+                        f"{keys} raises the worst row so far" for width in MAX_NAME_CELLS]
     gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
     sure_gain = f"{gain} {toggle.margin_of_error_text}".rstrip() if gain else ""
     rows_text = f"; {row_count} rows to FP32 meet the target" if row_count is not None and row_count > 1 else ""
     return Hint((f"{prefix}{search_text}, or {action_texts[0]}{sure_gain}{rows_text}",
                  f"{prefix}{search_text}, or {action_texts[1]}{gain}", f"{prefix}{search_text}, or {action_texts[1]}",
                  f"{prefix}{action_texts[1]}"), actions, worst)
+
+
+def is_measuring_toggles(session: Session) -> bool:
+    """Returns True while values of toggled rows of the current config are measured, which can change the worst row."""
+    return any(isinstance(request, MeasureToggles) and request.config == session.config
+               for request in session.pending_requests.values())
 
 
 def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:

@@ -78,7 +78,7 @@ MARKS = (
     Mark("·", "Less than 0.2%."),
     Mark(SAME_VALUE_MARK, "Equal within noise: the values on both sides, or this value and that of the current "
          "config."),
-    Mark(MARGIN_MARK, "From the value to the end of its 95% confidence interval on the side of the target, in the unit "
+    Mark(MARGIN_MARK, "From the value to the farther end of its 95% confidence interval, in the unit "
          "of the value; of a share half the interval in points. ±?: the interval is not measured."),
     Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain."),
     Mark("!", "Behind a gap: the engine is worse than simulation explains. Before a text: a warning."),

@@ -237,9 +237,9 @@ def search_option_lines(session: Session, tree_model: TreeModel, search_status: 
 
 
 def _value_title(session: Session) -> str:
-    kind = session.target.kind if session.target is not None else "sqnr"
-    metric = next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
-    return {"metric": metric, "sqnr": "SQNR"}.get(kind, kind)
+    if session.target is not None and session.target.kind == "metric":
+        return next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
+    return session.target.bounded_value.title if session.target is not None else "SQNR"
 
 
 def _option_value_span(session: Session, option: SearchOption) -> Span:

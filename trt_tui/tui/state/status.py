@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.formatting import cell_width
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
@@ -62,25 +61,26 @@ def first_warning_text(warnings: Sequence[tuple[str, str]]) -> str:
 def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, is_wide: bool) -> list[Line]:
     """Returns the status of jobs, and the last message or the hint: two lines on a wide screen, else one line.
 
+    The hint follows the message if both fit.
     If the texts do not fit beside each other, the text about jobs is shortened first, down to the mark of a running
     job. A text that is too long even then loses its end.
     """
-    texts: list[Span] = [(text, "strong") for text in hint.forms or ("",)]
+    texts: list[Line] = [[(text, "strong")] for text in hint.forms or ("",)]
     if status.message is not None:
-        texts = [status.message]
+        texts = [*([status.message, (f"   {text}", "strong")] for text in hint.forms), [status.message]]
     elif status.unread_failure is not None:
         log_text = f"{shown_key('log')} shows why"
-        texts = [(f"{status.unread_failure.title}: {log_text}", "bad"), (f"a job failed: {log_text}", "bad")]
+        texts = [[(f"{status.unread_failure.title}: {log_text}", "bad")], [(f"a job failed: {log_text}", "bad")]]
     if is_wide:
-        shown_span = next((candidate for candidate in texts if cell_width(candidate[0]) < width), texts[-1])
-        return [jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), shown_span], width)]
+        shown = next((candidate for candidate in texts if line_width(candidate) < width), texts[-1])
+        return [jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), *shown], width)]
     job_lines = jobs_status_lines(session, shown_key("stop"))
     job_mark, shortest_job_line = job_lines[-1][:1], job_lines[-1]
-    text, style = next((candidate for job_line in (shortest_job_line, job_mark) for candidate in texts
-                        if line_width(job_line) + cell_width(candidate[0]) + 2 <= width), texts[-1])
-    job_line = next((line for line in (*job_lines, job_mark) if line_width(line) + cell_width(text) + 2 <= width),
+    shown = next((candidate for job_line in (shortest_job_line, job_mark) for candidate in texts
+                  if line_width(job_line) + line_width(candidate) + 2 <= width), texts[-1])
+    job_line = next((line for line in (*job_lines, job_mark) if line_width(line) + line_width(shown) + 2 <= width),
                     shortest_job_line if 2 * line_width(shortest_job_line) <= width else job_mark)
     if not job_line and status.message is not None:
-        return [clip_line([(" ", ""), (text, style)], width)]
-    shown_line = clip_line([(text, style)], width - line_width(job_line) - 2)
-    return [justify_line(job_line, width, [*shown_line, (" ", "")] if text else [])]
+        return [clip_line([(" ", ""), *shown], width)]
+    shown_line = clip_line(shown, width - line_width(job_line) - 2)
+    return [justify_line(job_line, width, [*shown_line, (" ", "")] if line_width(shown) else [])]

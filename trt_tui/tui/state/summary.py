@@ -25,6 +25,7 @@ from trt_tui.formatting import (
     shorten_number_in_text,
     take_first_cells,
 )
+from trt_tui.session.results import collect_run_accuracies, find_decisive_outcome
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
     config_name,
@@ -203,7 +204,10 @@ class _SummaryTable:
                                       (built_columns, metric_title)):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
-                columns[:] = [column for column in columns if column.title != column_title]
+                left_out, columns[:] = columns[:], [column for column in columns if column.title != column_title]
+                if column_title and column_title == metric_title == value_title:  # the value of the target stays
+                    columns[:1] = [replace(column, title=columns[0].title, width=columns[0].width)
+                                   for column in left_out if column.title == column_title][:1] or columns[:1]
         used_cells = _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns)
         name = max(13, min(24, width - used_cells - (15 if is_wide else _OUTCOME_AND_GAUGE_CELLS)))
         room = width - used_cells - name - 1
@@ -551,8 +555,22 @@ def outcome_reason_lines(session: Session) -> list[str]:
 
 
 def _list_outcome_reasons(session: Session) -> list[tuple[str, tuple[str, ...]]]:
-    """Returns the outcomes of the config that have reasons, as in "c2 as built PASS?", each with its reasons."""
+    """Returns the outcomes of the config that have reasons, as in "c2 as built PASS?", each with its reasons.
+
+    The outcome that counts is the first. A failed engine or exported network has its missed target as the reason.
+    """
     titles = {RunKind.SIMULATED_CONFIG: "", RunKind.BUILT_ENGINE: "as built ", RunKind.TYPED_NETWORK: f"{EXPORTED} ",
               RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
-    return [(f"{config_name(session)} {titles[run]}{result.outcome.value}", result.reasons)
-            for run, result in session.config_target_outcomes(session.config).items() if result.reasons]
+    outcomes = session.config_target_outcomes(session.config)
+    decisive = find_decisive_outcome(outcomes)
+    accuracies = collect_run_accuracies(session.results.get_results_or_empty(session.config))
+    listed: list[tuple[str, tuple[str, ...]]] = []
+    for run, result in sorted(outcomes.items(), key=lambda item: item[1] is not decisive):
+        is_outvoted = run is RunKind.SIMULATED_CONFIG and result is not decisive
+        reasons = result.reasons
+        if result is decisive and run is not RunKind.SIMULATED_CONFIG and not result.passes and not reasons:
+            reasons = (session.missed_target_text(result, accuracies[run]), )
+        if reasons:
+            mark = SIMULATED_MARK if is_outvoted else ""
+            listed.append((f"{config_name(session)} {titles[run]}{mark}{result.outcome.value}", reasons))
+    return listed

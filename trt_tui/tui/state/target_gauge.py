@@ -14,12 +14,11 @@ from trt_tui.tui.state.text_plots import bar_text
 
 
 def value_margin_text(target: Target, accuracy: Accuracy) -> str:
-    """Returns the distance of a value from the end of its confidence interval, in the unit of the value: ``±2.1``.
+    """Returns the distance of a value from the farther end of its confidence interval, in its unit: ``±2.1``.
 
-    An interval is rarely symmetric. The end is that on the side of the bound, so that the distance shows whether the
-    interval contains the bound. The text is ``±?`` if the value has no interval. It is "" if the value was not
-    measured, and if all judged outputs are floats that equal those of the FP32 network, because a metric of them then
-    equals FP32's on any samples.
+    An interval is rarely symmetric; the farther end never makes a value look surer than it is. The text is ``±?`` if
+    the value has no interval. It is "" if the value was not measured, and if all judged outputs are floats that equal
+    those of the FP32 network, because a metric of them then equals FP32's on any samples.
     """
     value, interval, errors = (target.measured_value(accuracy), target.confidence_interval(accuracy),
                                accuracy.worst_errors)
@@ -27,8 +26,7 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
         return ""
     if interval is None:
         return f"{MARGIN_MARK}?"
-    below, above, bound = value - interval.low, interval.high - value, target.bound
-    margin = max(below, above) if bound is None else above if value < bound else below
+    margin = max(value - interval.low, interval.high - value)
     if not math.isfinite(margin):
         return f"{MARGIN_MARK}?"
     margin = max(0.0, margin) * (100 if target.bounded_value.is_share and target.kind == "agreement" else 1)
