@@ -8,6 +8,7 @@ from textual.widgets import Input
 from tests import local
 from tests.local import H200
 from tests.screen import answered, current, opened, press, settle, status
+from trt_tui.core.measure.results import ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
@@ -253,3 +254,48 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
         assert seen == order and len(order) > 2
         assert find_worst_row(session, row_values) == order[0]
         assert next_step_hint(session, row_values, order[0]).actions == ("find",)
+
+
+@pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles,), False)])
+async def test_a_hint_names_no_row_while_toggles_can_change_which_row_is_the_worst(tmp_path, held, is_named):
+    options = {"network": "small_resnet", "target": "cosine>=0.9999999"}  # a share gives no value of this target
+    async with opened(tmp_path, size=(120, 40), held=held, **options) as (_, main, pilot):
+        await answered(pilot, "4")  # from the configs, the hint has to name the row
+        hint = hint_of(main)
+        assert hint.actions == ("first_nan", "toggle")
+        assert ("raises the worst row so far" in hint.text) is not is_named
+        name = main.presenter.layer_list.row_values.model.titles[hint.group]
+        assert (f"raises {name}" in hint.text) is is_named
+
+
+def test_a_hint_counts_no_rows_for_a_target_that_only_the_export_misses(tmp_path, measured_before, monkeypatch):
+    session = local.measured(tmp_path, target="sqnr>=1")
+    row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
+    results = session.results[session.config]
+    name, values = results.accuracy.worst_output
+    low = replace(results.accuracy, intervals=None, outputs={
+        name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))})
+    results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(low, "ONNX Runtime 1 CPU", "cpu")}
+    monkeypatch.setattr("trt_tui.tui.state.hint.count_rows_to_raise_for_target", lambda *_: 3)
+    missed = next_step_hint(session, row_values)
+    assert missed.text.startswith("the exported network misses the target: ") and "rows to FP32" not in missed.text
+    session.set_target("sqnr>=60")
+    assert "; 3 rows to FP32 meet the target" in next_step_hint(session.rest(), row_values).text
+
+
+def test_a_config_all_in_fp32_leads_back_to_lower_precisions(tmp_path, measured_before):
+    session = local.measured(tmp_path)
+    session.set_precision(session.outline.groups, Precision.FP32)
+    hint = next_step_hint(session.rest(), build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE,
+                                                           "config"))
+    assert hint.text == f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row"
+    assert hint.actions == ("toggle",)
+
+
+async def test_the_hint_follows_a_message_that_leaves_room_for_it(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (_, main, pilot):
+        hint = hint_of(main)
+        main.presenter.show_message("a message")
+        assert status(main).splitlines()[-1].strip() == f"a message   {hint.text}"
+        main.presenter.show_message("a long message " * 7)
+        assert status(main).splitlines()[-1].strip() == ("a long message " * 7).strip()

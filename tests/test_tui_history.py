@@ -2,11 +2,14 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests import local
 from tests.screen import answered, opened, press, screen_text, status
+from trt_tui.core.measure.results import ExportedRun
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -199,3 +202,18 @@ def test_the_lines_of_a_long_history_are_fast(tmp_path, measured_before):
     started = time.perf_counter()
     assert len(history_lines(session, {}, 80)) == 201
     assert time.perf_counter() - started < 5
+
+
+def test_a_step_shows_the_value_that_decides_its_outcome(tmp_path, measured_before):
+    session = local.measured(tmp_path, target="sqnr>=1")
+
+    def line() -> str:
+        return "".join(part for part, _ in history_lines(session, {}, 120)[-1][1])
+
+    results = session.results[session.config]
+    name, values = results.accuracy.worst_output
+    assert f" ~{values.errors.sqnr_db:.1f} dB PASS" in line()
+    low = replace(results.accuracy, intervals=None, outputs={
+        name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))})
+    results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(low, "ONNX Runtime 1 CPU", "cpu")}
+    assert " -20.0 dB FAIL" in line()

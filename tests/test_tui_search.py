@@ -20,7 +20,8 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
 from trt_tui.tui.config_status import target_value_span
-from trt_tui.tui.screens.dialogs import ErrorDialog
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
 from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
 from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
@@ -451,3 +452,18 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         await press(pilot, "a")
         assert page.chosen_option.config == main.session.search_status.best_config != shown.config
         assert page.chosen_option.relation == RESULT
+
+
+@pytest.mark.parametrize(("key", "enter_text"), [("a", "starts"), ("5", "applies all at once")])
+async def test_a_dialog_of_fields_names_the_keys_of_a_choice_only_on_a_choice(tmp_path, key, enter_text):
+    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
+        await answered(pilot, key)
+        assert isinstance(app.screen, FieldsDialog)
+        kinds = set()
+        for _ in app.screen.focus_chain:
+            hints = app.screen.query_one(KeyHints).render().plain
+            is_choice = isinstance(app.screen.focused, ChoiceField)
+            assert (" change" in hints) is is_choice and hints.startswith(f"{shown_key('open')} {enter_text}")
+            kinds.add(is_choice)
+            await press(pilot, "down")
+        assert kinds == {True, False}

@@ -585,12 +585,14 @@ def remedy_of(session, key, label, sqnr_db, interval=None):
                      Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
 
 
-@pytest.mark.parametrize(("target", "shown"), [("sqnr>=14", "±0.60"), ("sqnr>=12", "±1.6"), ("sqnr>=20", "±0.60")])
-def test_a_margin_is_that_on_the_side_of_the_target(session, target, shown):
-    """A value of 13 with the interval from 11.4 to 13.6 fails 14 for certain, so a margin of 1.6 would mislead."""
+@pytest.mark.parametrize(("target", "shown"), [("sqnr>=14", "±1.6"), ("sqnr>=12", "±1.6"), ("sqnr>=20", "±1.6")])
+def test_a_margin_is_the_distance_to_the_farther_end_on_both_sides_of_the_target(session, target, shown):
+    """A value of 13 has the interval from 11.4 to 13.6, of which a margin of 0.6 would hide the larger part."""
     one = remedy_of(session, "space", "FP32", 13.0, (11.4, 13.6))
     assert value_margin_text(parse_target(target), one.accuracy) == shown
     assert value_margin_text(parse_target(target), remedy_of(session, "r", "entropy", 13.0).accuracy) == "±?"
+    above = remedy_of(session, "space", "FP32", 13.0, (12.9, 15.0))
+    assert value_margin_text(parse_target(target), above.accuracy) == "±2.0"
     exact = replace(one.accuracy, outputs={"y": OutputErrors(ErrorMetrics(exact=True))})
     assert value_margin_text(parse_target(target), exact) == "", "nothing can differ"
 

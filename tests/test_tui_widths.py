@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests import local
-from trt_tui.core.measure.results import ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import ErrorMetrics, ExportedRun, OutputErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import cell_width, duration_text, shorten_number_in_text
+from trt_tui.formatting import cell_width, duration_text, metric_text, shorten_number_in_text
 from trt_tui.tui import spans
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import (
@@ -288,6 +288,30 @@ def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
         shown = text(line).strip()
         assert len(text(line)) <= width and shown.endswith("; … (o)")
         assert {*shown.removesuffix("; … (o)").split("; ")} <= {*whole.split("; ")}
+
+
+def test_the_outcome_that_counts_has_the_first_reason(session):
+    results = session.results[session.config]
+    poor = replace(results.accuracy, intervals=None, outputs={
+        name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))
+        for name, values in results.accuracy.outputs.items()})
+    results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(poor, "ONNX Runtime 1 CPU", "cpu")}
+    doubt, failure = TargetOutcome(Outcome.UNCERTAIN_PASS, ("a doubt",)), TargetOutcome(Outcome.FAIL)
+    session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: doubt, RunKind.EXPORTED_FILE: failure}
+    (first, missed), (second, doubts) = summary._list_outcome_reasons(session)
+    assert first.endswith(" FAIL") and missed == (session.missed_target_text(failure, poor),) and "-20.0" in missed[0]
+    assert second.endswith(" ~PASS?") and doubts == ("a doubt",)
+
+
+@pytest.mark.parametrize("target", ["metric>=0.1", "sqnr>=1"])
+def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(tmp_path, measured_before, target):
+    session = local.measured(tmp_path, target=target)
+    session.request_build()
+    executed = session.rest().results[session.config].exported_run.accuracy
+    shown = metric_text(executed.headline_metric) if session.target.kind == "metric" else (
+        f"{executed.worst_output[1].errors.sqnr_db:.1f}")
+    row = next(text(line) for line in summary.summary_lines(session, 60) if text(line).startswith(" c0"))
+    assert row.partition("│")[2].split()[0] == shown
 
 
 @pytest.mark.parametrize("width", [60, 120, 200])
