@@ -14,6 +14,7 @@ from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.session import Session
 from trt_tui.tui.config_status import is_measuring_current_config
 from trt_tui.tui.keys import get_action_keys, shown_key
 from trt_tui.tui.screens.dialogs import Picker
@@ -256,8 +257,9 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
         assert next_step_hint(session, row_values, order[0]).actions == ("find",)
 
 
-@pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles,), False)])
-async def test_a_hint_names_no_row_while_toggles_can_change_which_row_is_the_worst(tmp_path, held, is_named):
+@pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles, rq.MeasureRemedies), False)])
+async def test_a_hint_names_no_row_while_toggles_can_change_which_row_is_the_worst(tmp_path, monkeypatch, held, is_named):
+    monkeypatch.setattr(Session, "requests_toggles", bool(held))
     options = {"network": "small_resnet", "target": "cosine>=0.9999999"}  # a share gives no value of this target
     async with opened(tmp_path, size=(120, 40), held=held, **options) as (_, main, pilot):
         await answered(pilot, "4")  # from the configs, the hint has to name the row
