@@ -279,9 +279,107 @@ def test_a_faulty_operator_is_avoided_by_its_onnx_function(locate, tmp_path, rel
     options = Options(str(model), str(tmp_path / "images.npz"), batch=4, whatif_samples=0)
     code, record, text = locate(release, options, "--runs", precision, fault="wrong: act")
     assert code == 1 and {"name": "act", "operator": "HardSwish"} in record["nodes"], text
-    way = next(way for way in record["ways_round"] if way["change"].startswith("HardSwish written as ONNX function"))
+    way = next(way for way in record["ways_round"] if way["change"].startswith("HardSwish written as its ONNX "))
     assert way["helps"] and way["times"] < 4 and way["latency_ms"] > 0, text
-    assert '[("", "HardSwish")], inline_schema_functions=True' in way["change"]
+    assert way["change"].endswith("(HardSigmoid, Mul)")
+
+
+def save_network(folder: Path, nodes: list, inputs: list, outputs: list, weights: dict, samples: dict,
+                 opset: int = 17) -> Options:
+    """Writes a network and its samples; returns the options that open them."""
+    model, data = folder / "network.onnx", folder / "samples.npz"
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "network", inputs, outputs, initializers), ir_version=8,
+                                opset_imports=[helper.make_opsetid("", opset)]), model)
+    np.savez(data, **samples)
+    return Options(str(model), str(data), batch=4, whatif_samples=0)
+
+
+def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(sum(shape)).normal(size=shape) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("attributes, has_lengths", [({"clip": 0.5}, False), ({}, True),
+                                                     ({"activations": ["HardSigmoid", "Softsign"]}, False)])
+def test_a_reference_that_leaves_out_an_attribute_judges_nothing(locate, tmp_path, attributes, has_lengths) -> None:
+    """The reference of GRU ignores these; the difference must not count as an error that the types explain."""
+    lengths = ["lengths"] if has_lengths else []
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], "order", perm=[1, 0, 2]),
+             helper.make_node("GRU", ["t", "w", "r", "b", *lengths], ["g"], "gru", hidden_size=8, **attributes),
+             helper.make_node("Squeeze", ["g", "one"], ["y"], "flat")]
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 6, 8]),
+              *(helper.make_tensor_value_info(name, onnx.TensorProto.INT32, ["n"]) for name in lengths)]
+    options = save_network(
+        tmp_path, nodes, inputs, [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [6, "n", 8])],
+        {"w": normal(1, 24, 8), "r": normal(1, 24, 8), "b": normal(1, 48), "one": np.array([1])},
+        {"x": normal(8, 6, 8), **{name: np.array([1, 2, 3, 4, 5, 2, 3, 4], np.int32) for name in lengths}})
+    code, record, text = locate("8.6.1", options, "--runs", "fp16", fault="wrong: gru")
+    assert code == 1 and record["outcome"] == "not judged" and "GRU of gru differs by" in text
+
+
+@pytest.mark.parametrize("release", ["8.6.1", "10.16.1", "11.4.0"])
+def test_outputs_in_fp16_are_judged_too(locate, tmp_path, release) -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["h"], "half", to=onnx.TensorProto.FLOAT16),
+             helper.make_node("MatMul", ["h", "w0"], ["first"], "first"),
+             helper.make_node("MatMul", ["first", "w1"], ["y16"], "narrow"),
+             helper.make_node("MatMul", ["first", "w2"], ["z"], "second"),
+             helper.make_node("Cast", ["z"], ["y"], "single", to=onnx.TensorProto.FLOAT)]
+    float32, float16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+    options = save_network(
+        tmp_path, nodes, [helper.make_tensor_value_info("x", float32, ["n", 8, 6])],
+        [helper.make_tensor_value_info("y", float32, ["n", 8, 4]),
+         helper.make_tensor_value_info("y16", float16, ["n", 8, 4])],
+        {"w0": normal(6, 16, scale=0.3).astype(np.float16), "w1": normal(16, 4, scale=0.3).astype(np.float16),
+         "w2": normal(16, 4, scale=0.2).astype(np.float16)}, {"x": normal(8, 8, 6)})
+    code, record, text = locate(release, options, "--runs", "fp16", fault="wrong: narrow")
+    assert code == 1 and record["outcome"] == "found" and {"narrow"} == {node["name"] for node in record["nodes"]}, text
+    code, record, text = locate(release, options, "--runs", "fp16", XDG_CACHE_HOME=str(tmp_path / "another"))
+    assert code == 0 and record["outcome"] == "no fault", text
+
+
+def save_clipping_network(folder: Path, has_clip: bool, output: str = "y") -> Options:
+    """Writes a network, of which the other form clips large values, and 200 samples of which the last are large."""
+    values = normal(200, 8)
+    values[188:] *= 50
+    middle = [helper.make_node("Clip", ["a", "low", "high"], ["b"], "clip")] if has_clip else [
+        helper.make_node("Identity", ["a"], ["b"], "same")]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "first"), *middle,
+             helper.make_node("MatMul", ["b", "w"], [output], "second")]
+    folder.mkdir(exist_ok=True)
+    return save_network(folder, nodes, [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 8])],
+                        [helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, ["n", 8])],
+                        {"w": normal(8, 8, scale=0.3), "low": np.float32(-20), "high": np.float32(20)}, {"x": values})
+
+
+def test_the_fault_of_the_last_batch_is_found(locate, build, tmp_path) -> None:
+    engine = build("8.6.1", save_clipping_network(tmp_path / "clipped", True), "fp32")
+    options = save_clipping_network(tmp_path / "whole", False)
+    code, record, text = locate("8.6.1", options, "--engine", engine, "--batch", 8)
+    assert code == 1 and record["outcome"] == "unstable" and record["errors"][0]["times"] > 1000, text
+    assert record["notes"] == []
+    code, record, text = locate("8.6.1", options, "--engine", engine, "--batch", 8, "--max-seconds", "0.001")
+    note, = record["notes"]
+    assert code == 1 and note.startswith("judged on the worst of the first 1 of ") and note in text, text
+
+
+def test_the_engine_of_another_network_is_refused(locate, build, tmp_path) -> None:
+    engine = build("8.6.1", save_clipping_network(tmp_path / "other", False, "z"), "fp32")
+    code, record, text = locate("8.6.1", save_clipping_network(tmp_path / "this", False), "--engine", engine)
+    assert code == 2 and not record and "prod.plan and network.onnx have no tensor in common" in text
+    code, record, text = locate("8.6.1", save_mlp(tmp_path), "--engine", engine)
+    assert code == 2 and "have no tensor in common" in text and "Traceback" not in text
+
+
+def test_a_piece_that_cannot_be_executed_ends_no_location(locate, tmp_path, monkeypatch) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"], "conv0", pads=[1, 1, 1, 1]),
+             helper.make_node("Slice", ["a", "start", "start", "axis"], ["none"], "nothing"),
+             helper.make_node("Concat", ["a", "none"], ["b"], "both", axis=1),
+             helper.make_node("Conv", ["b", "w"], ["y"], "conv1", pads=[1, 1, 1, 1])]
+    info = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 4, 8, 8]) for name in "xy"]
+    options = save_network(tmp_path, nodes, info[:1], info[1:], {
+        "w": normal(4, 4, 3, 3, scale=0.3), "start": np.array([0]), "axis": np.array([1])}, {"x": normal(8, 4, 8, 8)})
+    code, record, text = locate("8.6.1", options, "--runs", "fp16", fault="wrong: conv0")
+    assert code == 1 and record["outcome"] == "found" and {"conv0"} <= {node["name"] for node in record["nodes"]}, text
 
 
 def test_without_tensorrt_nothing_is_located(run, mlp) -> None:

@@ -7,7 +7,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from trt_tui.core.network.operator_functions import list_operators_with_function, write_operators_as_functions
+from trt_tui.core.network.operator_functions import (
+    list_function_operators,
+    list_operators_with_function,
+    write_operators_as_functions,
+)
 
 OPSET = 20
 pytestmark = pytest.mark.skipif(not list_operators_with_function(["Mish"], OPSET), reason="onnx is older than 1.19")
@@ -30,7 +34,8 @@ def two_of(operator: str, attributes: dict, constants: int, dtype: int = TensorP
 
 @pytest.mark.parametrize("operator, attributes, constants", [
     ("Mish", {}, 0), ("HardSwish", {}, 0), ("Softmax", {"axis": -1}, 0), ("Gelu", {"approximate": "tanh"}, 0),
-    ("LayerNormalization", {"axis": -1}, 2), ("PRelu", {}, 1),
+    ("LayerNormalization", {}, 2), ("PRelu", {}, 1), ("LeakyRelu", {}, 0), ("Elu", {}, 0), ("HardSigmoid", {}, 0),
+    ("Selu", {}, 0), ("Shrink", {"lambd": 0.3}, 0), ("ThresholdedRelu", {}, 0), ("LogSoftmax", {}, 0),
 ])
 @pytest.mark.parametrize("dtype, decimals", [(TensorProto.FLOAT, 4), (TensorProto.FLOAT16, 1)], ids=["fp32", "fp16"])
 def test_a_function_computes_what_its_operator_computes(operator, attributes, constants, dtype, decimals) -> None:
@@ -51,6 +56,19 @@ def test_the_nodes_of_a_function_bear_the_name_of_their_node_and_a_number() -> N
     assert [node.name for node in written.graph] == ["first_1", "first_2", "first_3", "product",
                                                      "second_1", "second_2", "second_3"]
     assert written.graph.initializers["matrix"].const_value is not None
+
+
+def test_a_name_that_exists_is_not_given_twice() -> None:
+    model = ir.from_proto(two_of("Mish", {}, 0))
+    next(node for node in model.graph if node.name == "product").name = "first_2"
+    names = [node.name for node in write_operators_as_functions(model, ["Mish"]).graph]
+    assert names[:4] == ["first_1", "first_3", "first_4", "first_2"] and len(set(names)) == len(names)
+
+
+def test_a_function_is_described_by_its_operators() -> None:
+    assert list_function_operators(ir.from_proto(two_of("Mish", {}, 0)), "Mish") == ["Softplus", "Tanh", "Mul"]
+    assert "ReduceMean" in list_function_operators(ir.from_proto(two_of("LayerNormalization", {}, 2)),
+                                                   "LayerNormalization")
 
 
 def test_only_operators_that_onnx_defines_by_others_have_a_function() -> None:

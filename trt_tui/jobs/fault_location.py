@@ -1,9 +1,10 @@
 """The job that locates the operator which an engine computes wrongly, and writes the folder of a bug report."""
 
+import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +32,12 @@ from trt_tui.core.measure.fault_location import (
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.location_search import plan_fault_location
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rewrite_move import RewriteMove
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.operator_functions import list_operators_with_function
+from trt_tui.core.network.operator_functions import list_function_operators, list_operators_with_function
 from trt_tui.core.network.target_release import installed_release
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -44,11 +46,11 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, 
 from trt_tui.files.reading import read_bytes
 from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.files.writing import fill_folder_atomically, require_empty_folder
-from trt_tui.formatting import builder_title
+from trt_tui.formatting import builder_title, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.engine_accuracy import make_build_settings
+from trt_tui.jobs.engine_accuracy import EngineRun, cast_to_declared_types, make_build_settings
 from trt_tui.jobs.engine_build import BuilderMessage, BuiltEngine, build_engine
 from trt_tui.jobs.network_part import NetworkPart
 from trt_tui.jobs.piece_probe import PieceProbe, TimeLimit, measure_latency_ms
@@ -56,9 +58,6 @@ from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
-
-MAX_COMPARED_FEEDS = 16
-"""The maximum number of feeds among which the one with the largest error is chosen."""
 
 _OTHER_LEVELS = (2, MIN_OPTIMIZATION_LEVEL)
 """The optimization levels that are tried as workarounds."""
@@ -90,7 +89,9 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
         config = infer_engine_config(workspace.network, request.config, find_group_implementations(
             read_engine_report(runner.inspect(), workspace.network), workspace.network))
         ensure_ranges(workspace, store, reporter, [config])
-        feed = choose_worst_feed(workspace, runner)
+        worst = choose_worst_feed(workspace, runner, request.engine_path, limit.has_time,
+                                  reporter.make_progress_callback("comparing the engine with FP32"))
+        feed = worst.feed
         latency_ms = measure_latency_ms(runner, feed)
     with create_scratch_folder() as scratch:
         probe = PieceProbe(workspace, store, reporter, config, feed, scratch, limit)
@@ -110,15 +111,16 @@ def run_fault_location_job(workspace: Workspace, store: ResultStore, reporter: J
             workarounds = yield from _try_workarounds(probe, cells, result)
     name = Path(request.engine_path).name if request.engine_path else "the engine of the config"
     different = [text for rebuilt in probe.rebuilt_cells if (text := find_different_cell(probe.cells, rebuilt))]
+    outcome_text = result.describe_outcome([cell.name for cell in probe.cells])
     report = FaultReport(name, builder_title(builder.name, builder.version), builder.device,
-                         result.describe_outcome([cell.name for cell in probe.cells]), result,
+                         "; ".join((outcome_text, *worst.notes)), result,
                          fp32_backend_text=describe_fp32_backend(workspace.backend),
                          all_cell_names=tuple(cell.name for cell in probe.cells), latency_ms=latency_ms,
                          builds=probe.build_count,
                          different_kernel=different[0] if different else "",
                          suspect_kernels=_list_suspect_kernels(probe, result), workarounds=workarounds,
                          is_timing_cache_refused=probe.is_timing_cache_refused,
-                         approximated_operators=probe.list_approximated_operators())
+                         approximated_operators=probe.list_approximated_operators(), feed_notes=worst.notes)
     part = None
     if result.outcome not in (LocationOutcome.NO_FAULT, LocationOutcome.NOT_JUDGED, LocationOutcome.NOT_BUILT):
         part = probe.get_part(result.piece.cells, is_limited=False)
@@ -174,24 +176,71 @@ def infer_engine_config(network: Network, config: PrecisionConfig,
     return config
 
 
-def choose_worst_feed(workspace: Workspace, runner: EngineRunner) -> dict[str, np.ndarray]:
-    """Returns the feed with the largest error of the engine against FP32."""
+@dataclass(frozen=True)
+class WorstFeed:
+    """The feed with the largest error of an engine against FP32.
+
+    Attributes:
+        compared_count, total_count: The number of feeds that were compared, and of all feeds.
+        missing_outputs: The float outputs of the network that the engine lacks.
+    """
+
+    feed: dict[str, np.ndarray]
+    compared_count: int
+    total_count: int
+    missing_outputs: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the choice leaves out, as text."""
+        return tuple(filter(None, (
+            f"judged on the worst of the first {self.compared_count} of {self.total_count} batches: the limit of time "
+            "was reached" if self.compared_count < self.total_count else "",
+            f"not judged, because the engine lacks them: {name_list_text(self.missing_outputs)}"
+            if self.missing_outputs else "")))
+
+
+def choose_worst_feed(workspace: Workspace, runner: EngineRunner, engine_path: str = "",
+                      has_time: Callable[[], bool] = lambda: True,
+                      progress: Callable[[int, int], None] = lambda done, total: None) -> WorstFeed:
+    """Executes the engine on all feeds. Returns the feed with the largest error against FP32.
+
+    Args:
+        engine_path: The file of the engine, for messages.
+        has_time: A function that returns False once no further feed may be compared.
+
+    Raises:
+        InputError: The network has no float output, or the engine is of another network.
+    """
     analysis, samples = workspace.analysis, workspace.data_sets.judged_samples
-    names = [name for name in list_tensor_outputs(workspace.network) if workspace.network.is_float(name)]
+    names = [name for name in list_tensor_outputs(workspace.network) if workspace.network.is_any_float(name)]
     if not names:
         raise InputError("the network has no float output", "an error is measured at float outputs",
                          "Export the network with the scores before its last operator as an output.")
-    worst, largest_ratio = workspace.feeds[0], -1.0
-    for index in workspace.feeds[:MAX_COMPARED_FEEDS]:
+    source = EngineRun(Run("the engine", RunKind.BUILT_ENGINE, file_path=engine_path), runner, analysis)
+    judged = [name for name in names if name in source.available_tensors]
+    if not judged:
+        raise InputError(f"the engine has no float output of {workspace.network.name}",
+                         f"it yields {name_list_text(sorted(source.available_tensors))}, the float outputs are "
+                         f"{name_list_text(names)}", "Name an engine with one of them.")
+    worst, largest_ratio, count = workspace.feeds[0], -1.0, 0
+    for index in workspace.feeds:
+        if count and not has_time():
+            break
         reference = analysis.get_fp32_outputs(index)
-        outputs = samples.remove_padding(runner.run(samples.read_full_feed(index), names), index)
+        outputs = cast_to_declared_types(analysis, samples.remove_padding(runner.run(source.make_feed(index), judged),
+                                                                          index))
         sums = ErrorSums()
-        for name in names:
+        for name in judged:
             if name in reference and reference[name].shape == outputs[name].shape:
                 sums.add_tensor_pair(reference[name], outputs[name])
-        if sums.noise_to_signal_ratio > largest_ratio:
-            worst, largest_ratio = index, sums.noise_to_signal_ratio
-    return samples.read_full_feed(worst)
+        ratio = sums.noise_to_signal_ratio
+        if ratio > largest_ratio or math.isnan(ratio):
+            worst, largest_ratio = index, math.inf if math.isnan(ratio) else ratio
+        count += 1
+        progress(count, len(workspace.feeds))
+    return WorstFeed(samples.read_full_feed(worst), count, len(workspace.feeds),
+                     tuple(name for name in names if name not in judged))
 
 
 def repeat_first_sample(workspace: Workspace, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
@@ -273,10 +322,11 @@ def list_changed_configs(network: Network, config: PrecisionConfig, cells: list[
                 yield f"{operator} as one operator at {name}", config.with_moves({name: move})
 
 
-def _operator_function_text(operators: Sequence[str]) -> str:
-    selected = ", ".join(f'("", "{operator}")' for operator in operators)
-    return (f"{' and '.join(operators)} written as ONNX function (onnx.inliner.inline_selected_functions(model, "
-            f"[{selected}], inline_schema_functions=True))")
+def _operator_function_text(network: Network, operators: Sequence[str]) -> str:
+    """Returns a phrase such as "Mish written as its ONNX function (Softplus, Tanh, Mul)"."""
+    texts = [f"{operator} written as its ONNX function ({', '.join(list_function_operators(network.model, operator))})"
+             for operator in operators]
+    return " and ".join(texts)
 
 
 def _list_changed_settings(settings: BuildSettings) -> Iterator[tuple[str, BuildSettings]]:
@@ -317,7 +367,8 @@ def _try_workarounds(probe: PieceProbe, cells: list[EngineCell],
     operators = () if result.explanation else list_operators_with_function(
         (probe.network.get_layer(name).op_type for cell in cells for name in cell.layers), probe.network.opset)
     changes = [*((text, config, settings, ()) for text, config in configs),
-               *((_operator_function_text(operators), probe.config, settings, operators) for _ in operators[:1]),
+               *((_operator_function_text(probe.network, operators), probe.config, settings, operators)
+                 for _ in operators[:1]),
                *((text, probe.config, changed, ()) for text, changed in _list_changed_settings(settings)
                  if not result.explanation)]
     workarounds = []

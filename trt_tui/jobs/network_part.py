@@ -20,10 +20,13 @@ from trt_tui.core.measure.fault_location import (
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.runner import Profile
 
 Arrays = dict[str, np.ndarray]
+
+OUTPUT_PRECISIONS = {ir.DataType.FLOAT16: Precision.FP16, ir.DataType.BFLOAT16: Precision.BF16}
+"""The precisions of the 16-bit types of outputs, to which the results are rounded."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,10 @@ class NetworkPart:
 
     def _measure_fault(self, name: str, output: np.ndarray) -> OutputFault:
         scale, predicted = self.scales.get(name), self.predicted[name]
+        types = [self.precision, *([OUTPUT_PRECISIONS[dtype]] if (dtype := self.network.ir_value(name).dtype) in
+                                   OUTPUT_PRECISIONS else [])]
         return measure_output_fault(name, self.expected[name], output, predicted if scale is None else
-                                    scale.round_values(predicted.astype(np.float64)), self.precision,
+                                    scale.round_values(predicted.astype(np.float64)), min(types, key=precision_rank),
                                     self.fp32_outputs[name])
 
 

@@ -35,7 +35,7 @@ from trt_tui.core.measure.fault_location import (
     PieceState,
     PieceVerdict,
 )
-from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError
+from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError, measure_relative_difference
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -55,6 +55,9 @@ from trt_tui.workspace import Workspace
 
 MAX_RAISED_GROUPS = 16
 """The maximum number of fusion groups that are raised against an overflow."""
+
+MAX_REFERENCE_DIFFERENCE = 1e-3
+"""The largest difference between FP64 and FP32 of ONNX Runtime, relative to FP64, that counts as rounding."""
 
 LATENCY_RUNS = 20
 """The number of executions of which the median is the latency of a workaround."""
@@ -174,7 +177,7 @@ class PieceProbe:
                 feed = {name: self._read_values(inputs)[name] for name in inputs}
                 network = cut_network(self.network, layers, inputs, outputs, feed)
                 config = select_moves_of_network(self.config, network)
-            outputs = tuple(name for name in outputs if network.is_float(name))
+            outputs = tuple(name for name in outputs if network.is_any_float(name))
             scales = {} if len(cells) == len(self.cells) else self._find_output_scales(outputs)
             has_time = self.limit.has_time if is_limited else lambda: True
             self._parts[cells] = replace(self._compute_part(network, config, feed, outputs, has_time), scales=scales)
@@ -208,6 +211,7 @@ class PieceProbe:
         with self.workspace.backend.load(extract_subgraph_of_outputs(network.model, outputs), low_memory=True,
                                          few_executions=True) as runner:
             fp32_outputs = runner.run(feed, list(outputs))
+        self._require_same_reference(network, evaluator, feed, expected, fp32_outputs)
         precisions = {precision.value_type for precision in config.precision_by_group(network).values()}
         floats = [precision for precision in (*precisions, config.other if precisions - {*FLOAT_PRECISIONS} else
                                               Precision.FP32) if precision in FLOAT_PRECISIONS]
@@ -227,6 +231,23 @@ class PieceProbe:
                                                          approximated[name] - expected[name]) for name in outputs}
         return NetworkPart(network, config, feed, expected, predicted, fp32_outputs, lowest,
                            approximated_operators=operators)
+
+    def _require_same_reference(self, network: Network, evaluator: Fp64Evaluator, feed: Arrays, expected: Arrays,
+                                fp32_outputs: Arrays) -> None:
+        """Checks that FP64 and ONNX Runtime differ by rounding only, because their difference counts as explained.
+
+        Raises:
+            ReferenceMismatchError: They compute a node differently from the same inputs.
+        """
+        if all(measure_relative_difference(fp32_outputs[name], expected[name]) <= MAX_REFERENCE_DIFFERENCE
+               for name in expected):
+            return
+        names = [name for layer in network.layers for name in layer.outputs if name and network.is_any_float(name)]
+        with self.workspace.backend.load(extract_subgraph_of_outputs(network.model, names), low_memory=True,
+                                         few_executions=True) as runner:
+            mismatch = evaluator.find_mismatch({**feed, **runner.run(feed, names)}, MAX_REFERENCE_DIFFERENCE)
+        if mismatch is not None:
+            raise mismatch
 
     def list_approximated_operators(self) -> tuple[str, ...]:
         """Returns the operators of which a fast approximation counts as explained, in the parts so far."""
@@ -318,11 +339,19 @@ class PieceProbe:
         yield Urgency.BUILD
         try:
             data = yield from self.build(part, self._settings(part, piece.rebuild))
+            return self._judge_built_piece(data, part, piece)
         except (CancelledError, BackendUnavailableError):
             raise
         except TrtTuiError as error:
             state = PieceState.NOT_BUILT if piece.rebuild else PieceState.NOT_COMPARABLE
             return PieceVerdict(state, ": ".join(filter(None, (error.title, error.cause))))
+
+    def _judge_built_piece(self, data: bytes, part: NetworkPart, piece: Piece) -> PieceVerdict:
+        """Loads and executes the engine of a piece. Returns the verdict.
+
+        Raises:
+            TrtTuiError: The engine cannot be loaded or executed.
+        """
         assert self.workspace.builder is not None, "engines run here"
         with self.workspace.builder.load_engine(data) as runner:
             cells = list_engine_cells(read_engine_report(runner.inspect(), part.network), part.network)
@@ -338,7 +367,7 @@ class PieceProbe:
 
         Returns the verdict on the network's outputs, with the cells whose results have too large an error, in order.
         """
-        outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_float(name)]
+        outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_any_float(name)]
         ends = {name for cell in self.cells for name in find_piece_boundary(self.network, cell.layers)[1]
                 if self.network.is_float(name) and not BarrierMove().refusal_reason(self.network, name)}
         names = [name for layer in self.network.layers for name in layer.outputs if name in ends or name in outputs]
@@ -484,7 +513,7 @@ class PieceProbe:
             TrtTuiError: The build or an execution failed.
         """
         assert self.workspace.builder is not None
-        outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_float(name)]
+        outputs = [name for name in list_tensor_outputs(self.network) if self.network.is_any_float(name)]
         part = self._compute_part(self.network, config, self.feed, outputs)
         data = yield from self.build(part, settings, rewritten_operators)
         with self.workspace.builder.load_engine(data) as runner:

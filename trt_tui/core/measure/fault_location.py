@@ -270,8 +270,15 @@ class LocationResult:
 
     @property
     def piece_verdict(self) -> PieceVerdict | None:
-        """The verdict on the smallest piece; None if nothing was tried."""
-        return self._find_verdict(self.piece)
+        """The verdict on the smallest piece; None if nothing was tried.
+
+        If builds of the whole network disagree, it is that of a faulty one.
+        """
+        verdict = self._find_verdict(self.piece)
+        if self.outcome is not LocationOutcome.UNSTABLE:
+            return verdict
+        return next((other for piece, other in self.verdicts if piece.cells == self.piece.cells and not piece.is_marked
+                     and other.state is PieceState.FAULTY), verdict)
 
     @property
     def largest_verdict(self) -> PieceVerdict | None:
@@ -391,6 +398,7 @@ class FaultReport:
         types_text: The types that its kernels read and write.
         inputs, outputs: The tensors at its boundary.
         fp32_backend_text: The backend that computes pieces in FP32 for comparison.
+        feed_notes: What the choice of the judged batch leaves out.
         all_cell_names: The engine layers of the whole engine.
         outcome_text: The outcome as a sentence.
         latency_ms: The median latency of the engine.
@@ -414,6 +422,7 @@ class FaultReport:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     fp32_backend_text: str = ""
+    feed_notes: tuple[str, ...] = ()
     all_cell_names: tuple[str, ...] = ()
     latency_ms: float | None = None
     builds: int = 0
@@ -427,7 +436,8 @@ class FaultReport:
 
     @property
     def has_fault(self) -> bool:
-        return self.result.outcome is not LocationOutcome.NO_FAULT
+        """True unless the engine is sound on all batches, with all its outputs."""
+        return self.result.outcome is not LocationOutcome.NO_FAULT or bool(self.feed_notes)
 
     @property
     def lines(self) -> list[str]:
@@ -471,6 +481,8 @@ class FaultReport:
         marked = [verdict for piece, verdict in self.result.verdicts if piece.is_marked]
         others = sum(verdict.has_fault_with_other_kernels for _, verdict in self.result.verdicts)
         return [
+            *([] if self.all_cell_names else ["no layer of the engine belongs to this network: it is of another "
+                                              "network, or was built without the names of its layers"]),
             *([f"tolerance: {name_list_text(self.approximated_operators, 4)} in FP32 may err by "
                f"{APPROXIMATION_ERROR:.2g} of the result (tanh.approx.f32)"] if self.approximated_operators else []),
             *(["TensorRT does not use the timing cache: kernels are measured again, and pieces can get other kernels"]
@@ -485,7 +497,7 @@ class FaultReport:
         return {
             "engine": self.engine_name, "builder": self.builder_text, "gpu": self.device,
             "outcome": self.result.outcome.value, "says": self.outcome_text, "factor": FAULT_FACTOR,
-            "witness": self.fp32_backend_text,
+            "witness": self.fp32_backend_text, "notes": list(self.feed_notes),
             "fused_layers": len(self.all_cell_names), "piece": list(self.cell_names),
             "nodes": [{"name": name, "operator": operator} for name, operator in self.layers],
             "kernels": list(self.kernel_names), "types": self.types_text, "inputs": list(self.inputs),

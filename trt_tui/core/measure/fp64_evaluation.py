@@ -5,6 +5,7 @@ errors are 1e-9 of those of FP32. Convolutions, pools and Resize have an equal c
 reference operators of onnx iterate over single elements in Python.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -37,6 +38,19 @@ class UnsupportedOperatorError(TrtTuiError):
         self.operator = node.op_type
         super().__init__(f"{node.op_type} of {node.name} has no reference in FP64", cause,
                          "Judge a part of the network without this operator.")
+
+
+class ReferenceMismatchError(UnsupportedOperatorError):
+    """ONNX Runtime and the reference operator of onnx compute something else for a node.
+
+    Args:
+        ratio: The difference of both, relative to the reference.
+    """
+
+    def __init__(self, node: ir.Node, ratio: float) -> None:
+        super().__init__(node, "one of them does not implement this node as specified, so no error can be judged by it")
+        self.title = (f"{node.op_type} of {node.name} differs by {ratio:.2g} of its result between its FP64 reference "
+                      "and ONNX Runtime")
 
 
 class Fp64Evaluator:
@@ -95,6 +109,49 @@ class Fp64Evaluator:
                     array = array * (1 + generator.uniform(-largest, largest, array.shape))
                 values[value.name or ""] = array
         return {name: values[name] for name in wanted}
+
+
+    def find_mismatch(self, fp32_values: Mapping[str, np.ndarray], tolerance: float) -> ReferenceMismatchError | None:
+        """Finds the first node that FP32 and FP64 compute differently from the same inputs.
+
+        Returns None if they agree everywhere. A node whose reference operator raises an error is left out.
+
+        Args:
+            fp32_values: The inputs of the model, and the results of its nodes in FP32. Other results are computed.
+            tolerance: The largest difference relative to the reference.
+        """
+        values = {**self._constants, **{name: widen_to_fp64(array) for name, array in fp32_values.items()}}
+        for operator, node in self._steps:
+            names = [value.name or "" if value is not None else "" for value in node.inputs]
+            if not all(name in values for name in names if name):
+                continue
+            try:
+                with np.errstate(all="ignore"):
+                    results = operator(*(values[name] if name else None for name in names))
+            except Exception:  # the reference operators raise errors of any type
+                continue
+            for value, result in zip(node.outputs, results, strict=False):
+                name, array = value.name or "", widen_to_fp64(np.asarray(result))
+                ratio = measure_relative_difference(values.get(name), array)
+                if ratio > tolerance:
+                    return ReferenceMismatchError(node, ratio)
+                values.setdefault(name, array)
+        return None
+
+
+def measure_relative_difference(array: np.ndarray | None, reference: np.ndarray) -> float:
+    """Returns the RMS of a difference relative to that of the reference, over all finite elements.
+
+    Infinite for other shapes; 0 without an array, and for types other than floats.
+    """
+    if array is None or reference.dtype.kind != "f":
+        return 0.0
+    if array.shape != reference.shape:
+        return math.inf
+    finite = np.isfinite(array) & np.isfinite(reference)
+    difference, expected = np.asarray(array, np.float64)[finite] - reference[finite], reference[finite]
+    size, scale = (float(np.sqrt(np.mean(np.square(item)))) if item.size else 0.0 for item in (difference, expected))
+    return size / scale if scale > 0 else math.inf if size > np.finfo(np.float32).tiny else 0.0
 
 
 def widen_to_fp64(array: np.ndarray) -> np.ndarray:

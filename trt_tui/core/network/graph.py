@@ -20,6 +20,7 @@ from trt_tui.core.runner import TensorInfo
 SHAPE_READERS = frozenset(("Shape", "Size"))
 """Operators that read the shape of a tensor, but none of its values."""
 
+_ANY_FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -74,6 +75,8 @@ class LayerGraph:
                     self.readers.setdefault(name, []).append(layer.name)
         self._floats = frozenset(name for name, value in self._values.items() if value.dtype == ir.DataType.FLOAT
                                  and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
+        self._any_floats = frozenset(name for name, value in self._values.items() if value.dtype in _ANY_FLOAT_TYPES
+                                     and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
         self.constant_tensors = frozenset(constant_tensors)
         self.static_tensors = frozenset(static_tensors)
         self.value_sized_tensors = self._find_data_dependent_size_tensors()
@@ -106,7 +109,12 @@ class LayerGraph:
         return self._values[tensor]
 
     def is_float(self, tensor: str) -> bool:
+        """Returns True for a tensor in FP32."""
         return tensor in self._floats
+
+    def is_any_float(self, tensor: str) -> bool:
+        """Returns True for a tensor in FP32, FP64, FP16 or BF16."""
+        return tensor in self._any_floats
 
     def shape(self, tensor: str) -> Shape | None:
         """Returns the shape of a tensor; None if its rank is unknown."""

@@ -49,7 +49,7 @@ class Network(NetworkOutline):
     Attributes:
         model: The ONNX model at `opset`.
         graph: Its layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
-            `input_tensors`, `ir_value` and `is_float` are the graph's.
+            `input_tensors`, `ir_value`, `is_float` and `is_any_float` are the graph's.
         external_files: The data files that contain the weights.
         source_model: The model with the precisions of the file; None if the file is FP32.
         blocking_plugins: The plugin before each tensor that cannot be simulated, by tensor name.
@@ -70,8 +70,8 @@ class Network(NetworkOutline):
                                                                              graph.static_tensors,
                                                                              graph.blocking_plugins)
         self.value_sized_tensors = graph.value_sized_tensors
-        self.node, self.input_tensors, self.ir_value, self.is_float = (graph.node, graph.input_tensors, graph.ir_value,
-                                                                       graph.is_float)
+        self.node, self.input_tensors, self.ir_value = graph.node, graph.input_tensors, graph.ir_value
+        self.is_float, self.is_any_float = graph.is_float, graph.is_any_float
         blocking_plugins = [(name, graph.by_name[name].op_type)
                             for name in dict.fromkeys(self.blocking_plugins.values())]
         notes = (*opened_model.notes, *([plugins.plugin_note(blocking_plugins)] if blocking_plugins else []))
