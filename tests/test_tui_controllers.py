@@ -12,6 +12,7 @@ from tests.screen import answered, make_app, opened, press, screen_text, settle,
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
+from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
@@ -244,6 +245,10 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert desk.actions["free"].disabled_reason() == ""
         await press(pilot, "9")
         assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
+        known = {remedy.config: target_value_span(session, remedy.accuracy)[0]
+                 for remedy in session.results.remedies[group.name, before] if remedy.key == ev.ZERO_COST_KEY}
+        assert known and known.items() <= {
+            item.value: item.cells[2] for item in app.screen.items if item.cells}.items(), "values of the detail pane"
         await settle(pilot)
         shown = {item.cells[0] if item.cells else item.text: item for item in app.screen.items}
         assert not any(item.text == "further values" for item in app.screen.items)

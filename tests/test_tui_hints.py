@@ -258,7 +258,7 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
 
 
 @pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles, rq.MeasureRemedies), False)])
-async def test_a_hint_names_no_row_while_toggles_can_change_which_row_is_the_worst(tmp_path, monkeypatch, held, is_named):
+async def test_a_hint_names_no_row_while_toggles_can_change_the_worst_row(tmp_path, monkeypatch, held, is_named):
     monkeypatch.setattr(Session, "requests_toggles", bool(held))
     options = {"network": "small_resnet", "target": "cosine>=0.9999999"}  # a share gives no value of this target
     async with opened(tmp_path, size=(120, 40), held=held, **options) as (_, main, pilot):

@@ -97,7 +97,7 @@ class ZeroCostController(Controller):
                             config.without_moves(kind, [subject])))
         undo_count = len(choices)
         event = session.results.zero_cost_changes.get((group.name if group is not None else "", config))
-        changes = list(event.changes) if event is not None else []
+        changes = list(event.changes if event is not None else self._list_known_changes())
         is_complete = event is not None and event.is_complete
         if is_complete:
             changes.sort(key=lambda change: -accuracy_order(session, change.accuracy))
@@ -121,9 +121,22 @@ class ZeroCostController(Controller):
                 items.append(PickerItem("", f"{title}, this layer:", "", row_reasons[title]))
         return items
 
+    def _list_known_changes(self) -> list[ev.ZeroCostChange]:
+        """Returns the changes of the group whose values the detail pane shows before the list is measured."""
+        group, config = self._subject
+        remedies = self.session.results.remedies.get((group.name, config), ()) if group is not None else ()
+        return [ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy) for remedy in remedies
+                if remedy.key == ev.ZERO_COST_KEY]
+
     def _change_cells(self, change: ev.ZeroCostChange, is_complete: bool) -> tuple[str, ...]:
-        """Returns the cells of a change: label, layers, value in the unit of the target, and cost."""
-        value_text = target_value_span(self.session, change.accuracy)[0] if change.accuracy is not None else "…"
+        """Returns the cells of a change: label, layers, value in the unit of the target, and cost.
+
+        The value can be known before this list has it, for example from the detail pane.
+        """
+        accuracy = change.accuracy
+        if accuracy is None and not has_unfinished_accuracy(self.session, change.config):
+            accuracy = self.session.results.get_results_or_empty(change.config).accuracy
+        value_text = target_value_span(self.session, accuracy)[0] if accuracy is not None else "…"
         cost_text = "free"
         if change.added_kernels is not None and change.added_kernels > 0:
             cost_text = f"+{counted_noun_text(change.added_kernels, 'kernel')}"

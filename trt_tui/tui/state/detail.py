@@ -16,7 +16,8 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
-from trt_tui.core.measure.zero_cost_kinds import list_kinds_with_preview, list_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kind import LEAVES_FILE_SUFFIX
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, list_kinds_with_preview, list_zero_cost_moves
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
@@ -44,6 +45,7 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
+from trt_tui.jobs.requests import MeasureZeroCostChanges
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, noise_text, target_value_span
@@ -194,6 +196,22 @@ _MIN_NAME_CELLS_BESIDE_MARGIN = 16
 """The minimum width of the names of remedies with margins of error behind their values."""
 
 
+def list_remedies(session: Session, group: FusionGroup) -> tuple[Remedy, ...]:
+    """Returns the remedies for a fusion group in the current config.
+
+    The zero-cost changes of the group that need a preview are among them after the list of these changes measured
+    them.
+    """
+    remedies = session.results.remedies.get((group.name, session.config), ())
+    event = session.results.zero_cost_changes.get((group.name, session.config))
+    titles = tuple(kind.title for kind in ZERO_COST_KINDS if kind.needs_preview)
+    return (*remedies, *(Remedy(ZERO_COST_KEY, change.label, change.config, change.accuracy,
+                                change.label.removesuffix(LEAVES_FILE_SUFFIX))
+                         for change in (event.changes if event is not None else ())
+                         if not change.is_for_network and change.accuracy is not None
+                         and change.label.startswith(titles)))
+
+
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
@@ -202,18 +220,22 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
     current config within noise changes nothing.
     """
     lines: list[Line] = []
-    remedies = session.results.remedies.get((group.name, session.config), ())
+    remedies = list_remedies(session, group)
     equal_remedies, other_remedies = split_by_noise(session, remedies)
     config_accuracy = session.get_run_results("config").accuracy
     margin_target = session.target or Target("sqnr", 0.0)
     labels = {id(remedy): _short_remedy_label(remedy) for remedy in remedies}
-    value_width = max((cell_width(target_value_span(session, remedy.accuracy)[0]) for remedy in remedies), default=0)
+    values = {id(remedy): target_value_span(session, remedy.accuracy) for remedy in remedies}
+    longest_name = max(map(cell_width, labels.values()), default=0)
+    unit = " dB" if width - max((cell_width(text) for text, _ in values.values()), default=0) - 9 < longest_name else ""
+    texts = {key: text.removesuffix(unit) for key, (text, _) in values.items()}  # a whole name needs the unit less
+    value_width = max(map(cell_width, texts.values()), default=0)
     room = width - value_width - 9
     room -= _MARGIN_CELLS if room - _MARGIN_CELLS >= _MIN_NAME_CELLS_BESIDE_MARGIN else 0
-    name_width = max(8, min(max(map(cell_width, labels.values()), default=0), room))
+    name_width = max(8, min(longest_name, room))
     short_names = shorten_distinctly(labels.values(), name_width)
     for remedy in (*equal_remedies, *other_remedies):
-        text, style = target_value_span(session, remedy.accuracy)
+        text, style = texts[id(remedy)], values[id(remedy)][1]
         name = pad_or_shorten(short_names[labels[id(remedy)]], name_width)
         is_met = bool(meets_target(session, remedy.accuracy))
         is_equal = len(equal_remedies) > 1 and any(remedy is equal_remedy for equal_remedy in equal_remedies)
@@ -390,7 +412,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
             _labelled_line("why", "measuring …" if session.data_summary is not None else NOT_MEASURED, width, "dim"))
     else:
         lines.append(_labelled_line("why", NO_CAUSE_TEXT, width, "dim"))
-    remedies = _choose_best_remedy_per_kind(session, session.results.remedies.get((group.name, session.config), ()))
+    remedies = _choose_best_remedy_per_kind(session, list_remedies(session, group))
     if remedies:
         lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
@@ -470,16 +492,24 @@ def _untried_change_lines(session: Session, row_values: RowValues, group: Fusion
                           margin: int) -> list[Line]:
     """Returns the changes that only the list of zero-cost changes measures, because it previews their kernels first.
 
-    They are left out if no preview is possible here, and after that list was measured.
+    They are left out if no preview is possible here, and as soon as that list has their values or the reasons against
+    them.
     """
     changes = session.results.zero_cost_changes.get((group.name, session.config))
     if ((group.name, session.config) not in session.results.remedies or not session.can_preview_engines
             or changes is not None and changes.is_complete):
         return []
     key = find_current_key(ZERO_COST_KEY)
+    is_measuring = any(isinstance(request, MeasureZeroCostChanges) and (request.group, request.config) == (
+        group.name, session.config) for request in session.pending_requests.values())
+    state_texts = ("being measured", "measuring") if is_measuring else ("not tried yet", "not tried")
+    known_labels = [remedy.label for remedy in list_remedies(session, group)]
+    withheld_titles = changes.withheld_reasons if changes is not None else {}
     lines: list[Line] = []
     for title in list_kinds_with_preview(row_values.model.outline, session.config, group):
-        forms = [f"{title}: not tried yet", f"{title}: not tried", title]
+        if title in withheld_titles or any(label.startswith(title) for label in known_labels):
+            continue
+        forms = [*(f"{title}: {state_text}" for state_text in state_texts), title]
         text = next((form for form in forms if margin + 6 + cell_width(form) <= width), title)
         lines.append(clip_line([(" " * margin, ""), (f"{key:<6}", "key"), (text, "dim")], width))
     return lines
