@@ -222,7 +222,7 @@ class BiasCorrectionKind(ZeroCostKind):
     stage = ZeroCostStage.BIAS
     is_exact = False
     is_dropped_when_raised = True
-    omission_text = ("{count} corrected biases are left out: they belong to the quantized values of the typed network, "
+    omission_text = ("{count} bias corrections are left out: they belong to the quantized values of the typed network, "
                      "which contains them.")
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
@@ -245,7 +245,7 @@ class BiasCorrectionKind(ZeroCostKind):
         moves = {group.name: replace(corrections[group.name], reason=context.reason)
                  for group in groups if group.name in corrections}
         if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), "corrected bias")
+            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), self.title)
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
