@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests import networks
-from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError
+from trt_tui.core.measure.fp64_evaluation import Fp64Evaluator, UnsupportedOperatorError, measure_relative_difference
 from trt_tui.errors import TrtTuiError
 
 RNG = np.random.default_rng(0)
@@ -102,3 +102,31 @@ def test_an_evaluation_ends_with_its_time() -> None:
     model = ir.from_proto(of_one("Tanh", [random(2, 2)]))
     with pytest.raises(TrtTuiError, match="FP64 has not ended"):
         Fp64Evaluator(model).evaluate({"i0": random(2, 2)}, has_time=lambda: False)
+
+
+def test_the_first_node_that_fp32_computes_differently_is_named() -> None:
+    """Nodes behind it get the same inputs in both, so that they are not accused."""
+    matrix = numpy_helper.from_array(random(6, 6), "matrix")
+    nodes = [helper.make_node("MatMul", ["x", "matrix"], ["a"], "first"),
+             helper.make_node("Tanh", ["a"], ["b"], "second"),
+             helper.make_node("MatMul", ["b", "matrix"], ["y"], "third")]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 6]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:], [matrix]), ir_version=9,
+                              opset_imports=[helper.make_opsetid("", 18)])
+    evaluator, feed = Fp64Evaluator(ir.from_proto(model)), {"x": random(4, 6)}
+    values = {name: array.astype(np.float32) for name, array in evaluator.evaluate(feed, ["a", "b", "y"]).items()}
+    assert evaluator.find_mismatch({**feed, **values}, 1e-3) is None
+    wrong_b = values["b"] * np.float32(1.1)
+    wrong_y = wrong_b @ numpy_helper.to_array(matrix)
+    found = evaluator.find_mismatch({**feed, **values, "b": wrong_b, "y": wrong_y}, 1e-3)
+    assert found is not None and found.title.startswith("Tanh of second differs by 0.1")
+
+
+def test_differences_are_relative_to_the_reference() -> None:
+    reference = np.array([3.0, 4.0, np.nan])
+    assert measure_relative_difference(np.array([3.3, 4.4, 5.0], np.float32), reference) == pytest.approx(0.1)
+    assert measure_relative_difference(np.zeros(2, np.float32), np.zeros(2)) == 0.0
+    assert measure_relative_difference(np.ones(2, np.float32), np.zeros(2)) == np.inf
+    assert measure_relative_difference(np.ones(2, np.float32), np.zeros(3)) == np.inf, "another shape"
+    assert measure_relative_difference(None, reference) == 0.0
+    assert measure_relative_difference(np.ones(2, np.int64), np.zeros(2, np.int64)) == 0.0
