@@ -13,12 +13,23 @@ from trt_tui.core.measure.engine_agreement import (
     MIN_FP32_SQNR_DB,
     UNEXPLAINED_GAP_DB,
     engine_fault_text,
+    engine_variation_notes,
+    find_engine_divergence,
     fp32_engine_fault_text,
     has_unrequested_precision,
     sqnr_gap_of_engine_db,
     suggest_engine_checks,
 )
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import (
+    UNFUSED,
+    Accuracy,
+    EngineErrors,
+    EngineResult,
+    ErrorMetrics,
+    GroupErrors,
+    OutputErrors,
+    RepeatedBuild,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
@@ -142,3 +153,43 @@ def test_what_is_finite_in_the_simulation_alone_is_to_check(unet) -> None:
     broken = verdict(scores=ErrorMetrics(nan=2))
     assert suggest_engine_checks(unet, PrecisionConfig(), verdict(scores=20.0), engine(broken))
     assert suggest_engine_checks(unet, PrecisionConfig(), verdict(scores=None), engine(broken))
+
+
+EXACT, NAN, INFINITE = ErrorMetrics(exact=True), ErrorMetrics(nan=3), ErrorMetrics(inf=2)
+
+
+@pytest.mark.parametrize(("errors", "text"), [
+    ((ErrorMetrics(sqnr_db=14.7), EXACT, EXACT), "built 3 times: 14.7 dB to exact; "),
+    ((ErrorMetrics(sqnr_db=14.7), ErrorMetrics(sqnr_db=20.0)), "built 2 times: 14.7 to 20.0 dB; "),
+    ((EXACT, EXACT), "built 2 times: exact; "),
+    ((EXACT, NAN, INFINITE), "built 3 times: exact, 2 with NaN or Inf; "),
+    ((ErrorMetrics(sqnr_db=14.7), NAN, EXACT, None), "14.7 dB to exact, 1 with NaN or Inf, 1 without an SQNR; "),
+    ((ErrorMetrics(mismatch=0.1), ErrorMetrics(max_abs=1.0)), "built 2 times: 2 without an SQNR; "),
+])
+def test_exact_builds_and_broken_builds_are_not_counted_together(errors, text) -> None:
+    notes = engine_variation_notes(engine(None, repeated_builds=tuple(map(RepeatedBuild, errors))))
+    assert text in notes[0] and len(notes) == 1
+
+
+def test_an_output_that_some_builds_have_no_finite_sqnr_of_is_named() -> None:
+    builds = tuple(RepeatedBuild(output_sqnrs_db=values) for values in (
+        {}, {"y": None, "z": 30.0, "cls": None}, {"y": 14.7, "z": 30.0, "cls": None}))
+    notes = engine_variation_notes(engine(None, repeated_builds=builds))
+    assert notes[1:] == ["y: a finite SQNR in 1 of 2 builds, the others are exact, NaN or Inf"]
+
+
+def test_a_group_that_is_exact_in_the_simulation_and_wrong_in_the_engine_comes_first(unet) -> None:
+    first, second = unet.groups[0].name, unet.groups[1].name
+    simulated = {first: GroupErrors(FP32, EXACT), second: GroupErrors(FP16, ErrorMetrics(sqnr_db=60.0))}
+
+    def found(db: float):
+        return find_engine_divergence(unet, simulated, EngineErrors(UNFUSED, {
+            first: ErrorMetrics(sqnr_db=db), second: ErrorMetrics(sqnr_db=3.0)}))
+
+    assert found(3.0).group_name == first and "3.0 dB for exact simulated" in found(3.0).divergence_description
+    assert found(90.0).group_name == second, "two backends in FP32 agree to 90 dB"
+
+
+def test_an_output_without_signal_hides_no_faulty_output_of_the_fp32_engine() -> None:
+    zero = ErrorMetrics(max_abs=1e-9, mean_abs=1e-9)
+    assert "3.0 dB at z" in fp32_engine_fault_text(engine(verdict(y=zero, z=3.0)))

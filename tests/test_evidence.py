@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,6 +76,60 @@ def test_an_engine_as_good_as_its_simulation_is_not_blamed_and_nan_is(evidence, 
     assert "kernel error, not rounding" in lines[1]
 
 
+def reread(path: Path, network, outputs: dict, simulated: dict):
+    """Reads the evidence with other errors at the output of the network."""
+    record = json.loads(path.read_text())
+    record["outputs"]["y"], record["simulated"]["y"] = outputs, simulated
+    other = path.with_name("other.json")
+    other.write_text(json.dumps(record))
+    return read_engine_evidence(other, network)
+
+
+EXACT, WITHOUT_SIGNAL = {"exact": True, "max_abs": 0.0, "mean_abs": 0.0}, {"sqnr_db": None, "max_abs": 1e3,
+                                                                        "mean_abs": 100.0}
+
+
+@pytest.mark.parametrize(("outputs", "simulated", "blame"), [
+    ({"sqnr_db": 3.0}, EXACT, "far from the exact simulation, which rounding does not explain"),
+    ({"sqnr_db": 59.0}, EXACT, "which rounding does not explain"),
+    ({"sqnr_db": 90.0}, EXACT, ""),
+    (EXACT, EXACT, ""),
+    (EXACT, {"sqnr_db": 60.0}, ""),
+    (WITHOUT_SIGNAL, EXACT, "an error of 1000 without an SQNR, which rounding does not explain"),
+    (WITHOUT_SIGNAL, {"sqnr_db": 60.0}, "which rounding does not explain"),
+    (WITHOUT_SIGNAL, {"max_abs": 1.0, "mean_abs": 0.1}, "which rounding does not explain"),
+    (WITHOUT_SIGNAL, {"max_abs": 900.0, "mean_abs": 99.0}, ""),
+    ({"nan": 1}, EXACT, "a kernel error, not rounding"),
+    ({"nan": 1}, {"nan": 1}, ""),
+    ({"sqnr_db": 3.0}, {"inf": 1}, ""),
+])
+def test_an_engine_is_blamed_for_what_its_simulation_does_not_have(evidence, mlp, outputs, simulated, blame) -> None:
+    read = reread(evidence("10.16.1"), open_network(mlp.model), outputs, simulated)
+    line = next(line for line in read.lines if line.startswith("  y: "))
+    assert (blame in line) if blame else ("rounding" not in line)
+    assert "inf dB" not in line and "nan" not in line
+
+
+def test_integers_are_not_blamed_and_outputs_without_errors_are_listed(evidence, mlp) -> None:
+    read = reread(evidence("10.16.1"), open_network(mlp.model), {"sqnr_db": 3.0}, EXACT)
+    integers = replace(read, integer_outputs=frozenset(["y"]), missing_outputs=("z", "mask"))
+    assert "near ties of integers may explain" in integers.lines[1] and "rounding" not in integers.lines[1]
+    assert "not in the file: z, mask" in integers.lines[-1] and integers.to_record()["missing_outputs"] == ["z", "mask"]
+    assert "its simulation is not in the file" in replace(read, simulated={}).lines[1]
+
+
+def test_outputs_of_the_network_that_the_file_lacks_are_found(evidence, mlp) -> None:
+    path, network = evidence("10.16.1"), open_network(mlp.model)
+    assert read_engine_evidence(path, network).missing_outputs == ()
+    outputs = (*network.outputs, replace(network.outputs[0], name="other"))
+    outline = SimpleNamespace(name=network.name, structure_sha256=network.structure_sha256, outputs=outputs,
+                              inputs=network.inputs, layers=network.layers, groups=network.groups)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "layers": []}))
+    read = read_engine_evidence(path, outline)
+    assert read.missing_outputs == ("other",) and "not in the file: other" in read.lines[-1]
+
+
 HOSTILE = [
     (lambda record: record.update(network="0" * 64), "another network"),
     (lambda record: record.update(format="x"), "format and version"),
@@ -82,8 +138,20 @@ HOSTILE = [
     (lambda record: record["outputs"]["y"].update(sqnr_db="1e3"), "not a valid number"),
     (lambda record: record["outputs"]["y"].update(max_abs=-1), "not a valid number"),
     (lambda record: record["outputs"]["y"].update(mean_abs=True), "not a valid number"),
+    (lambda record: record["outputs"]["y"].update(max_abs=10**400), "not a valid number"),
+    (lambda record: record["outputs"]["y"].update(sqnr_db=-10**400), "not a valid number"),
+    (lambda record: record["simulated"]["y"].update(mean_abs=10**400), "not a valid number"),
+    (lambda record: record["outputs"]["y"].update(sqnr_db=1e308), "not a valid number"),
     (lambda record: record["outputs"]["y"].update(nan=-1), "not a count"),
+    (lambda record: record["outputs"]["y"].update(nan=10**4000), "not a count"),
+    (lambda record: record["outputs"]["y"].update(inf=10**30), "not a count"),
     (lambda record: record["outputs"]["y"].update(exact=True), "an exact result has no error"),
+    (lambda record: record["outputs"].update(y={"exact": True, "max_abs": 3.0}), "an exact result has no error"),
+    (lambda record: record["outputs"].update(y={"max_abs": 0.0}), "a result without an error is exact"),
+    (lambda record: record["outputs"].update(y={}), "has no errors"),
+    (lambda record: record["simulated"].update(y={"nan": 0}), "has no errors"),
+    (lambda record: record.update(outputs={"other": record["outputs"]["y"]}), "names outputs that"),
+    (lambda record: record["simulated"].update(other=record["outputs"]["y"]), "names outputs that"),
     (lambda record: record.update(gpu="x" * 5000), "not a short text"),
     (lambda record: record.update(gpu=["x"]), "not a short text"),
     (lambda record: record.update(builder="other"), "builder is unknown"),
@@ -113,9 +181,11 @@ def test_a_file_from_elsewhere_is_checked(evidence, mlp, tmp_path) -> None:
 def test_names_from_elsewhere_reach_no_terminal_as_they_are(evidence, run, mlp, tmp_path) -> None:
     record = json.loads(evidence("10.16.1").read_text())
     record["gpu"] = "\x1b[31mGPU\n"
-    record["outputs"]["\x1b[2J"] = record["outputs"]["y"]
     path = tmp_path / "names.json"
-    path.write_text(json.dumps(record))
-    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--no-preview", "--evidence",
-                         path)
-    assert code == 0 and "\x1b" not in out + err, err
+    for expected_code in (0, 2):
+        path.write_text(json.dumps(record))
+        code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--no-preview", "--evidence",
+                             path)
+        assert code == expected_code and "\x1b" not in out + err, err
+        record["outputs"]["\x1b[2J"] = record["outputs"]["y"]
+    assert "names outputs that" in err and "verify.sh" in err

@@ -2,13 +2,21 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.driven import save_mlp
 from tests.schemas import mismatches
-from trt_tui.core.measure.stability import OutputSpread, batch_difference_text
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.judged_outputs import JudgedOutput
+from trt_tui.core.measure.stability import (
+    OutputSpread,
+    StabilityReport,
+    batch_difference_text,
+    measure_output_spreads,
+)
 
 
 @pytest.fixture
@@ -43,6 +51,7 @@ def test_two_engines_are_compared_at_each_output_and_sample(command, engine, tmp
     spread = stability["outputs"]["y"]
     assert spread["sqnr_db"]["b.plan"] == pytest.approx(12, abs=0.1) and spread["spread_db"] is None
     assert spread["worst_sample"] is None and spread["max_difference"] > 0.1, "the first engine is exact"
+    assert 0 < spread["different_elements"] <= spread["elements"] and not spread["nonfinite_differences"]
     assert "/fc1/Gemm" in stability["first_different_kernel"] and "kernel_3" in stability["first_different_kernel"]
     assert "the spread crosses the target: b.plan of 2 engines miss it" in done.stdout
     assert "first kernel that differs" in done.stdout and "a.plan: batch 4 and batch 1" in done.stdout
@@ -64,10 +73,85 @@ def test_a_batch_of_which_a_sample_differs_alone_is_named(command, engine, tmp_p
 
 
 def test_a_spread_has_its_largest_sample_and_says_which_engine_has_nan() -> None:
-    spread = OutputSpread("y", {"a": 50.0, "b": float("-inf")}, 3, 7.25, 0.5)
-    assert "NaN" in spread.description and "most at sample 3: 7.2 dB" in spread.description
-    equal = {"y": np.ones((2, 3), np.float32)}
+    errors = {"a": ErrorMetrics(sqnr_db=50.0), "b": ErrorMetrics(nan=3)}
+    spread = OutputSpread("y", errors, 3, 7.25, 0.5, 8, 3)
+    assert "b NaN" in spread.description and "most at sample 3: 7.2 dB" in spread.description
+    infinite = OutputSpread("y", {"a": ErrorMetrics(inf=2), "b": ErrorMetrics()}, elements=8, different_elements=2)
+    assert "a Inf, b –" in infinite.description, "Inf and an unknown SQNR are not called NaN"
+
+
+NAN, INF = np.nan, np.inf
+
+
+def spread_of(first, second, reference=((1, 2, 3), (4, 5, 6)), dtype=np.float32) -> OutputSpread:
+    """The spread between two engines at an output of two samples."""
+    arrays = [np.array(rows, dtype) for rows in (reference, first, second)]
+    analysis = SimpleNamespace(judged_outputs=[JudgedOutput("y", "y")],
+                               samples=SimpleNamespace(count_samples_of_feed=lambda index: 2),
+                               get_reference_outputs=lambda index: {"y": arrays[0]})
+    runs = [SimpleNamespace(run=SimpleNamespace(name=name), available_tensors={"y"},
+                            get_outputs=lambda index, array=array: {"y": array})
+            for name, array in zip("ab", arrays[1:], strict=True)]
+    return measure_output_spreads(analysis, runs, [0])[0]
+
+
+@pytest.mark.parametrize(("first", "second", "different", "nonfinite", "largest"), [
+    (((1, 2, NAN), (4, 5, 6)), ((1, NAN, NAN), (NAN, NAN, 6)), 3, 3, 0),
+    (((1, 2, 3), (4, 5, 6)), ((NAN,) * 3,) * 2, 6, 6, 0),
+    (((1, 2, INF), (4, 5, 6)), ((1, 2, NAN), (4, 5, 6)), 1, 1, 0),
+    (((1, 2, INF), (4, 5, 6)), ((1, 2, -INF), (4, 5, 6)), 1, 1, 0),
+    (((1, 2, INF), (4, 5, 6)), ((1, 2, INF), (4, 5, INF)), 1, 1, 0),
+    (((1, 2, NAN), (4, 5, 6)), ((1, 2, NAN), (4, 5, 8)), 1, 0, 2),
+])
+def test_engines_that_differ_in_nan_or_inf_are_not_equal(first, second, different, nonfinite, largest) -> None:
+    for spread in (spread_of(first, second), spread_of(second, first)):
+        assert not spread.is_equal and spread.different_elements == different and spread.elements == 6
+        assert spread.nonfinite_differences == nonfinite and spread.max_difference == largest
+        assert spread.spread_db == INF and "equal" not in spread.description
+        assert f"spread without limit (a {spread.errors['a'].sqnr_text('')}" in spread.description
+        assert f"{different} of 6 elements differ" in spread.description
+        assert (f"{nonfinite} of them by NaN or Inf" in spread.description) == (nonfinite > 0)
+        record = StabilityReport(("a", "b"), (spread,)).to_record()
+        output = json.loads(json.dumps(record, allow_nan=False))["outputs"]["y"]
+        assert output["different_elements"] == different and output["nonfinite_differences"] == nonfinite
+        assert output["spread_db"] is None and output["nonfinite"]["a"] + output["nonfinite"]["b"] > 0
+
+
+def test_a_sample_with_nan_in_one_engine_is_the_worst() -> None:
+    spread = spread_of(((1, 2, 3.5), (4, 5, 6)), ((1, 2, 3.1), (4, 5, NAN)))
+    assert spread.worst_sample == 1 and "most NaN or Inf at sample 1" in spread.description
+
+
+def test_engines_with_the_same_nan_and_inf_are_equal() -> None:
+    same = ((NAN, INF, -INF), (4, 5, 7))
+    assert spread_of(same, same).description == "y: equal in every bit"
+    assert spread_of(same, same).spread_db == 0.0
+    large = spread_of(((1, 2, 2**60), (4, 5, 6)), ((1, 2, 2**60 + 1), (4, 5, 6)), dtype=np.int64)
+    assert large.different_elements == 1, "float64 cannot distinguish these integers"
+
+
+def test_a_batch_is_equal_only_if_each_output_was_compared_and_is_equal() -> None:
+    equal = {"y": np.array([[1, NAN, INF]] * 2, np.float32), "z": np.ones((2, 3), np.float32)}
     assert "equal results in every bit" in batch_difference_text("e", 2, equal, equal)
+    shorter = {**equal, "z": np.ones((2, 2), np.float32)}
+    text = batch_difference_text("e", 2, equal, shorter)
+    assert "differ: z has the shape 2x3 in the batch and 2x2 alone" in text and "equal" not in text
+    assert "z is missing in batch 1" in batch_difference_text("e", 2, equal, {"y": equal["y"]})
+    assert "no output to compare" in batch_difference_text("e", 2, {}, {})
+    broken = {**equal, "z": np.array([[1, 1, NAN], [1, 1, 1]], np.float32)}
+    assert "z NaN (1 of 6 elements)" in batch_difference_text("e", 2, broken, equal)
+
+
+def test_engine_files_that_differ_in_nan_alone_are_not_called_equal(command, engine, tmp_path) -> None:
+    options = save_mlp(tmp_path)
+    first, second = engine(options, "a.plan"), engine(options, "b.plan", "nan: /fc3/Gemm")
+    done, record = compared(command, options, tmp_path, "--engine", first, "--engine", second, "--target", "sqnr>=20",
+                            "--runs", "fp16")
+    spread = record["stability"]["outputs"]["y"]
+    assert not mismatches(record, "comparison-v1") and spread["nonfinite_differences"] > 0
+    assert spread["nonfinite"]["a.plan"] == 0 < spread["nonfinite"]["b.plan"]
+    assert "of them by NaN or Inf" in done.stdout
+    assert "the spread crosses the target: b.plan of 2 engines miss it" in done.stdout
 
 
 def test_builds_of_one_config_name_the_first_kernel_that_differs(command, tmp_path) -> None:

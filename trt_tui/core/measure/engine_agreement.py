@@ -71,18 +71,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     outputs."""
     notes = []
     if engine_result.repeated_builds:
-        sqnrs_db = [
-            build.worst_output_errors.sqnr_db
-            for build in engine_result.repeated_builds
-            if build.worst_output_errors is not None
-        ]
-        finite_sqnrs_db = [build for build in sqnrs_db if build is not None]
-        spread = ([
-            f"{decibels_text(min(finite_sqnrs_db), mark='')} to "
-            f"{add_decibel_unit(decibels_text(max(finite_sqnrs_db), mark=''))}"
-        ] if finite_sqnrs_db else [])
-        if len(finite_sqnrs_db) < len(engine_result.repeated_builds):
-            spread.append(f"{len(engine_result.repeated_builds) - len(finite_sqnrs_db)} without a finite SQNR")
+        spread = _build_accuracy_texts([build.worst_output_errors for build in engine_result.repeated_builds])
         times = [build.latency_ms for build in engine_result.repeated_builds if build.latency_ms is not None]
         spread += [f"{milliseconds_text(min(times))} to {milliseconds_text(max(times))}"] if times else []
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
@@ -94,14 +83,42 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     return notes
 
 
+def _build_accuracy_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> list[str]:
+    """Returns the ends of the SQNRs of several builds, then the numbers of builds without one.
+
+    An exact build is the upper end. A build with NaN or Inf is counted separately.
+    """
+    measured = [errors for errors in errors_of_builds if errors is not None]
+    comparable = [errors for errors in measured
+                  if not errors.nonfinite_count and (errors.exact or errors.sqnr_db is not None)]
+    nonfinite_count = sum(errors.nonfinite_count > 0 for errors in measured)
+    texts = []
+    if comparable:
+        low, high = (end(comparable, key=lambda errors: errors.comparable_sqnr_db) for end in (min, max))
+        low_text = low.sqnr_text("")
+        if high.exact and not low.exact:
+            low_text = add_decibel_unit(low_text)
+        texts.append("exact" if low.exact else f"{low_text} to {add_decibel_unit(high.sqnr_text(''))}")
+    if nonfinite_count:
+        texts.append(f"{nonfinite_count} with NaN or Inf")
+    if unknown_count := len(errors_of_builds) - len(comparable) - nonfinite_count:
+        texts.append(f"{unknown_count} without an SQNR")
+    return texts
+
+
 def _build_spread_notes(builds: Sequence[RepeatedBuild]) -> list[str]:
     """Returns the spread of each output between builds if there are several, and the first kernel that differs."""
     notes = []
-    names = builds[0].output_sqnrs_db
+    names = dict.fromkeys(name for build in builds for name in build.output_sqnrs_db)
     for name in names if len(names) > 1 else ():
-        sqnrs_db = [value for build in builds if (value := build.output_sqnrs_db.get(name)) is not None]
+        values = [build.output_sqnrs_db[name] for build in builds if name in build.output_sqnrs_db]
+        sqnrs_db = [value for value in values if value is not None]
+        texts = []
         if len(sqnrs_db) > 1 and min(sqnrs_db) < max(sqnrs_db):
-            notes.append(f"{name}: spread {max(sqnrs_db) - min(sqnrs_db):.1f} dB between builds")
+            texts.append(f"spread {max(sqnrs_db) - min(sqnrs_db):.1f} dB between builds")
+        if 0 < len(sqnrs_db) < len(values):
+            texts.append(f"a finite SQNR in {len(sqnrs_db)} of {len(values)} builds, the others are exact, NaN or Inf")
+        notes += [f"{name}: {', '.join(texts)}"] if texts else []
     different = next((build.different_kernel for build in builds if build.different_kernel), "")
     return notes + ([f"first kernel that differs between builds: {different}"] if different else [])
 
@@ -140,10 +157,23 @@ def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[st
         simulated_error = group_errors.accumulated if group_errors is not None else None
         if engine_error is None or simulated_error is None or simulated_error.nonfinite_count:
             continue
-        if engine_error.nonfinite_count or engine_error.sqnr_db is not None and simulated_error.sqnr_db is not None \
-                and simulated_error.sqnr_db - engine_error.sqnr_db > UNEXPLAINED_GAP_DB:
+        if engine_error.nonfinite_count or is_worse_than_simulated(engine_error, simulated_error, UNEXPLAINED_GAP_DB):
             return EngineDivergence(group.name, engine_error, simulated_error)
     return None
+
+
+def is_worse_than_simulated(engine_errors: ErrorMetrics, simulated_errors: ErrorMetrics, max_gap_db: float) -> bool:
+    """Returns True if the SQNR of an engine is lower than simulated by more than a gap in dB.
+
+    An exact simulation rounds nothing, so the engine may be as far from it as two backends in FP32 are. False if an
+    SQNR is unknown.
+    """
+    if engine_errors.sqnr_db is None:
+        return False
+    if simulated_errors.exact:
+        return engine_errors.sqnr_db < MIN_FP32_SQNR_DB
+    return (simulated_errors.sqnr_db is not None
+            and simulated_errors.sqnr_db - engine_errors.sqnr_db > max_gap_db)
 
 
 def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
@@ -172,12 +202,16 @@ def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
         return ""
     if fp32_engine.accuracy.nonfinite_count:
         return f"the FP32 engine yields {fp32_engine.accuracy.nonfinite_count} NaN or Inf"
-    name, worst = fp32_engine.accuracy.worst_output
-    if worst.errors.sqnr_db is not None and worst.errors.sqnr_db < MIN_FP32_SQNR_DB:
+    faulty = {name: output.errors for name, output in fp32_engine.accuracy.outputs.items()
+              if output.errors.mismatch is None and output.errors.sqnr_db is not None
+              and output.errors.sqnr_db < MIN_FP32_SQNR_DB}
+    if faulty:
+        name, errors = min(faulty.items(), key=lambda item: item[1].comparable_sqnr_db)
         return (
             f"the FP32 engine differs from ONNX Runtime's FP32 by "
-            f"{add_decibel_unit(worst.errors.sqnr_text(''))} at {name}"
+            f"{add_decibel_unit(errors.sqnr_text(''))} at {name}"
         )
+    name, worst = fp32_engine.accuracy.worst_output
     if worst.errors.mismatch is not None and worst.errors.mismatch > MAX_FP32_MISMATCH_SHARE:
         return (
             f"{mismatch_text(worst.errors.mismatch)} of {name} differ between the FP32 engine and ONNX Runtime's FP32")

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_sums_by_sample, compute_sqnr_db_by_sample
+from trt_tui.core.measure.error_metrics import (
+    ErrorMetrics,
+    ErrorSums,
+    compute_error_sums_by_sample,
+    compute_sqnr_db_by_sample,
+    flatten_each_sample,
+)
 from trt_tui.core.measure.judged_outputs import take_judged_slice
 from trt_tui.core.measure.run_sources import IndexedRunSource
-from trt_tui.formatting import add_decibel_unit, decibels_text, name_list_text
+from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
 
 
 @dataclass(frozen=True)
@@ -20,37 +26,77 @@ class OutputSpread:
     """The spread of one judged output between several engines.
 
     Attributes:
-        sqnrs_db: The SQNR of each engine against the reference, by engine; infinite for an exact copy, minus infinity
-            for NaN or Inf.
-        worst_sample: The index of the sample with the largest spread; None if no sample has a finite one.
-        worst_sample_spread_db: The spread of that sample in dB.
-        max_difference: The largest absolute difference between two engines.
+        errors: The errors of each engine against the reference, by engine.
+        worst_sample: The index of the sample in which most elements differ by NaN or Inf. Without such elements it is
+            the sample with the largest finite spread; None if no sample has one.
+        worst_sample_spread_db: The spread of that sample in dB; infinite if NaN or Inf differ in it.
+        max_difference: The largest absolute difference between two engines where both are finite.
+        elements: The number of compared elements.
+        different_elements: The number of elements that are not equal in all engines. NaN equals NaN.
+        nonfinite_differences: The number of those elements that are NaN or Inf in some engine.
     """
 
     name: str
-    sqnrs_db: Mapping[str, float]
+    errors: Mapping[str, ErrorMetrics]
     worst_sample: int | None = None
     worst_sample_spread_db: float = 0.0
     max_difference: float = 0.0
+    elements: int = 0
+    different_elements: int = 0
+    nonfinite_differences: int = 0
+
+    @property
+    def sqnrs_db(self) -> dict[str, float]:
+        """The SQNR of each engine in dB; infinite for an exact copy, minus infinity for NaN or Inf."""
+        return {name: errors.comparable_sqnr_db for name, errors in self.errors.items()}
+
+    @property
+    def is_equal(self) -> bool:
+        """True if all engines have equal results at this output."""
+        return not self.different_elements
 
     @property
     def spread_db(self) -> float:
-        """The difference between the best and the worst engine in dB; infinite if only one of them is finite."""
+        """The difference between the best and the worst engine in dB.
+
+        It is infinite if one of the SQNRs is not finite, unless all engines are equal or exact.
+        """
         low, high = min(self.sqnrs_db.values()), max(self.sqnrs_db.values())
-        return 0.0 if low == high else high - low
+        if self.is_equal or low == math.inf:
+            return 0.0
+        return high - low if math.isfinite(low) else math.inf
 
     @property
     def description(self) -> str:
-        if not self.max_difference and not self.spread_db:
-            return f"{self.name}: equal in every bit"
-        texts = [f"{name} " + add_decibel_unit(decibels_text(value if math.isfinite(value) else None, mark="",
-                                                             exact=value == math.inf, nan=int(value == -math.inf)))
-                 for name, value in self.sqnrs_db.items()]
-        sample = (f"; most at sample {self.worst_sample}: {self.worst_sample_spread_db:.1f} dB"
-                  if self.worst_sample is not None else "")
+        if self.is_equal:
+            return f"{self.name}: equal in every bit" if self.elements else f"{self.name}: no elements to compare"
+        texts = [f"{name} {add_decibel_unit(errors.sqnr_text(''))}" for name, errors in self.errors.items()]
         spread = f"{self.spread_db:.1f} dB" if math.isfinite(self.spread_db) else "without limit"
-        return (f"{self.name}: spread {spread} ({', '.join(texts)}), largest difference "
+        nonfinite = f", {self.nonfinite_differences} of them by NaN or Inf" if self.nonfinite_differences else ""
+        largest = "largest finite difference" if self.nonfinite_differences else "largest difference"
+        if self.worst_sample is None:
+            sample = ""
+        elif math.isfinite(self.worst_sample_spread_db):
+            sample = f"; most at sample {self.worst_sample}: {self.worst_sample_spread_db:.1f} dB"
+        else:
+            sample = f"; most NaN or Inf at sample {self.worst_sample}"
+        return (f"{self.name}: spread {spread} ({', '.join(texts)}), {self.different_elements} of "
+                f"{counted_noun_text(self.elements, 'element')} differ{nonfinite}, {largest} "
                 f"{self.max_difference:.3g}{sample}")
+
+    def to_record(self) -> dict[str, Any]:
+        return {
+            "sqnr_db": {name: _finite_or_none(value) for name, value in self.sqnrs_db.items()},
+            "nonfinite": {name: errors.nonfinite_count for name, errors in self.errors.items()},
+            "spread_db": _finite_or_none(self.spread_db), "worst_sample": self.worst_sample,
+            "worst_sample_spread_db": _finite_or_none(self.worst_sample_spread_db),
+            "max_difference": _finite_or_none(self.max_difference), "elements": self.elements,
+            "different_elements": self.different_elements, "nonfinite_differences": self.nonfinite_differences
+        }
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -78,15 +124,7 @@ class StabilityReport:
     def to_record(self) -> dict[str, Any]:
         return {
             "engines": list(self.runs), "first_different_kernel": self.different_kernel,
-            "batches": list(self.batch_texts), "outputs": {
-                output.name: {
-                    "sqnr_db": {name: value if math.isfinite(value) else None
-                                for name, value in output.sqnrs_db.items()},
-                    "spread_db": output.spread_db if math.isfinite(output.spread_db) else None,
-                    "worst_sample": output.worst_sample, "worst_sample_spread_db": output.worst_sample_spread_db,
-                    "max_difference": output.max_difference
-                } for output in self.outputs
-            }
+            "batches": list(self.batch_texts), "outputs": {output.name: output.to_record() for output in self.outputs}
         }
 
 
@@ -98,31 +136,55 @@ def measure_output_spreads(analysis: Analysis, runs: Sequence[IndexedRunSource],
         if judged.mask or not all(judged.tensor in run.available_tensors for run in runs):
             continue
         sums = {run.run.name: ErrorSums() for run in runs}
-        by_sample: list[np.ndarray] = []
-        largest = 0.0
+        sqnrs_by_sample: list[np.ndarray] = []
+        nonfinite_by_sample: list[np.ndarray] = []
+        largest, elements, different_elements = 0.0, 0, 0
         for index in feed_indices:
             count = analysis.samples.count_samples_of_feed(index)
             reference = take_judged_slice(analysis.get_reference_outputs(index)[judged.tensor], judged)
             arrays = [take_judged_slice(run.get_outputs(index)[judged.tensor], judged) for run in runs]
             for run, array in zip(runs, arrays, strict=True):
                 sums[run.run.name].add_tensor_pair(reference, array)
-            by_sample.append(np.stack([compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, array, count))
-                                       for array in arrays]))
-            largest = max(largest, *(_largest_difference(first, second) for first, second in combinations(arrays, 2)))
-        sample, spread_db = _find_worst_sample(np.concatenate(by_sample, axis=1))
-        spreads.append(OutputSpread(judged.name, {name: item.compute_error_metrics().comparable_sqnr_db
-                                                  for name, item in sums.items()}, sample, spread_db, largest))
+            sqnrs_by_sample.append(np.stack([compute_sqnr_db_by_sample(compute_error_sums_by_sample(
+                reference, array, count)) for array in arrays]))
+            different = np.logical_or.reduce([find_different_elements(arrays[0], array) for array in arrays[1:]])
+            nonfinite = different & ~np.logical_and.reduce([np.isfinite(array) for array in arrays])
+            nonfinite_by_sample.append(flatten_each_sample(nonfinite, count).sum(axis=1))
+            elements, different_elements = elements + different.size, different_elements + int(different.sum())
+            largest = max([largest, *(_largest_finite_difference(first, second)
+                                      for first, second in combinations(arrays, 2))])
+        sample, spread_db = _find_worst_sample(np.concatenate(sqnrs_by_sample, axis=1),
+                                               np.concatenate(nonfinite_by_sample))
+        spreads.append(OutputSpread(judged.name, {name: item.compute_error_metrics() for name, item in sums.items()},
+                                    sample, spread_db, largest, elements, different_elements,
+                                    int(sum(counts.sum() for counts in nonfinite_by_sample))))
     return tuple(spreads)
 
 
-def _largest_difference(first: np.ndarray, second: np.ndarray) -> float:
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(first.astype(np.float64) - second.astype(np.float64))
-    return float(np.nanmax(difference, initial=0.0)) if difference.size else 0.0
+def find_different_elements(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns a bool array that is True where two arrays of one shape differ. NaN equals NaN, and -0 equals 0."""
+    return np.asarray((first != second) & ~(np.isnan(first) & np.isnan(second)))
 
 
-def _find_worst_sample(sqnrs_db: np.ndarray) -> tuple[int | None, float]:
-    """Returns the sample with the largest finite spread over the rows of an array, and that spread in dB."""
+def _largest_finite_difference(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the largest absolute difference where both arrays are finite; 0 if there is no such element."""
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    finite = np.isfinite(first) & np.isfinite(second)
+    with np.errstate(over="ignore"):
+        difference = np.abs(np.where(finite, first, 0.0) - np.where(finite, second, 0.0))
+    return float(difference.max(initial=0.0))
+
+
+def _find_worst_sample(sqnrs_db: np.ndarray, nonfinite_counts: np.ndarray) -> tuple[int | None, float]:
+    """Returns the sample with the largest spread between engines, and that spread in dB.
+
+    Args:
+        sqnrs_db: The SQNR of each engine (row) at each sample (column).
+        nonfinite_counts: The number of elements of each sample that differ by NaN or Inf. If there are any, the sample
+            with most of them counts, and its spread is infinite.
+    """
+    if nonfinite_counts.any():
+        return int(np.argmax(nonfinite_counts)), math.inf
     with np.errstate(invalid="ignore"):
         spreads = np.max(sqnrs_db, axis=0) - np.min(sqnrs_db, axis=0)
     finite = np.where(np.isfinite(spreads), spreads, 0.0)
@@ -138,11 +200,23 @@ def batch_difference_text(run_name: str, rows: int, batched: Mapping[str, np.nda
         batched: The outputs of one execution of the batch.
         single: The outputs of one execution for each sample, joined along the first axis.
     """
+    title = f"{run_name}: batch {rows} and batch 1 "
+    if not batched:
+        return f"{title}have no output to compare"
     texts = []
     for name, array in batched.items():
-        if single[name].shape == array.shape and not np.array_equal(single[name], array, equal_nan=True):
+        alone = single.get(name)
+        if alone is None:
+            texts.append(f"{name} is missing in batch 1")
+        elif alone.shape != array.shape:
+            texts.append(f"{name} has the shape {_shape_text(array)} in the batch and {_shape_text(alone)} alone")
+        elif different := int(find_different_elements(alone, array).sum()):
             sums = ErrorSums()
-            sums.add_tensor_pair(single[name], array)
-            texts.append(f"{name} {add_decibel_unit(sums.compute_error_metrics().sqnr_text(''))}")
-    return f"{run_name}: batch {rows} and batch 1 " + (f"differ: {', '.join(texts)}" if texts else
-                                                       "give equal results in every bit")
+            sums.add_tensor_pair(alone, array)
+            texts.append(f"{name} {add_decibel_unit(sums.compute_error_metrics().sqnr_text(''))} "
+                         f"({different} of {counted_noun_text(array.size, 'element')})")
+    return title + (f"differ: {', '.join(texts)}" if texts else "give equal results in every bit")
+
+
+def _shape_text(array: np.ndarray) -> str:
+    return "x".join(map(str, array.shape)) or "of a single number"
