@@ -15,7 +15,14 @@ from tests import local
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
-from trt_tui.core.measure.results import Accuracy, ConfigResults, ErrorMetrics, ErrorShare, OutputErrors
+from trt_tui.core.measure.results import (
+    Accuracy,
+    ConfigResults,
+    ErrorMetrics,
+    ErrorShare,
+    GroupErrors,
+    OutputErrors,
+)
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
@@ -673,6 +680,33 @@ def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, mon
     session.results.zero_cost_changes.clear()
     monkeypatch.setattr(type(session), "requests_previews", False)
     assert "inserted Mul" not in shown(), "no preview is possible"
+
+
+def test_an_exact_error_has_no_unit(session):
+    line = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
+    exact, inexact = ErrorMetrics(exact=True), ErrorMetrics(30.0)
+    for isolated, accumulated, expected in (
+            (inexact, inexact, "isolated ~30.0 · accumulated ~30.0 dB"),
+            (exact, exact, "isolated exact · accumulated exact"),
+            (inexact, exact, "isolated ~30.0 dB · accumulated exact"),
+            (exact, inexact, "isolated exact · accumulated ~30.0 dB")):
+        session.get_run_results("config").group_errors[line.row.group.name] = GroupErrors(
+            accumulated=accumulated, isolated=isolated)
+        shown = [text(one) for one in detail.detail_lines(session, found(session), line, 60, 30)]
+        assert shown[0] == f" error    {expected}"
+        narrow = [text(one).strip() for one in detail.detail_lines(session, found(session), line, 44, 30)]
+        assert f"{narrow[0]} · {narrow[1]}" == f"error    {expected}"
+
+
+def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
+    group = session.outline.groups[0]
+    session.results.remedies[group.name, session.config] = tuple(
+        remedy_of(session, "9", label, 29.0) for label in ("bias correction", "equalization"))
+    for width, unit in ((40, " dB"), (31, ""), (28, "")):
+        lines = [text(line) for line in detail.remedy_lines(session, group, width)][:2]
+        assert all(len(line) <= width for line in lines)
+        assert ("bias correction" in lines[0]) is (width > 30) and f"~29.0{unit}" in lines[0]
+        assert (" dB" in "".join(lines)) is bool(unit)
 
 
 @pytest.mark.parametrize("width", [44, 60, 80])

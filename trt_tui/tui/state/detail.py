@@ -436,16 +436,21 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     lines: list[Line] = []
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
-        isolated, accumulated = sqnr_span(errors.isolated), sqnr_span(errors.accumulated)
-        isolated_line: Line = [(" error    ", "dim"), ("isolated ", "dim"), isolated]
-        accumulated_line: Line = [("accumulated ", "dim"), accumulated,
-                                  (f" dB in {row_values.config_name}" if width > 60 else " dB", "dim")]
+        isolated_text, isolated_style = sqnr_span(errors.isolated)
+        accumulated_text, accumulated_style = sqnr_span(errors.accumulated)
+        shown_text = add_decibel_unit(accumulated_text)
+        if shown_text == accumulated_text:  # the unit behind the second value is not there for both
+            isolated_text = add_decibel_unit(isolated_text)
+        isolated_line: Line = [(" error    ", "dim"), ("isolated ", "dim"), (isolated_text, isolated_style)]
+        accumulated_line: Line = [("accumulated ", "dim"), (accumulated_text, accumulated_style),
+                                  (shown_text.removeprefix(accumulated_text), "dim"),
+                                  (f" in {row_values.config_name}" if width > 60 else "", "dim")]
         lines += [clip_line([*isolated_line, (" · ", "dim"), *accumulated_line], width)
                   ] if width > 48 else [isolated_line, [(" " * 10, ""), *accumulated_line]]
     if (errors_inside := find_engine_errors(session, row_values.run).get(group.name)) is not None:
-        lines.append(
-            clip_line([(" engine   ", "dim"), ("accumulated ", "dim"),
-                       sqnr_span(errors_inside, False), (" dB", "dim")], width))
+        text, style = sqnr_span(errors_inside, False)
+        lines.append(clip_line([(" engine   ", "dim"), ("accumulated ", "dim"), (text, style),
+                                (add_decibel_unit(text).removeprefix(text), "dim")], width))
     if errors is not None and errors.fp16_largest and find_vanishing_values(
             collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
         room = f"headroom ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_largest_layer} reaches"

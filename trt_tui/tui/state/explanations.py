@@ -19,6 +19,7 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     RUN_TITLES,
     SIMULATED_MARK,
+    add_decibel_unit,
     agreement_text,
     builder_device_text,
     counted_noun_text,
@@ -286,8 +287,9 @@ def _share_texts(session: Session, row_values: RowValues, visible_row: VisibleRo
         source = _simulation_source_text(session, results.accuracy)
         if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
             source = _engine_source_text(results.engine_result, config)
-        return [f"{row_values.row_value_text(value)} dB in {config}.", source] if value is not None else [
-            _not_measured_text(session)]
+        if value is None:
+            return [_not_measured_text(session)]
+        return [f"{add_decibel_unit(row_values.row_value_text(value))} in {config}.", source]
     share = _find_shown_share(session, row_values, group)
     if group.name not in results.shares and row_values.stale_config is not None:
         config = f"{row_values.stale_config_name}, before your change"
@@ -326,14 +328,15 @@ def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list
     same_text = (f"on the same {counted_noun_text(share.samples, 'sample')}"
                  f"{', without a confidence interval' if share.samples < total else ''}")
     if share.sqnr_if_raised_db is not None:
-        texts.append(f"SQNR with this row alone in FP32: {decibels_text(share.sqnr_if_raised_db)} dB {same_text}.")
+        texts.append("SQNR with this row alone in FP32: "
+                     f"{add_decibel_unit(decibels_text(share.sqnr_if_raised_db))} {same_text}.")
         accuracy = session.get_run_results("config").accuracy
         if accuracy is not None and len(accuracy.outputs) > 1:
             texts.append(f"The error is the sum over the {len(accuracy.outputs)} judged outputs; the SQNR is that of "
                          "the worst one.")
     if share.sqnr_if_reduced_alone_db is not None:
         texts.append(f"SQNR with this row alone reduced and all others in FP32 (sensitivity): "
-                     f"{decibels_text(share.sqnr_if_reduced_alone_db)} dB {same_text}.")
+                     f"{add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db))} {same_text}.")
     return texts
 
 
