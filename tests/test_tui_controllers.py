@@ -2,16 +2,24 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.widgets.option_list import Option
 
+from tests.local import NullSession
+from tests.networks import qdq
 from tests.screen import answered, make_app, opened, press, screen_text, settle, status
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.options import Options
 from trt_tui.tui import keys
+from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
@@ -281,3 +289,27 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert build_row_cells(desk.layer_list.row_values, desk.current_row).mark == BARRIER_MARK
         await press(pilot, "f")
         assert session.config == before
+
+
+async def test_a_step_up_and_a_step_down_lead_back_to_the_scales_of_the_file(tmp_path):
+    onnx.save(qdq.residual(skip=False), tmp_path / "q.onnx")
+    np.savez(tmp_path / "x.npz", image=np.random.default_rng(1).standard_normal((8, 32, 16, 16)).astype("f4"))
+    app = TrtTuiApp(Options(str(tmp_path / "q.onnx"), str(tmp_path / "x.npz")),
+                    partial(NullSession, folder=tmp_path), target="sqnr>=20", resume=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        session, presenter = app.session, app.main_screen.presenter
+        while presenter.current_group is None or presenter.current_group.name != "/two/Conv":
+            await press(pilot, "down")
+        group, before = presenter.current_group, session.config
+        assert before.precision_of(group) is Precision.FILE and not before.moves
+        for steps in (1, 2):
+            await answered(pilot, *["equals_sign"] * steps)
+            assert session.config.precision_of(group) is (Precision.FP16, Precision.FP32)[steps - 1]
+            await answered(pilot, *["minus"] * steps)
+            assert session.config == before
+        await answered(pilot, "minus")
+        assert session.config == before and "lowest precision" in status(app.main_screen)
+        session.set_precision([group], Precision.INT8)
+        await answered(pilot, "minus")
+        assert session.config.precision_of(group) is Precision.INT8, "the file precision is not lower"

@@ -24,6 +24,21 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.reporting_session import ReportingSession
 
 
+def find_stepped_precision(config: PrecisionConfig, group: FusionGroup, upwards: bool) -> Precision:
+    """Returns the precision of a fusion group after one step up or down in the precisions of the config.
+
+    A step down does not pass the file precision of a group that has it by default. Another precision of the same rank
+    has other scales, so that a step up and a step down would not lead back to the file.
+    """
+    current = config.precision_of(group)
+    found = find_next_precision(group, current, upwards, config.precision_steps)
+    if upwards or config.default_precision_of(group) is not Precision.FILE:
+        return found
+    file_rank, current_rank = group.precision_rank(Precision.FILE), group.precision_rank(current)
+    is_reached = found is current or group.precision_rank(found) <= file_rank
+    return Precision.FILE if file_rank < current_rank and is_reached else found
+
+
 class EditableSession(ReportingSession):
     """A session that its user can change, with undo. Subclasses send the requests that measure a changed config.
 
@@ -76,12 +91,10 @@ class EditableSession(ReportingSession):
 
     def step_precisions(self, groups: Iterable[FusionGroup], upwards: bool) -> None:
         """Moves fusion groups one step up or down in the precisions of the config, by default INT8, FP16 and FP32."""
-        config, groups = self.config, list(groups)
-        ladder = config.precision_steps
+        old_config, groups = self.config, list(groups)
+        config = old_config
         for group in groups:
-            config = config.with_group_precision([group],
-                                                 find_next_precision(group, config.precision_of(group), upwards,
-                                                                     ladder))
+            config = config.with_group_precision([group], find_stepped_precision(old_config, group, upwards))
         self._apply_config_change(config, groups)
 
     def set_precision(self, groups: Iterable[FusionGroup], precision: Precision) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
 from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.network.layers import FusionGroup
@@ -14,6 +14,7 @@ from trt_tui.core.precision import ASSIGNABLE, Precision
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.editable_session import find_stepped_precision
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
@@ -68,8 +69,7 @@ class PrecisionController(Controller):
         group, config = self.presenter.current_group, self.session.config
         if group is None:
             return ""
-        precision = config.precision_of(group)
-        if find_next_precision(group, precision, upwards, config.precision_steps) is not precision:
+        if find_stepped_precision(config, group, upwards) is not config.precision_of(group):
             return ""
         return _HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text()
 
