@@ -691,7 +691,7 @@ def test_an_exact_error_has_no_unit(session):
             (inexact, exact, "isolated ~30.0 dB · accumulated exact"),
             (exact, inexact, "isolated exact · accumulated ~30.0 dB")):
         session.get_run_results("config").group_errors[line.row.group.name] = GroupErrors(
-            accumulated=accumulated, isolated=isolated)
+            accumulated=accumulated, isolated=isolated, precision=Precision.INT8)
         shown = [text(one) for one in detail.detail_lines(session, found(session), line, 60, 30)]
         assert shown[0] == f" error    {expected}"
         narrow = [text(one).strip() for one in detail.detail_lines(session, found(session), line, 44, 30)]
