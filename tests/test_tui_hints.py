@@ -17,7 +17,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import is_measuring_current_config
 from trt_tui.tui.keys import get_action_keys, shown_key
-from trt_tui.tui.screens.dialogs import Picker
+from trt_tui.tui.screens.dialogs import Dialog, Picker
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.hint import Hint, find_worst_row, next_step_hint
@@ -228,13 +228,23 @@ async def test_the_hint_follows_the_focus(tmp_path):
             assert said in status(main), keys
 
 
-async def test_the_hint_is_drawn_anew_behind_a_dialog(tmp_path):
+async def test_no_hint_stands_beside_a_dialog_and_a_message_does(tmp_path):
     async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+        for key in ("p", "9", "5", "a", "e"):
+            assert "raises this one" in status(main)
+            await answered(pilot, key)
+            assert isinstance(app.screen, Dialog) and "raises" not in status(main) and "finds" not in status(main)
+            main.presenter.show_message("a message")
+            assert status(main).splitlines()[-1].strip() == "a message"
+            main.presenter.clear_message(main.presenter.status.message)
+            await answered(pilot, "escape")
+            assert app.screen is main
         await press(pilot, "p")
-        assert "raises this one" in status(main)
         app.session.toggle_fp32([main.presenter.current_group])
         await settle(pilot)
-        assert app.screen is not main and "raises this one" not in status(main) and "raises" in status(main)
+        assert app.screen is not main and "raises" not in status(main)
+        await press(pilot, "escape")
+        assert "raises" in status(main) and "raises this one" not in status(main), "it is drawn anew"
 
 
 async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(tmp_path):

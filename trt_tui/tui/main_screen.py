@@ -182,8 +182,12 @@ class MainScreen(ReliableTimers, Screen[None]):
             self._update_open_page()
 
     def on_screen_resume(self) -> None:
-        """Draws the changes that were postponed while a page covered the main screen."""
-        self.presenter.draw_after_page_closed()
+        """Draws what was postponed or hidden while a page or a dialog was open over the main screen."""
+        self.presenter.draw_after_overlay_closed()
+
+    def on_screen_suspend(self) -> None:
+        """Hides the hint, whose keys do not work in the dialog that has opened."""
+        self.presenter.draw_status_lines()
 
     def write_view_of_page(self, content: ViewContent) -> None:
         """Shows the dialog that writes the table or chart of a page to a file."""

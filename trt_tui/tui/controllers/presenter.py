@@ -20,7 +20,7 @@ from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.config_list import ConfigMarks
 from trt_tui.tui.state.detail_pane import detail_pane_lines, detail_title
 from trt_tui.tui.state.filters import parse_filter
-from trt_tui.tui.state.hint import next_step_hint
+from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.row_values import legend_text
 from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
@@ -254,11 +254,13 @@ class Presenter(ScreenPanes):
         self._needs_draw |= is_covered
         return is_covered
 
-    def draw_after_page_closed(self) -> None:
-        """Draws the changes that were postponed while a page covered the panes."""
+    def draw_after_overlay_closed(self) -> None:
+        """Draws the changes that were postponed while a page covered the panes, or the hint that a dialog hid."""
         if self._needs_draw:
             self._needs_draw = False
             self.draw_all()
+        else:
+            self._draw_hint_and_footer()
 
     # -- drawing ------------------------------------------------------------------------------------------------
 
@@ -362,7 +364,10 @@ class Presenter(ScreenPanes):
         self._draw_hint_and_footer()
 
     def _draw_hint_and_footer(self) -> None:
-        """Draws the parts of the status lines that depend on the cursor and on the focus."""
+        """Draws the parts of the status lines that depend on the cursor and on the focus.
+
+        There is no hint while a dialog is open, which does not take the keys that the hint names. A message stays.
+        """
         if self.is_covered_by_page:
             return
         session, group = self.session, self.current_group
@@ -373,6 +378,8 @@ class Presenter(ScreenPanes):
         shown_hint = next_step_hint(session, row_values, cursor_group, is_typing)
         if self.tutorial is not None and not is_typing:
             shown_hint = self.tutorial.build_tutorial_hint(session, row_values) or shown_hint
+        if self.app.screen_stack[-1:] != [self.screen]:
+            shown_hint = Hint()
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
         self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus)]
