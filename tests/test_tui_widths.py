@@ -31,6 +31,7 @@ from trt_tui.tui.state.layer_list import LayerList, layer_list_title, view_title
 from trt_tui.tui.state.marks import RAISED_MARK
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
+from trt_tui.tui.state.target_gauge import MAX_GAUGE_CELLS, MIN_GAUGE_CELLS, target_gauge_line
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
@@ -312,6 +313,21 @@ def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(tmp_path, m
         f"{executed.worst_output[1].errors.sqnr_db:.1f}")
     row = next(text(line) for line in summary.summary_lines(session, 60) if text(line).startswith(" c0"))
     assert row.partition("│")[2].split()[0] == shown
+
+
+@pytest.mark.parametrize("target", ["sqnr>=20", "metric>=0.99", "sqnr>=1"])
+def test_the_text_of_a_gauge_is_whole_or_left_out_and_the_bar_is_shortened_first(tmp_path, measured_before, target):
+    session = local.measured(tmp_path, target=target)
+    whole = text(target_gauge_line(session, 60))
+    words = whole.lstrip(" ░█▏▎▍▌▋▊▉")
+    assert words.endswith(("to go", "to spare"))
+    for width in range(60):
+        line = text(target_gauge_line(session, width))
+        assert cell_width(line) <= width
+        assert line.endswith(f" {words}") is (width > len(words)), "the text is left out last"
+        bar = line.removesuffix(f" {words}").strip()
+        assert len(bar) in (0, *range(MIN_GAUGE_CELLS, MAX_GAUGE_CELLS + 1)) and not bar.strip("░█▏▎▍▌▋▊▉")
+        assert len(bar) > 0 or width < len(words) + 2 + MIN_GAUGE_CELLS
 
 
 @pytest.mark.parametrize("width", [60, 120, 200])

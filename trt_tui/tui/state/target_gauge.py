@@ -54,7 +54,8 @@ def target_gauge_line(session: Session, width: int) -> Line:
     """Returns a gauge of the value that decides about the current config, in at most ``width`` cells.
 
     A full bar is the target. The text behind it says how far the value is from the target. Of several targets the gauge
-    shows the one with the lowest margin. The line is empty if nothing decides, or if there is no room.
+    shows the one with the lowest margin. Without room for both, the bar is shortened first and left out next. The text
+    is whole or left out. The line is empty if nothing decides, or if there is no room.
     """
     outcomes, results = session.config_target_outcomes(session.config), session.get_run_results("config")
     engine, exported_run = results.engine_result, results.exported_run
@@ -76,14 +77,17 @@ def target_gauge_line(session: Session, width: int) -> Line:
         decibel_text = f"{distance:.1f}" if distance >= _MIN_SHOWN_DB else f"<{_MIN_SHOWN_DB}"
         distance_text = f"{mark}{decibel_text} {target.bounded_value.unit}"
     text = f" {distance_text} {'to go' if margin < 0 else 'to spare'}"
-    text = text if width > MIN_GAUGE_CELLS + cell_width(text) else ""
+    text_style = "dim" if margin >= 0 else ""
+    text = text if width >= cell_width(text) else ""
+    if text and width - 1 - cell_width(text) < MIN_GAUGE_CELLS:
+        return [(text, text_style)]
     bar_width = min(MAX_GAUGE_CELLS, width - 1 - cell_width(text))
     if bar_width < MIN_GAUGE_CELLS:
         return []
     bar = bar_text(_reached_fraction(target, accuracy, margin), bar_width)
     filled = bar.rstrip()
     return [(f" {filled}", "good" if margin >= 0 else "plot"), ("░" * (bar_width - len(filled)), "rule"),
-            (text, "dim" if margin >= 0 else "")]
+            (text, text_style)]
 
 
 def _reached_fraction(target: Target, accuracy: Accuracy, margin: float) -> float:
