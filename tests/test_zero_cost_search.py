@@ -246,8 +246,8 @@ def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
 def test_short_labels_fit_into_the_detail_pane(worker):
     remedies = {remedy.short_label or remedy.label for group in worker.network.groups if group.is_quantizable
                 for remedy in of(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.RemediesMeasured)[-1].options}
-    assert {"corrected bias", "equalization"} <= remedies
-    assert all(len(label.removesuffix(" range")) <= 14 for label in remedies)
+    assert {"bias correction", "equalization"} <= remedies
+    assert all(len(label.removesuffix(" range")) <= 15 for label in remedies)
     assert sum(label.startswith("smoothed") for label in remedies) <= 3
 
 

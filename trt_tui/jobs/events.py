@@ -285,7 +285,7 @@ class Remedy:
     """A remedy for a group: the key that selects it, its label, the resulting config, and the accuracy of that config.
 
     Attributes:
-        short_label: The label in at most 14 characters; "" if the label is that short.
+        short_label: The label in at most 15 characters; "" if the label is that short.
     """
 
     key: str
