@@ -304,6 +304,21 @@ async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tm
         assert outcome.outcome is Outcome.UNCERTAIN_PASS
 
 
+async def test_a_result_without_the_margin_of_its_export_is_not_said_to_be_impossible(tmp_path):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        search_status = main.session.search_status
+        end_event = search_status.end_event
+        assert end_event.target_outcome.passes
+        search_status.end_event = replace(end_event, result=replace(
+            end_event.result, is_met=False, summary="the tolerance (with a margin of 12) cannot be met"))
+        main.session.search_status = replace(search_status)  # another search for the controller
+        app.post_session_event(search_status.end_event)
+        await settle(pilot)
+        assert "PASS, " in status(main) and "without the margin that an exported network" in status(main)
+        assert "cannot be met" not in status(main)
+
+
 async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_path):
     async with opened(tmp_path, size=LARGE) as (app, main, pilot):
         await answered(pilot, "a", "enter", "a")

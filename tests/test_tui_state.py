@@ -637,6 +637,7 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
     lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
     assert lines[-1] == "≈ within 0.44 dB of the best"
+    assert text(detail.remedy_lines(session, group, 20)[-1]) == "≈ within 0.44 dB", "a text never loses its end"
     marked = [float(re.search(r"~([\d.]+)", line)[1]) for line in lines[:-1] if "≈ ~" in line]
     assert min(marked) >= 14.2 - 0.44 and len(marked) == len(equal)
 

@@ -132,8 +132,12 @@ class SearchController(Controller):
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
+            summary = result.summary
+            if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
+                counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
+                summary = f"{counts_text}, without the margin that an exported network or an engine lost"
             self.presenter.show_message(f"{shown_key('find')} shows what the search found: {result_text}"
-                                        f"{result.summary}", "" if search_status.is_target_met else "warn")
+                                        f"{summary}", "" if search_status.is_target_met else "warn")
 
 
 def _missing_execution_text(search_status: SearchStatus) -> str:

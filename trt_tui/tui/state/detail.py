@@ -252,7 +252,8 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
         lines.append(clip_line(line, width))
     if len(equal_remedies) > 1:
         best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.accuracy))
-        lines.append([(f"{SAME_VALUE_MARK} within {noise_text(session, best.accuracy)} of the best", "dim")])
+        noise = f"{SAME_VALUE_MARK} within {noise_text(session, best.accuracy)}"
+        lines.append([(engine_texts.choose_fitting_text((f"{noise} of the best", noise), width), "dim")])
     return lines
 
 
