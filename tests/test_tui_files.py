@@ -208,9 +208,26 @@ async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_pa
         footer = main.query_one("#footer", Lines)
         footer.refresh = lambda *regions, **options: drawn.append(regions)
         await answered(pilot, "down", "down", "n", "N", "end", "home", "left", "right")
-        line = footer_action_line(main.presenter.screen_width, main.presenter.actions, Focus.LIST)
+        line = footer_action_line(main.presenter.screen_width, main.presenter.actions, Focus.LIST,
+                                  main.presenter._list_current_labels())
         assert [text for text, _ in footer.lines[0]] == [text for text, _ in line]
         assert len(drawn) <= 4, "only where an action becomes possible or impossible"
+
+
+async def test_the_footer_says_what_space_does_on_a_raised_row(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+
+        def footer() -> str:
+            return "".join(part for part, _ in main.query_one("#footer", Lines).lines[0])
+
+        await answered(pilot, "w")
+        label = main.presenter.current_group.precision_label(main.session.config.precision_of(
+            main.presenter.current_group))
+        assert footer().startswith(" space FP32  = up")
+        await answered(pilot, "space")
+        assert footer().startswith(f" space {label}  = up") and label != "FP32"
+        await answered(pilot, "space")
+        assert footer().startswith(" space FP32  = up")
 
 
 async def test_no_dialog_covers_its_keys(tmp_path):

@@ -330,6 +330,9 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         search_status.end_event = replace(search_status.end_event, missed_checks={index: "the engine yields 3 dB"})
         failed = next(option for option in list_search_options(session, search_status) if option.config == config)
         assert failed.outcome == TargetOutcome(Outcome.FAIL, ("the engine yields 3 dB",))
+        page.options = list_search_options(session, search_status)
+        page.update_lines()
+        assert sum(line.endswith(f" FAIL ~{passing[0].outcome.outcome.value}") for line in page.text.splitlines()) == 1
         lines = search_check_lines(session, search_status, failed, 80)
         assert any("the engine yields 3 dB" in part for line in lines for part, _ in line)
         accuracy = failed.accuracy

@@ -154,9 +154,11 @@ class SearchStatus:
                 "values": [asdict(value) for value in held_out.values]}
         if (exported := self.end_event.exported) is not None:
             best_accuracy = result.best_evaluation.target_result.accuracy if result.best_evaluation else None
+            samples = best_accuracy.samples if best_accuracy is not None and exported.is_met is not None else None
+            samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
             record["exported_network"] = {
-                "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text,
-                "samples": best_accuracy.samples if best_accuracy is not None else None
+                "executor": exported.executor_name, "met": exported.is_met,
+                "said": f"{exported.exported_result_text}{samples_text}", "samples": samples
             }
         if self.request.cost_paths and (best := result.best_evaluation) is not None:
             record["costs"] = {"profiles": list(self.request.cost_paths), "raised_layers": len(best.raised_groups),

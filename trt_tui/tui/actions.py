@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trt_tui.tui import keys, spans
 
@@ -75,10 +76,14 @@ _WIDGET_FOCUSES = {Focus.CONFIGS, Focus.FILTER}
 """The parts whose widget performs the action of the enter key itself, so that a click in the footer cannot."""
 
 
-def footer_action_line(width: int, bound_actions: Mapping[str, BoundAction], focus: Focus = Focus.LIST) -> spans.Line:
+def footer_action_line(width: int, bound_actions: Mapping[str, BoundAction], focus: Focus = Focus.LIST,
+                       current_labels: Mapping[str, str] = MappingProxyType({})) -> spans.Line:
     """Returns the footer line: the keys of the actions of the focused part, as many as fit into the width.
 
     The help page is at the right edge. Impossible actions are dim. A click on a key performs the action.
+
+    Args:
+        current_labels: The labels of actions that do something else now, by action.
     """
     ranked_actions = sorted((bound_action for bound_action in bound_actions.values()
                              if bound_action.action.footer is not None),
@@ -94,7 +99,8 @@ def footer_action_line(width: int, bound_actions: Mapping[str, BoundAction], foc
     used = 1
     for bound_action in left_actions:
         key = bound_action.action.shown_key
-        label = labels.get(bound_action.action.id) or bound_action.action.label
+        action_id = bound_action.action.id
+        label = labels.get(action_id) or current_labels.get(action_id) or bound_action.action.label
         size = len(key) + 1 + len(label) + 2
         if used + size > room:
             continue

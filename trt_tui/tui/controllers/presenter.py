@@ -6,6 +6,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.formatting import cell_width
@@ -382,4 +383,20 @@ class Presenter(ScreenPanes):
             shown_hint = Hint()
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
-        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus)]
+        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus,
+                                                                 self._list_current_labels())]
+
+    def _list_current_labels(self) -> dict[str, str]:
+        """Returns the labels of actions that do something else now: back from FP32, and the result of a search."""
+        search_status = self.session.search_status
+        has_result = search_status is not None and search_status.best_config is not None
+        return {**self._list_row_labels(), **({"find": "result"} if has_result else {})}
+
+    def _list_row_labels(self) -> dict[str, str]:
+        """Returns the label of the key that returns selected rows from FP32 to their default; {} for other rows."""
+        config, groups = self.session.config, [
+            group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1]
+        if not groups or any(config.precision_of(group) is not Precision.FP32 for group in groups):
+            return {}
+        default = config.default_precision_of(groups[0])
+        return {"toggle": groups[0].precision_label(default)} if default is not Precision.FP32 else {}

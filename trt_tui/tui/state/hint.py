@@ -219,7 +219,8 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
         "config").exported_run
     is_simulated_met = config_meets_target_simulated(session, session.config)
-    export = _exported_hint(session) or Hint((f"next: {shown_key('export')} exports precision.json",), ("export",))
+    export = _exported_hint(session) or Hint((f"next: {shown_key('export')} exports precision.json",
+                                               f"next: {shown_key('export')} exports"), ("export",))
     if result is None and exported_run is not None:
         if is_simulated_met and exported_run_meets_target(session, exported_run) is False:
             return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")

@@ -49,6 +49,7 @@ class SearchOption:
         evaluation: The evaluation of the search; None if the search has not evaluated the config.
         accuracy: The simulated accuracy on the samples of the search; None if it is unknown.
         outcome: The outcome against the tolerances of the search; None if it is unknown.
+        simulated_outcome: The outcome of the simulation if ``outcome`` is that of a missed check; else None.
     """
 
     config: PrecisionConfig
@@ -56,6 +57,7 @@ class SearchOption:
     evaluation: Evaluation | None
     accuracy: Accuracy | None
     outcome: TargetOutcome | None
+    simulated_outcome: TargetOutcome | None = None
 
 
 def list_search_options(session: Session, search_status: SearchStatus) -> tuple[SearchOption, ...]:
@@ -95,7 +97,7 @@ def _add_missed_check(session: Session, search_status: SearchStatus, option: Sea
     missed_text = _missed_check_text(session, search_status, option.config)
     if not missed_text or option.outcome is None or not option.outcome.passes:
         return option
-    return replace(option, outcome=TargetOutcome(Outcome.FAIL, (missed_text,)))
+    return replace(option, outcome=TargetOutcome(Outcome.FAIL, (missed_text,)), simulated_outcome=option.outcome)
 
 
 def _missed_check_text(session: Session, search_status: SearchStatus, config: PrecisionConfig) -> str:
@@ -205,8 +207,10 @@ def search_option_lines(session: Session, tree_model: TreeModel, search_status: 
         columns["value"].append(_option_value_span(session, option))
         columns[MARGIN_MARK].append((value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy)
                                      if option.accuracy is not None else "", "dim"))
-        columns[" "].append((option.outcome.outcome.value, "good" if option.outcome.passes else "bad")
-                            if option.outcome is not None else ("", ""))
+        simulated_text = (f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}"
+                          if option.simulated_outcome is not None else "")
+        columns[" "].append((f"{option.outcome.outcome.value}{simulated_text}",
+                             "good" if option.outcome.passes else "bad") if option.outcome is not None else ("", ""))
     if not tree_model.total_macs:
         del columns["FP32 MACs"]
     for name in ("kernels", "ms", MARGIN_MARK):
