@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import msgspec
 import pytest
 from textual.widgets import Input, Static
 
@@ -18,6 +19,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.history import SearchDoubt
+from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.keys import shown_key
@@ -350,6 +353,25 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         reason, = failed.outcome.reasons
         assert failed.outcome.outcome is Outcome.FAIL
         assert reason.startswith("the exported network yields") and "~" not in reason
+
+
+async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        session, config = main.session, main.session.search_status.best_config
+        doubt = SearchDoubt("on 16 held-out samples it misses the target", "sqnr>=40")
+        session.config_names.search_doubts[config] = doubt
+        await answered(pilot, "a", "enter")
+        assert session.config == config
+        stored = SavedSession.from_state(session.outline, session.history, session.config_names, session.target.text)
+        names = msgspec.json.decode(msgspec.json.encode(stored), type=SavedSession).to_config_names()
+        assert names.search_doubts == {config: doubt} == session.config_names.copy().search_doubts
+        session.search_status, session.config_names = None, names
+        outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
+        assert outcome.outcome is Outcome.UNCERTAIN_PASS and doubt.text in outcome.reasons
+        names.search_doubts[config] = replace(doubt, targets="sqnr>=41")
+        outcome = session.config_target_outcomes(config)[RunKind.SIMULATED_CONFIG]
+        assert doubt.text not in outcome.reasons, "the search had another target"
 
 
 LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}"

@@ -515,6 +515,13 @@ class SearchEnded(Event):
     zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
     missed_checks: Mapping[int, str] = field(default_factory=dict)
 
+    def find_doubt(self, config: PrecisionConfig) -> str:
+        """Returns the reason for doubt in an offered config: a missed check, or held-out samples; "" if there is none.
+        """
+        if missed_check := self.find_missed_check(config):
+            return f"on the samples of the search {missed_check}"
+        return self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
+
     def find_missed_check(self, config: PrecisionConfig) -> str:
         """Returns what the exported network or the engine of an offered config yielded; "" if no check was missed."""
         if config == self.result.config and self.exported is not None and self.exported.is_met is False:

@@ -11,6 +11,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.history import SearchDoubt, join_targets
 from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
 from trt_tui.session.opening import SessionOpener
 from trt_tui.session.state import SessionState
@@ -189,6 +190,11 @@ class EventReducer:
         if result.best_evaluation is None:
             return
         state.config_names.get_config_name(result.config)
+        for config in (result.config, *event.pareto_configs.values()):
+            state.config_names.search_doubts.pop(config, None)
+            if doubt := event.find_doubt(config):
+                state.config_names.search_doubts[config] = SearchDoubt(doubt, join_targets(
+                    search_status.request.tolerances))
         if not event.has_other_samples:
             state.results.get_or_create_results(result.config).store_accuracy(
                 result.best_evaluation.target_result.accuracy)

@@ -24,6 +24,19 @@ class ConfigNote:
     pinned: bool = False
 
 
+def join_targets(targets: Iterable[str]) -> str:
+    """Returns targets as one text, which does not depend on their order."""
+    return " and ".join(sorted(targets))
+
+
+@dataclass(frozen=True)
+class SearchDoubt:
+    """The reason for doubt that a search found in a config, and the targets of that search."""
+
+    text: str
+    targets: str
+
+
 @dataclass(frozen=True)
 class UserState:
     """Everything in a session that its user changes. Undo and redo go from one of these states to another.
@@ -184,14 +197,17 @@ class ConfigNames(dict[PrecisionConfig, str]):
         notes: The user's notes about configs.
         chosen_names: The names that the user gave to configs.
         exported_configs: The configs that were exported for production.
+        search_doubts: The reasons for doubt that searches found in configs.
     """
 
     def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
                  notes: Mapping[PrecisionConfig, ConfigNote] | None = None,
-                 exported_configs: Iterable[PrecisionConfig] = ()) -> None:
+                 exported_configs: Iterable[PrecisionConfig] = (),
+                 search_doubts: Mapping[PrecisionConfig, SearchDoubt] | None = None) -> None:
         super().__init__(names)
         self.notes = dict(notes or {})
         self.exported_configs = set(exported_configs)
+        self.search_doubts = dict(search_doubts or {})
         self.chosen_names = {config: name for config, name in self.items() if not _NUMBERED_NAME.fullmatch(name)}
         self._numbered_names: dict[PrecisionConfig, str] = {}
 
@@ -247,7 +263,7 @@ class ConfigNames(dict[PrecisionConfig, str]):
         return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
 
     def copy(self) -> ConfigNames:
-        names = ConfigNames(self.items(), self.notes, self.exported_configs)
+        names = ConfigNames(self.items(), self.notes, self.exported_configs, self.search_doubts)
         names.chosen_names, names._numbered_names = dict(self.chosen_names), dict(self._numbered_names)
         return names
 

@@ -209,6 +209,7 @@ class SessionOpener:
         state.results = SessionResults()
         state.facts = GuardFacts()
         state.config_names.exported_configs.clear()
+        state.config_names.search_doubts.clear()
         state.choice_reasons.clear()
         if not state.is_searching:
             state.search_status = None

@@ -18,7 +18,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, Precision
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
-from trt_tui.session.history import ChangeHistory, ConfigNames, ConfigNote, HistoryStep, UserState
+from trt_tui.session.history import ChangeHistory, ConfigNames, ConfigNote, HistoryStep, SearchDoubt, UserState
 
 FORMAT = "trt-tui/session"
 VERSION = 2
@@ -39,6 +39,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         time: The Unix time of the change that led to the config; 0 if unknown.
         target_text: The target before or after the config; None for the target of the session.
         exported: True if the config was exported for production. Only named configs have it.
+        doubt, doubt_targets: The reason for doubt that a search found in the config, and the targets of that search.
     """
 
     quantized: Precision
@@ -53,6 +54,8 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     time: float = 0.0
     target_text: str | None = None
     exported: bool = False
+    doubt: str = ""
+    doubt_targets: str = ""
 
     @classmethod
     def from_history_step(cls, step: HistoryStep, session_target: str) -> StoredConfig:
@@ -69,12 +72,13 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def from_precision_config(cls, config: PrecisionConfig, name: str = "",
-                              note: ConfigNote | None = None, exported: bool = False) -> StoredConfig:
-        """Builds the stored form of a config. Only listed configs have names, notes and exports."""
+                              note: ConfigNote | None = None, exported: bool = False,
+                              doubt: SearchDoubt | None = None) -> StoredConfig:
+        """Builds the stored form of a config. Only listed configs have names, notes, exports and doubts."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
-        note = note or ConfigNote()
+        note, doubt = note or ConfigNote(), doubt or SearchDoubt("", "")
         return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned,
-                   exported=exported)
+                   exported=exported, doubt=doubt.text, doubt_targets=doubt.targets)
 
     def to_precision_config(self) -> PrecisionConfig:
         """Returns the config.
@@ -138,7 +142,8 @@ class SavedSession(msgspec.Struct):
                    StoredConfig.from_history_step(current, target),
                    [StoredConfig.from_history_step(step, target) for step in future_steps[-MAX_STORED_CONFIGS:]], [
                        StoredConfig.from_precision_config(config, name, config_names.notes.get(config),
-                                                          config in config_names.exported_configs)
+                                                          config in config_names.exported_configs,
+                                                          config_names.search_doubts.get(config))
                        for index, (config, name) in enumerate(config_names.items())
                        if index >= len(config_names)
                        - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
@@ -152,14 +157,17 @@ class SavedSession(msgspec.Struct):
         return ChangeHistory.from_snapshot(past, current, future)
 
     def to_config_names(self) -> ConfigNames:
-        """Returns the names, notes and exports of the configs in the saved session."""
+        """Returns the names, notes, exports and doubts of the configs in the saved session."""
         stored = [(stored_config.to_precision_config(), stored_config) for stored_config in self.named_configs]
         return ConfigNames(
             ((config, stored_config.name) for config, stored_config in stored), {
                 config: ConfigNote(stored_config.comment, stored_config.pinned)
                 for config, stored_config in stored
                 if stored_config.comment or stored_config.pinned
-            }, (config for config, stored_config in stored if stored_config.exported))
+            }, (config for config, stored_config in stored if stored_config.exported), {
+                config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets)
+                for config, stored_config in stored if stored_config.doubt
+            })
 
     def list_configs(self) -> list[PrecisionConfig]:
         """Returns all configs of the saved session.

@@ -33,7 +33,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
+from trt_tui.session.history import ChangeHistory, ConfigNames, UserState, join_targets
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
 from trt_tui.session.saved_sessions import SavedSession
@@ -468,20 +468,18 @@ class SessionState:
                 if (outcome := self.target_outcome(accuracy)) is not None}
 
     def _search_doubt(self, config: PrecisionConfig) -> str:
-        """Returns the reason for doubt in a config that the last search offers; "" if there is none.
+        """Returns the reason for doubt that a search for the same targets found in a config; "" if there is none.
 
         Its result can miss the target on held-out samples. Of each offered config, the exported network or the engine
-        can miss it.
+        can miss it. A resumed session remembers this.
         """
-        search_status = self.search_status
-        end_event = search_status.end_event if search_status is not None else None
-        if search_status is None or end_event is None or (
-                {target.text for target in self.targets} != set(search_status.request.tolerances)):
-            return ""
-        if (missed_check := end_event.find_missed_check(config)):
-            return f"on the samples of the search {missed_check}"
-        is_result = end_event.result.config == config and end_event.held_out is not None
-        return end_event.held_out.miss_text if is_result and end_event.held_out is not None else ""
+        targets = join_targets(target.text for target in self.targets)
+        end_event = self.search_status.end_event if self.search_status is not None else None
+        if self.search_status is not None and end_event is not None and targets == join_targets(
+                self.search_status.request.tolerances) and (doubt := end_event.find_doubt(config)):
+            return doubt
+        stored = self.config_names.search_doubts.get(config)
+        return stored.text if stored is not None and stored.targets == targets else ""
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
