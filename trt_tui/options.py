@@ -78,9 +78,9 @@ class Options:
             compute_capability: The compute capability of the GPU of this machine; None if it is unknown.
         """
         if self.tensorrt_release is not None:
-            return BuildTarget(parse_release(self.tensorrt_release), self.compute_capability, self.weak)
+            return BuildTarget(parse_release(self.tensorrt_release), self.compute_capability)
         release = installed_release(builder_name, builder_version) if builder_version else None
-        return BuildTarget(release, self.compute_capability or compute_capability, self.weak)
+        return BuildTarget(release, self.compute_capability or compute_capability)
 
     @property
     def engine_only_options(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, ref
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.known_defects import find_forbidden_precisions, known_defect_warnings
+from trt_tui.core.network.known_defects import known_defect_warnings
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_outputs import (
     HALF_INPUT_SUFFIX,
@@ -121,19 +121,8 @@ class BuilderInput:
 
 def report_known_defects(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
                          target: BuildTarget) -> None:
-    """Sends a warning for each known defect of the target release that a written file or engine of a config has.
-
-    Raises:
-        InputError: The release is known to compute a precision of the config wrongly.
-    """
-    network = workspace.network
-    for name, reasons in find_forbidden_precisions(network, target, config.precision_of).items():
-        group = network.get_group(name)
-        precision = group.resolve_file_precision(config.precision_of(group))
-        if (reason := reasons.get(precision)) is not None and target.release is not None:
-            raise InputError(f"{target.release.title} computes {name} wrongly in {precision.label}", reason,
-                             "Give the layer another precision, or use another release (--for).")
-    warnings, note = known_defect_warnings(network, target, config.precision_of)
+    """Sends a warning for each known defect of the target release that a written file or engine of a config has."""
+    warnings, note = known_defect_warnings(workspace.network, target, config.precision_of)
     for text in warnings:
         reporter.send(ev.LogMessage(reporter.job, text, "warning"))
     if note:

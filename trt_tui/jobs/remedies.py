@@ -9,7 +9,6 @@ from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -30,8 +29,7 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
-    remedies = _order_by_known_defects(workspace, group, config,
-                                       _list_remedies(workspace, store, reporter, group, config))
+    remedies = _list_remedies(workspace, store, reporter, group, config)
     ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
     measured: list[tuple[str, MeasuredProposal]] = []
     for key, proposal in remedies:
@@ -50,21 +48,6 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 _Remedies: TypeAlias = list[tuple[str, ConfigProposal]]
 """The remedies for a group: the key that selects each, and its label with the resulting config."""
-
-
-def _order_by_known_defects(workspace: Workspace, group: FusionGroup, config: PrecisionConfig,
-                            remedies: _Remedies) -> _Remedies:
-    """Returns the remedies without precisions that the target release is known to compute wrongly.
-
-    Remedies that meet a reported defect of the release come last.
-    """
-    network, target = workspace.network, workspace.build_target
-    forbidden = find_forbidden_precisions(network, target).get(group.name, {})
-    remedies = [remedy for remedy in remedies
-                if (precision := remedy[1].config.precision_of(group)) is config.precision_of(group)
-                or precision not in forbidden]
-    return sorted(remedies, key=lambda remedy: group.name in find_suspect_groups(
-        network, target, config.precision_of, remedy[1].config.precision_of(group)))
 
 
 def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,

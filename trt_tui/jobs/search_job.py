@@ -26,7 +26,7 @@ from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.known_defects import find_forbidden_precisions, find_suspect_groups, match_known_defects
+from trt_tui.core.network.known_defects import match_known_defects
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.target_release import BuildTarget
@@ -34,7 +34,7 @@ from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpac
 from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.core.search.ranking import GroupRanking
-from trt_tui.core.search.space import find_added_moves, raise_forbidden_groups
+from trt_tui.core.search.space import find_added_moves
 from trt_tui.core.search.strategy_protocol import TrialKey, ZeroCostEffort
 from trt_tui.core.search.zero_cost_passes import ALONE_STEP, COMBINED_STEP, MIN_ERROR_SHARE, RANGES_STEP
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
@@ -139,8 +139,7 @@ class SearchJob:
     Args:
         targets: The tolerances, with their baselines.
         prediction: The prediction of latencies from profiles; None without ``cost_paths`` of the request.
-        target: The release and the GPU that engines are built for; None if they are unknown. Precisions that the
-            release is known to compute wrongly are not used.
+        target: The release and the GPU that engines are built for; None if they are unknown.
 
     Raises:
         InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
@@ -152,16 +151,10 @@ class SearchJob:
         if not targets and not evaluator.has_check:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self._target = target = target or BuildTarget()
-        forbidden_precisions = find_forbidden_precisions(network, target)
-        reasons = find_forbidden_precisions(network, target, request.config.precision_of)
-        start_config, forbidden_groups = raise_forbidden_groups(network, request.config, request.higher_precision,
-                                                                reasons)
-        request = replace(request, config=start_config)
         self.network, self.request, self.targets, self.evaluator = network, request, tuple(targets), evaluator
         self.search_space = SearchSpace(
-            network, start_config, request.higher_precision, request.intermediate_precisions,
-            fixed_groups=frozenset(request.fixed_groups), forbidden_precisions=forbidden_precisions,
-            postponed_groups=self._find_postponed_groups(target))
+            network, request.config, request.higher_precision, request.intermediate_precisions,
+            fixed_groups=frozenset(request.fixed_groups))
         self.sensitivities: Mapping[str, GroupSensitivity] = {}
         self.prediction = prediction
         self.costs = self._count_raise_costs()
@@ -180,12 +173,7 @@ class SearchJob:
         self._engine_values_text = ""
         self._missed_checks: dict[TrialKey, str] = {}
         self._export_rounds = 0
-        groups_by_reason: dict[str, list[str]] = {}
-        for name in forbidden_groups:
-            groups_by_reason.setdefault(next(iter(reasons[name].values())), []).append(name)
-        self.remarks = [*(prediction.basis_texts() if prediction else []),
-                        *(f"raised before the search: {name_list_text(names)}: {reason}"
-                          for reason, names in groups_by_reason.items())]
+        self.remarks = prediction.basis_texts() if prediction else []
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
         self.qdq_removals: list[QdqRemoval] = []
         # An impossible search is refused before any measurement.
@@ -202,14 +190,6 @@ class SearchJob:
         if self.prediction is not None:
             return self.prediction.predict_raise_costs(self.search_space)
         return self.evaluator.count_candidate_macs(self.search_space)
-
-    def _find_postponed_groups(self, target: BuildTarget) -> frozenset[str]:
-        """Returns the groups whose change in this search meets a reported defect of the target release."""
-        request, network = self.request, self.network
-        if request.method not in TOP_DOWN_METHODS:
-            return find_suspect_groups(network, target, request.config.precision_of, request.higher_precision)
-        return frozenset(name for match in match_known_defects(network, target, request.config.precision_of)
-                         if match.is_certain for name in match.groups)
 
     def _make_search(self, evaluations: Sequence[Evaluation] = (),
                      estimate_latency: Callable[[PrecisionConfig], float] | None = None,
@@ -495,9 +475,7 @@ class SearchJob:
         fixed_reasons = dict.fromkeys(self.request.fixed_groups, "fixed for this search") | {
             unused.group_name: removal.rejection
             for removal in self.qdq_removals if removal.rejection
-            for unused in removal.groups} | {
-            name: "the target release computes it wrongly in another precision"
-            for name, precisions in self.search_space.forbidden_precisions.items() if precisions}
+            for unused in removal.groups}
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None

@@ -1,7 +1,7 @@
 """The proposals of zero-cost changes for a config, and the job that measures their values before they are made."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
@@ -20,7 +20,6 @@ from trt_tui.core.measure.zero_cost_kind import (
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.known_defects import find_forbidden_precisions
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
@@ -135,7 +134,8 @@ def _propose_offered_changes(workspace: Workspace, store: ResultStore, reporter:
             if any(not kind.refusal_reason(workspace.network, group, config) for group in groups):
                 withheld_reasons[kind.title] = f"only a preview shows if it adds a kernel: {previewer.missing_reason}"
             continue
-        proposals_of_kind = list(_propose_allowed_changes(workspace, store, reporter, groups, config, kind))
+        proposals_of_kind = list(propose_zero_cost_moves(workspace, store, reporter, groups, config, [kind],
+                                                         may_replace_file_precision=True))
         if kind.needs_preview and proposals_of_kind:
             before = yield from previewer.preview_config(config)
             after = yield from previewer.preview_config(proposals_of_kind[0].config)
@@ -185,19 +185,6 @@ def _scale_same_channels(config: PrecisionConfig, first: PrecisionConfig, second
     subjects = [{subject for (kind, subject), move in changed.moves.items()
                  if move.scales_channels and config.moves.get((kind, subject)) != move} for changed in (first, second)]
     return not subjects[0].isdisjoint(subjects[1])
-
-
-def _propose_allowed_changes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                             groups: Sequence[FusionGroup], config: PrecisionConfig,
-                             kind: ZeroCostKind) -> Iterator[ConfigProposal]:
-    """Yields the proposals for some groups that give no group a precision which the target release computes wrongly."""
-    forbidden = find_forbidden_precisions(workspace.network, workspace.build_target)
-    for proposal in propose_zero_cost_moves(workspace, store, reporter, groups, config, [kind],
-                                            may_replace_file_precision=True):
-        precisions = ((group.name, proposal.config.precision_of(group)) for group in workspace.network.groups
-                      if proposal.config.precision_of(group) is not config.precision_of(group))
-        if all(precision not in forbidden.get(name, {}) for name, precision in precisions):
-            yield proposal
 
 
 def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -93,7 +93,8 @@ class AffectedReleases:
     def affects(self, release: TensorRTRelease) -> bool | None:
         """Returns True if the source tells that a release has the defect, False if it has not, None if that is unknown.
 
-        A release of which only some versions have the defect counts as affected.
+        A release without a patch number stands for its latest patch. If only earlier patches have the defect, the
+        answer is None.
         """
         if release.product != self.product:
             return False
@@ -104,11 +105,17 @@ class AffectedReleases:
             return False
         if self.introduced is not None and newest < _oldest_version(self.introduced):
             return False
+        is_newest_known = (newest < _oldest_version(self.fixed) if self.fixed is not None
+                           else self.observed is not None and newest[:2] <= _newest_version(self.observed[1])[:2])
+        return True if self.includes(release) and is_newest_known else None
+
+    def includes(self, release: TensorRTRelease) -> bool:
+        """Returns True if the source names some version of a release: "10" includes 10.0.0."""
         first = self.introduced or (self.observed[0] if self.observed is not None else None)
-        is_late_enough = first is not None and newest >= _oldest_version(first)
-        is_early_enough = self.fixed is not None or self.observed is not None and oldest <= _newest_version(
-            self.observed[1])
-        return True if is_late_enough and is_early_enough else None
+        last = self.fixed or (self.observed[1] if self.observed is not None else None)
+        return (release.product == self.product and bool(release.version) and first is not None and last is not None
+                and _newest_version(release.version) >= _oldest_version(first)
+                and _oldest_version(release.version) <= _newest_version(last))
 
     @property
     def releases_text(self) -> str:
@@ -130,18 +137,7 @@ class BuildTarget:
     Attributes:
         release: The TensorRT release; None if it is unknown.
         compute_capability: The compute capability of the GPU; None if it is unknown.
-        is_weakly_typed: True if precisions are layer constraints beside the graph (``--weak``).
     """
 
     release: TensorRTRelease | None = None
     compute_capability: tuple[int, int] | None = None
-    is_weakly_typed: bool = False
-
-    @property
-    def is_strongly_typed(self) -> bool | None:
-        """True if the precisions of the engine are the types of its network; None if the release is unknown."""
-        if self.is_weakly_typed:
-            return False
-        if self.release is None or not self.release.version and self.release.product == TENSORRT:
-            return None
-        return self.release.product == TENSORRT_RTX or _newest_version(self.release.version) >= (10, )

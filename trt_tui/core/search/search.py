@@ -247,7 +247,7 @@ class Search:
     def _restart_strategy(self) -> None:
         self.outcome = SearchOutcome.SEARCHING
         self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
-                                       group_costs=self.costs, postponed_groups=self.search_space.postponed_groups,
+                                       group_costs=self.costs,
                                        zero_cost_effort=ZeroCostEffort(budget=self.zero_cost_budget),
                                        ranges_ranking=self._ranges_ranking or self.ranking)
         self._trials = self._run_search_steps()

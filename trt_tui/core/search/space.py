@@ -1,6 +1,6 @@
 """The search space: the fusion groups that a search can raise, and the config that results from a choice."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
@@ -35,9 +35,6 @@ class SearchSpace:
             raised, because the engine ran them in this precision before.
         qdq_removals: The float precisions of groups whose unused Q/DQ a result can lose too, by the name of the set.
             `build_config` applies them like `zero_cost_sets`, as the last moves.
-        forbidden_precisions: The precisions that no group may be raised to, by group name: the target release computes
-            the group wrongly in them.
-        postponed_groups: Names of groups that are tried after all others.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
@@ -53,8 +50,6 @@ class SearchSpace:
     fixed_groups: frozenset[str] = frozenset()
     unquantized_groups: frozenset[str] = frozenset()
     qdq_removals: Mapping[str, Mapping[str, Precision]] = field(default_factory=dict)
-    forbidden_precisions: Mapping[str, Container[Precision]] = field(default_factory=dict)
-    postponed_groups: frozenset[str] = frozenset()
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +62,6 @@ class SearchSpace:
         names = tuple(
             group.name for group in self.network.groups if self.higher_precision in group.allowed_precisions
             and group.name not in self.start_config.groups_kept_by_rule | self.fixed_groups
-            and self.higher_precision not in self.forbidden_precisions.get(group.name, ())
             and group.precision_rank(self.start_config.precision_of(group)) < precision_rank(self.higher_precision))
         if not names:
             raise InputError(
@@ -96,9 +90,8 @@ class SearchSpace:
     def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
         """Returns the precisions of a fusion group between that of the start config and the highest, lowest first."""
         group = self.network.get_group(group_name)
-        forbidden = self.forbidden_precisions.get(group_name, ())
         return tuple(precision for precision in self.intermediate
-                     if precision in group.allowed_precisions and precision not in forbidden
+                     if precision in group.allowed_precisions
                      and precision_rank(self.start_config.precision_of(group))
                      < precision_rank(precision) < precision_rank(self.higher_precision))
 
@@ -129,28 +122,6 @@ class SearchSpace:
         """Returns the names that are candidates of the search, in network order."""
         selected = set(group_names)
         return tuple(name for name in self.candidates if name in selected)
-
-
-def raise_forbidden_groups(network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision,
-                           forbidden_precisions: Mapping[str, Container[Precision]]
-                           ) -> tuple[PrecisionConfig, tuple[str, ...]]:
-    """Returns a config without precisions that the target release computes wrongly, and the groups that were raised.
-
-    Such a group is raised to ``higher_precision``, or to FP32 if it cannot have that. Groups that a keep rule fixes are
-    left unchanged.
-    """
-    raised_by_precision: dict[Precision, list[FusionGroup]] = {}
-    for group in network.groups:
-        forbidden = forbidden_precisions.get(group.name, ())
-        if group.name not in config.groups_kept_by_rule and group.resolve_file_precision(
-                config.precision_of(group)) in forbidden:
-            precision = next((precision for precision in (higher_precision, Precision.FP32)
-                              if precision in group.allowed_precisions and precision not in forbidden), None)
-            if precision is not None:
-                raised_by_precision.setdefault(precision, []).append(group)
-    for precision, groups in raised_by_precision.items():
-        config = config.with_group_precision(groups, precision, "search:known defect")
-    return config, tuple(group.name for groups in raised_by_precision.values() for group in groups)
 
 
 def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precision], boundary_type: Precision,

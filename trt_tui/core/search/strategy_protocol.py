@@ -191,8 +191,6 @@ class StrategyContext:
         zero_cost_effort: The effort for zero-cost moves and other ranges so far, with the budget.
         raise_weights: The weight of each raised group. Strategies search for the set with the smallest total weight.
             Empty if each group counts as one, so that the smallest set is searched for.
-        postponed_groups: Groups that are tried after all others, because a reported defect of the target release
-            concerns the change.
         ranges_ranking: The ranking by which other ranges are tried; None for ``ranking``. It stays the same when the
             groups are ranked anew for the kept changes.
     """
@@ -208,7 +206,6 @@ class StrategyContext:
     zero_cost_sets: tuple[str, ...] = ()
     zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
     raise_weights: Mapping[str, float] = field(default_factory=dict)
-    postponed_groups: frozenset[str] = frozenset()
     ranges_ranking: GroupRanking | None = None
 
     def raise_weight(self, group_name: str) -> float:
@@ -222,17 +219,13 @@ class StrategyContext:
         """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
 
         With weights, the order is that of the expected effect divided by the weight, if the ranking has such values.
-        Postponed groups come last.
         """
         left_out = frozenset(excluded_groups)
         names = [name for name in self.ranking.candidate_order if name not in left_out]
         shares = self.ranking.expected_shares
         if self.raise_weights and shares:
             names.sort(key=lambda name: -shares.get(name, 0.0) / self.raise_weight(name))
-        return self.move_postponed_groups_last(names)
-
-    def move_postponed_groups_last(self, group_names: Iterable[str]) -> list[str]:
-        return sorted(group_names, key=lambda name: name in self.postponed_groups)
+        return names
 
     def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
         """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the

@@ -28,7 +28,7 @@ def reduce_slowest_groups_first(context: StrategyContext) -> Strategy:
 
 def _reduce_groups_in_order(context: StrategyContext, group_order: Sequence[str]) -> Strategy:
     raised = frozenset(context.candidates)
-    for name in context.move_postponed_groups_last(group_order):
+    for name in group_order:
         evaluation = yield Trial(raised - {name}, group=name)
         value_text = evaluation.target_result.value_text or f"{evaluation.score:+.3g}"
         context.reduction_steps.append(ReductionStep(name, value_text, not evaluation.passes))

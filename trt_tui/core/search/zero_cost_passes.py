@@ -157,7 +157,7 @@ def _try_other_ranges(context: StrategyContext, search_space: SearchSpace, range
     best = before
     fixed_tensors = search_space.find_fixed_range_tensors(before.zero_cost_sets)
     ranking = context.ranges_ranking or context.ranking
-    for name in context.move_postponed_groups_last(ranking.candidate_order):
+    for name in ranking.candidate_order:
         group = search_space.network.get_group(name)
         range_sites = group.calibrated_qdq_sites(search_space.start_config.precision_of(group))
         if not range_sites:
