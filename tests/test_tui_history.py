@@ -30,7 +30,7 @@ CHANGES = {
     "close": ("slash", *"fc", "enter", "escape"), "target": ("g", "end", "backspace", "5", "enter"),
     "configs": ("space", "down", "space", "c", "end", "enter"), "name": ("c", "n", *"best", "enter", "escape"),
     "comment": ("c", "n", *": mine", "enter", "escape"), "pin": ("c", "p", "escape"),
-    "pane_configs": ("space", "4", "end", "enter", "1"), "pictures": ("space", "8", "4", "right", "right", "enter"),
+    "pane_configs": ("space", "4", "end", "enter", "1"),
     "history": ("space", "down", "space", "Z", "end", "enter"), "next_bad": ("slash", *"pool", "enter", "n")}
 """The keys of each action that changes what is kept in a session: config, target, filter, names and notes."""
 
@@ -41,8 +41,8 @@ test_tui_controllers.py, test_tui_search.py and test_tui_engines.py; toggle_kern
 NO_CHANGES = {
     "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",
     "redo", "view", "colour", "sort", "sort_by", "copy", "pane_tree", "pane_detail", "pane_blocks",
-    "build", "quick_build", "engine", "locate", "compare", "stop", "jobs", "mark", "diff", "export", "log", "help",
-    "explain", "theme", "quit", "sessions", "write_view"}
+    "pictures", "build", "quick_build", "engine", "locate", "compare", "stop", "jobs", "mark", "diff", "export", "log",
+    "help", "explain", "theme", "quit", "sessions", "write_view"}
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 
 

@@ -1,30 +1,24 @@
 """Pictures drawn in text, what they are drawn of, and the page that shows them."""
 
 import itertools
-import math
 import random
 from dataclasses import replace
 
 import pytest
 
 from tests import local
-from tests.local import H200
-from tests.screen import opened, press, settle, status
+from tests.screen import opened, press
 from trt_tui.core.calibration.statistics import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
-from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import Evaluation
 from trt_tui.core.search.pareto import pareto_front
-from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.search_status import SearchStatus
 from trt_tui.tui import spans
-from trt_tui.tui.state import depth_chart, text_plots, tradeoff_chart, value_charts
+from trt_tui.tui.state import text_plots, value_charts
 from trt_tui.tui.state.chart import ChartFrame
 from trt_tui.tui.state.charts import CHARTS
 from trt_tui.tui.state.detail_pane import detail_pane_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
-from trt_tui.tui.state.text_plots import BarLabel, PlotAxis, PlotPoint
+from trt_tui.tui.state.text_plots import BarLabel
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.tui.widgets.lines import Lines
 
@@ -37,9 +31,9 @@ def text(lines) -> str:
     return "\n".join("".join(part for part, _ in line) for line in lines)
 
 
-def frame(session, size=(96, 30), group=None, place=None, turn=0) -> ChartFrame:
+def frame(session, size=(96, 30)) -> ChartFrame:
     found = build_row_values(session, MODEL, ColourMeasure.SHARE, "config")
-    return ChartFrame(session, found, group or MODEL.outline.groups[0], *size, place, turn)
+    return ChartFrame(session, found, MODEL.outline.groups[0], *size)
 
 
 def stats(amax=16.0, top=None) -> TensorStats:
@@ -50,7 +44,7 @@ def stats(amax=16.0, top=None) -> TensorStats:
 def test_bars_strips_and_sparklines():
     assert text(text_plots.bar_lines([0, 0.001, 0.5, 1.0], 2, 2)) == "      ██\n  ▁▁████"
     assert text_plots.channel_range_strip([8, 4, 2, 0, 0.001], 5) == "█▇▆ ▁"
-    assert text_plots.sparkline_text([-1, 1, 2, 3, 4, 4], 3, sum) == " ▅█"
+    assert text_plots.sparkline_text([-1, 1, 2, 3, 4, 4], 3) == " ▅█"
     assert text_plots.sparkline_text([], 3) == "" and text_plots.sparkline_text([0.0], 3) == " "
 
 
@@ -72,19 +66,6 @@ def test_marks_stand_under_their_columns_and_overlap_nothing():
     assert text(text_plots.bar_label_lines([BarLabel(1, "p99 1"), BarLabel(2, "p99.99 25")],
                                            12)).endswith("\np99 1\np99.99 25")
 
-
-def test_points_are_where_they_are_said_to_be():
-    spots = [
-        PlotPoint(1, 10, "a"),
-        PlotPoint(2, 20, "b", label="best"),
-        PlotPoint(2, math.inf, "c"),
-        PlotPoint(1.5, 15.01, "d")
-    ]
-    lines = text(text_plots.scatter_lines(spots, PlotAxis(1, 2, str), PlotAxis(10, 20, str), 40, 23, 15,
-                                          "ms")).split("\n")
-    rows = {letter: next(place for place, line in enumerate(lines) if letter in line[3:]) for letter in "ad┄"}
-    assert rows["a"] == 20 and lines[20].index("a") == 3 and rows["d"] < rows["┄"]  # what reaches it stands above it
-    assert "c" in lines[0] and all(len(line) <= 40 for line in lines) and "15┤" in lines[rows["┄"]]
 
 
 def test_the_front_is_what_no_other_beats():
@@ -132,7 +113,7 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert errors.worst_sample_index == worst.worst_index and errors.values[errors.worst_sample_index] == pytest.approx(
         worst.worst_sqnr_db)
     drawn = DRAW["samples"](frame(session))
-    assert drawn.point_values[drawn.cursor] == errors.worst_sample_index
+    assert drawn.samples[drawn.cursor] == errors.worst_sample_index
     session.request_single_sample(errors.worst_sample_index)
     session.rest()
     one = session.results.single_samples[session.config, errors.worst_sample_index]
@@ -145,35 +126,6 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     left = 10 ** (-session.results.sample_errors[raised].values[errors.worst_sample_index] / 10)
     assert share == pytest.approx((before - left) / before, abs=1e-6)
 
-
-def test_points_are_engines_by_their_time_or_configs_by_what_they_keep(tmp_path):
-    session = local.measured(tmp_path, builder=H200)
-    start, group = session.config, MODEL.outline.groups[0]
-    for quick in (True, False):
-        session.request_build(quick)
-        session.rest()
-        timed = {point.name for point in tradeoff_chart.list_built_points(session)}
-        assert timed == ({"FP32"} if quick else {"FP32", "c0"})  # a quick build's latency is none of production
-    kept = {point.config: point for point in tradeoff_chart.list_simulated_points(session, MODEL)}
-    raised = session.get_run_results("config").raised_order
-    assert kept[start].cost == 0 and len(kept) > len(raised) and session.list_run_configs()["fp16"] not in kept
-    one = start.with_group_precision([group], Precision.FP32)
-    share = MODEL.group_macs[group.name] / MODEL.total_macs if MODEL.total_macs else 1 / len(MODEL.outline.groups)
-    assert tradeoff_chart.compute_fp32_share(MODEL, one) == pytest.approx(share)
-    by_time, by_kept = (text(DRAW["trade"](frame(session, turn=turn)).lines) for turn in (0, 1))
-    assert "ms, median" in by_time and "without milliseconds" in by_time and "in FP32" in by_kept
-    assert "estimated" not in by_time
-    session.search_status = SearchStatus(
-        rq.FindMixedPrecisionConfig(start))  # a search that estimated one config between its engines
-    evaluation = Evaluation((group.name, ), TargetResult(True, 0.0,
-                                                         session.results.get_results_or_empty(start).accuracy),
-                            estimated_latency=0.7)
-    session.search_status.end_event = ev.SearchEnded(1, None, "", (evaluation,), 1, pareto_configs={0: one})
-    estimated = [point for point in tradeoff_chart.list_built_points(session) if point.is_estimated]
-    assert [(point.config, point.cost, point.is_built) for point in estimated] == [(one, 0.7, False)]
-    drawn = DRAW["trade"](frame(session))
-    chosen = DRAW["trade"](frame(session, place=drawn.point_values.index(one)))
-    assert "time estimated between engines" in text(drawn.lines) and "~0.700 ms estimated" in text(chosen.lines)
 
 
 @pytest.mark.parametrize("size", [(74, 18), (94, 32)])
@@ -192,32 +144,6 @@ def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
         assert all((word in lines) is not bool(held) for word in ("ranges by channel", "|x| of", "depth"))
 
 
-async def test_a_point_is_taken_up_as_one_step(tmp_path):
-    async with opened(tmp_path, held=(rq.MeasureWhatIf,)) as (app, main, pilot):
-        before = app.session.config
-        await press(pilot, "8", "4", "right", "right")
-        page = app.screen
-        assert "◆" in page.text and page.text.count(" of ") >= 1
-        await press(pilot, "enter")
-        await settle(pilot)
-        assert app.screen is main and app.session.config != before and "z undoes it" in status(main)
-        await press(pilot, "z")
-        assert app.session.config == before
-        here = MODEL.outline.groups.index(main.presenter.current_group)
-        await press(pilot, "8", "2", "right", "enter")
-        assert app.screen is main and main.presenter.current_group == MODEL.outline.groups[here + 1]
-
-
-def test_scopes_below_the_depth_stand_where_they_begin():
-    paths = ["stem", *(f"blocks/{block}/{layer}" for block in range(3) for layer in ("a", "b", "c")), "head"]
-    columns = [1 + 4 * place for place in range(len(paths))]
-    line = "".join(part for part, _ in depth_chart._scope_label_line(paths, columns, 60))
-    assert [line.index(f"╵blocks/{block}") for block in range(3)] == [columns[1], columns[4], columns[7]]
-    assert not depth_chart._scope_label_line([], [], 10)[0][0]
-    flat = "".join(part for part, _ in depth_chart._scope_label_line(["a", "b", "c"], [1, 5, 9], 20))
-    assert flat == " ╵a  ╵b  ╵c"
-    narrow = "".join(part for part, _ in depth_chart._scope_label_line(paths, columns, 16))
-    assert "blocks/0" in narrow and "blocks/1" not in narrow and len(narrow) <= 16
 
 
 async def test_charts_without_data_are_grey_and_say_why(tmp_path):
@@ -232,7 +158,7 @@ async def test_charts_without_data_are_grey_and_say_why(tmp_path):
                 await press(pilot, str(place + 1))
                 assert page.text.strip().endswith("."), chart.label
                 await press(pilot, "1")
-        assert grey == {"layers", "classes", "stages", "warnings"}
+        assert grey == {"classes"}
 
 
 async def test_blocks_say_what_they_count(tmp_path):

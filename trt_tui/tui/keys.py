@@ -38,7 +38,7 @@ KEYS: KeyTable = {
 """The default keys of the actions on the main screen. The first key of each action needs no ctrl, and no
 shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
 
-DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
+DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",),
                          "next_picture": ("tab", "n"), "stop_all": ("a",), "delete_session": ("d", "delete")}
 """The default keys of actions that exist in dialogs only. An action that the main screen also has keeps its key there.
 """
@@ -58,7 +58,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
     "the sessions": (*_MOVE_ACTIONS, "write_view", "toggle", "sessions", "delete_session"),
     "a search result": (*_MOVE_ACTIONS, "find", "write_view"),
-    "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "axis", "next_picture")}
+    "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
 _SHOWN_KEY_NAMES = {

@@ -4,11 +4,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.formatting import escape_hidden_characters, run_title
 from trt_tui.jobs import events as ev
-from trt_tui.tui import config_status
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.charts import ChartsPage
@@ -242,25 +240,14 @@ class ChartController(Controller):
         """Returns the reason why charts cannot be shown; "" if they can be shown."""
         return self.network_not_open_reason() or ("" if self.layer_list.has_row_values else "nothing was measured yet")
 
-    @register_action(label="pictures", help="Charts: values and channels, share over depth, errors over samples, "
-                     "accuracy against latency, engine layers, classes, stages, warnings", group="Look",
+    @register_action(label="pictures", help="Charts: values and channels, errors over samples, classes", group="Look",
                      disabled_reason=charts_disabled_reason)
     def pictures(self) -> None:
-        """Shows the page of charts, beginning with the chart that was displayed last.
-
-        A choice on the page selects a group in the layer list, or makes a config the current one.
-        """
+        """Shows the page of charts, beginning with the chart that was displayed last."""
         page = ChartsPage(self.session, lambda: self.layer_list.row_values, self.presenter.current_group,
                           self._chart_index)
 
-        def apply_chart_choice(config_or_group: PrecisionConfig | str | None) -> None:
+        def keep_chart_index(result: None) -> None:
             self._chart_index = page.chart_index
-            if isinstance(config_or_group, str):
-                self.presenter.go_to_group(config_or_group)
-            elif config_or_group is not None and config_or_group != self.session.config:
-                self.session.set_config(config_or_group)
-                self.presenter.handle_config_change()
-                self.presenter.show_message(
-                    f"{config_status.config_name(self.session)}, {shown_key('undo')} undoes it", "")
 
-        self.presenter.app.push_screen(page, apply_chart_choice)
+        self.presenter.app.push_screen(page, keep_chart_index)

@@ -1,6 +1,6 @@
 """The page of charts, which shows one chart at a time.
 
-A number key selects a chart. The arrow keys select a point of the chart, and enter applies that point.
+A number key selects a chart. The arrow keys select a sample of the chart, and enter measures that sample.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen, fit_key_hints
@@ -24,7 +23,7 @@ _MAX_SCROLL_LINES = 10 ** 6
 
 
 class ChartsPage(WritableScreen):
-    """A page that shows one chart at a time. Its result is the config of a chosen point, or the name of a chosen group.
+    """A page that shows one chart at a time.
 
     The widgets of the page keep their places for all charts, because a new layout would repaint the whole page.
 
@@ -36,8 +35,7 @@ class ChartsPage(WritableScreen):
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("right,l", "move(1)", id="right"),
                 Binding("left,h", "move(-1)", id="left"),
-                Binding("enter", "take", id="open"), Binding("a", "axis", id="axis"),
-                Binding("tab,n", "turn(1)", id="next_picture"),
+                Binding("enter", "take", id="open"), Binding("tab,n", "turn(1)", id="next_picture"),
                 Binding("down,j", "scroll(1)", id="down"), Binding("up,k", "scroll(-1)", id="up"),
                 Binding("pagedown", "scroll(10)", id="page_down"), Binding("pageup", "scroll(-10)", id="page_up"),
                 Binding("home", f"scroll({-_MAX_SCROLL_LINES})", id="first"),
@@ -48,7 +46,7 @@ class ChartsPage(WritableScreen):
         super().__init__()
         self.session, self.get_row_values, self.group, self.chart_index = session, get_row_values, group, chart_index
         self._cursor_index: int | None = None
-        self._axis_turns = self._top_line = 0
+        self._top_line = 0
         self._drawn_chart = DrawnChart([])
 
     def compose(self) -> ComposeResult:
@@ -72,7 +70,7 @@ class ChartsPage(WritableScreen):
 
     def show_chart(self, chart_index: int) -> None:
         """Shows another chart, and requests the data that the chart needs."""
-        self.chart_index, self._cursor_index, self._axis_turns, self._top_line = chart_index, None, 0, 0
+        self.chart_index, self._cursor_index, self._top_line = chart_index, None, 0
         if (request_data := CHARTS[chart_index].request_data) is not None:
             request_data(self.session)
         self.update_lines()
@@ -83,14 +81,13 @@ class ChartsPage(WritableScreen):
         width, height = pane.size.width, pane.size.height
         if width < 20:
             return
-        frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height, self._cursor_index,
-                           self._axis_turns)
+        frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height, self._cursor_index)
         self._drawn_chart = chart = CHARTS[self.chart_index].draw(frame)
         self._top_line = max(0, min(self._top_line, len(chart.lines) - height))
         pane.lines = chart.lines[self._top_line:self._top_line + height]
         below = len(chart.lines) - self._top_line - height
-        hints = ["1-8 chart"] + [f"{{left}}{{right}} point  {{open}} {chart.enter_label}"] * bool(chart.point_values)
-        hints += ["{axis} axis"] * chart.has_axes
+        hints = [f"1-{len(CHARTS)} chart"]
+        hints += ["{left}{right} sample  {open} measures it alone"] * bool(chart.samples)
         hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
         hints += ["{write_view} to a file", "{close} close"]
         self.query_one("#pictures", Lines).lines = [chart_title_line(frame, self.chart_index, width)]
@@ -119,29 +116,14 @@ class ChartsPage(WritableScreen):
         self.show_chart((self.chart_index + step) % len(CHARTS))
 
     def action_move(self, step: int) -> None:
-        """Moves the cursor of the chart to the next or previous point."""
-        if self._drawn_chart.point_values:
-            self._cursor_index = (self._drawn_chart.cursor + step) % len(self._drawn_chart.point_values)
-            self.update_lines()
-
-    def action_axis(self) -> None:
-        """Switches to the alternative axis, if the chart has two."""
-        if self._drawn_chart.has_axes:
-            self._axis_turns, self._cursor_index = self._axis_turns + 1, None
+        """Moves the cursor of the chart to the next or previous sample."""
+        if self._drawn_chart.samples:
+            self._cursor_index = (self._drawn_chart.cursor + step) % len(self._drawn_chart.samples)
             self.update_lines()
 
     def action_take(self) -> None:
-        """Applies the selected point of the chart.
-
-        A config or a group name closes the page and becomes its result. A sample number requests a measurement of that
-        sample.
-        """
-        if not self._drawn_chart.point_values:
-            return
-        value = self._drawn_chart.point_values[self._drawn_chart.cursor]
-        if isinstance(value, (PrecisionConfig, str)):
-            self.dismiss(value)
-        elif isinstance(value, int):
-            self.session.request_single_sample(value)
+        """Requests a measurement of the selected sample alone."""
+        if self._drawn_chart.samples:
             self._cursor_index = self._drawn_chart.cursor
+            self.session.request_single_sample(self._drawn_chart.samples[self._cursor_index])
             self.update_lines()

@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, pad_right
 from trt_tui.tui.keys import ACTIONS_BY_SCREEN, DEFAULT_KEYS, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
+from trt_tui.tui.state.marks import CHOSEN_MARK
 from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
@@ -305,7 +306,7 @@ class Picker(Dialog):
         options = []
         lines = self._fit_rows()[1:] if self.columns else [""] * len(self.items)
         for item, line in zip(self.items, lines, strict=True):
-            mark = "●" if item.value == self.chosen_value else " "
+            mark = CHOSEN_MARK if item.value == self.chosen_value else " "
             item_key = " " if item.key in self._move_keys else item.key
             text = f"{mark} {item_key or ' '}  {line or item.text}" + (f"  {item.refusal}" if item.refusal else "")
             options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))

@@ -17,7 +17,6 @@ class ChartFrame:
         group: The fusion group under the cursor; None if no group or several groups are selected. width, height: The
             room in cells.
         cursor: The index of the selected point; None until the user moves the cursor.
-        axis_turns: The number of times that the user requested the alternative axis.
     """
 
     session: Session
@@ -26,23 +25,17 @@ class ChartFrame:
     width: int
     height: int
     cursor: int | None = None
-    axis_turns: int = 0
 
 
 @dataclass(frozen=True)
 class DrawnChart:
-    """A drawn chart with its selectable points.
+    """A drawn chart with its selectable samples.
 
     Attributes:
-        point_values: The value that enter applies at each point: a config, the name of a group, or the number of a
-            sample. Empty if the chart has no selectable points.
-        cursor: The index of the selected point.
-        enter_label: The effect of enter in a few words.
-        has_axes: True if the chart has an alternative axis.
+        samples: The numbers of the samples that the user can select; empty if the chart has none.
+        cursor: The index of the selected sample in ``samples``.
     """
 
     lines: Sequence[Line]
-    point_values: Sequence[object] = field(default_factory=tuple)
+    samples: Sequence[int] = field(default_factory=tuple)
     cursor: int = 0
-    enter_label: str = ""
-    has_axes: bool = False

@@ -8,10 +8,9 @@ from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, clip_line, line_width, wrap_text
-from trt_tui.tui.state import depth_chart, engine_page, sample_chart, tradeoff_chart
+from trt_tui.tui.state import sample_chart
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.detail import worst_input_lines
-from trt_tui.tui.state.summary import stage_table_lines
 from trt_tui.tui.state.value_charts import group_channel_range_lines
 
 
@@ -70,26 +69,6 @@ def _draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
     return DrawnChart(metric_part_lines(chart_frame.session, chart_frame.width))
 
 
-def _find_missing_stages_reason(chart_frame: ChartFrame) -> str:
-    """Returns the reason why there are no stages; "" if there are some."""
-    session = chart_frame.session
-    if session.outline is not None and session.list_stage_accuracies():
-        return ""
-    return "No stages towards production are measured: name them with --stage, --engine or --outputs."
-
-
-def _draw_stage_table(chart_frame: ChartFrame) -> DrawnChart:
-    return DrawnChart(stage_table_lines(chart_frame.session, chart_frame.width))
-
-
-def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:
-    lines: list[Line] = []
-    for _, text in chart_frame.session.shown_warnings:
-        lines += [[("! " if index == 0 else "  ", "warn"), (part, "")]
-                  for index, part in enumerate(wrap_text(text, chart_frame.width - 3))]
-    return DrawnChart(lines)
-
-
 @dataclass(frozen=True)
 class Chart:
     """An entry of the chart page.
@@ -116,15 +95,9 @@ class Chart:
 
 CHARTS = (
     Chart("values", _draw_input_value_chart, _find_missing_values_reason),
-    Chart("depth", depth_chart.draw_share_by_depth_chart, depth_chart.find_missing_shares_reason),
     Chart("samples", sample_chart.draw_sample_error_chart, sample_chart.find_missing_samples_reason,
           Session.request_sample_errors),
-    Chart("trade", tradeoff_chart.draw_tradeoff_chart, tradeoff_chart.find_missing_points_reason),
-    Chart("layers", engine_page.draw_engine_layer_chart, engine_page.find_missing_layers_reason),
     Chart("classes", _draw_metric_part_table, _find_missing_parts_reason),
-    Chart("stages", _draw_stage_table, _find_missing_stages_reason),
-    Chart("warnings", _draw_warning_list, lambda chart_frame: "" if chart_frame.session.shown_warnings else
-          "No warnings."),
 )
 """All charts, selected by the number keys from 1 on."""
 

@@ -7,9 +7,9 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import cell_width, counted_noun_text
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, justify_line, shorten_path
-from trt_tui.tui.state.depth_chart import share_by_depth_lines
 from trt_tui.tui.state.detail import detail_lines, worst_input_lines
-from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues
+from trt_tui.tui.state.text_plots import find_bin_of_index, sparkline_text
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.tui.state.value_charts import group_channel_range_lines
 
@@ -23,6 +23,7 @@ _MIN_TEXT_CELLS, _MAX_TEXT_CELLS = 46, 90
 """The minimum and the maximum width of a text with charts beside it."""
 
 _MAX_HISTOGRAM_ROWS = 12
+_DEPTH_TITLE = " depth  "
 
 
 def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None, width: int) -> str:
@@ -88,3 +89,30 @@ def _list_charts(session: Session, row_values: RowValues, visible_row: VisibleRo
         return [share_by_depth_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
     return [worst_input_lines(session, row_values, group, width, row_count),
             group_channel_range_lines(session, group, width), share_by_depth_lines(row_values, [group.name], width)]
+
+
+def _list_group_shares(row_values: RowValues) -> list[float]:
+    """Returns the error share of each fusion group in network order, or an empty list if no share is positive.
+
+    Unknown and negative shares count as 0.
+    """
+    if row_values.measure is not ColourMeasure.SHARE:
+        return []
+    shares = [max(0.0, row_values.network_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
+    return shares if any(shares) else []
+
+
+def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
+    """Returns a sparkline of the error shares in network order, with marks below it at the given groups.
+
+    The list is empty if no shares are known.
+    """
+    shares, room = _list_group_shares(row_values), width - len(_DEPTH_TITLE) - 1
+    if not shares or room < 10:
+        return []
+    cell_count = min(room, len(shares))
+    order = {group.name: index for index, group in enumerate(row_values.model.outline.groups)}
+    bins = {find_bin_of_index(order[name], len(shares), cell_count) for name in group_names if name in order}
+    ticks = "".join("▲" if bin_number in bins else " " for bin_number in range(cell_count)).rstrip()
+    return [[(_DEPTH_TITLE, "dim"), (sparkline_text(shares, cell_count), "plot")],
+            [(" " * len(_DEPTH_TITLE) + ticks, "strong")]]

@@ -25,8 +25,7 @@ from trt_tui.formatting import (
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line, pad_or_shorten, worst_sqnr_span, wrap_text
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart
+from trt_tui.tui.spans import Line, pad_or_shorten, worst_sqnr_span, wrap_text
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
     ShownEngine,
@@ -79,7 +78,7 @@ def engine_page_lines(session: Session, width: int) -> list[Line]:
     if engine_report is not None:
         lines += _precision_share_lines(engine_report)
         lines += _other_precision_group_lines(session, shown_engine, width)
-        if slowest := slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width):
+        if slowest := _slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width):
             lines += [[], *slowest]
     return lines
 
@@ -209,8 +208,7 @@ def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, wi
     return lines
 
 
-def slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width: int,
-                        max_layers: int = _MAX_SLOWEST_LAYERS) -> list[Line]:
+def _slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width: int) -> list[Line]:
     """Returns the slowest engine layers with their times and, if there is room, bars; an empty list without times."""
     timed = sorted(((layer.ms, layer) for layer in engine_report.layers if layer.ms), key=lambda entry: -entry[0])
     if not timed:
@@ -219,48 +217,16 @@ def slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width
     bar = max(0, min(20, width - _RIGHT_CELLS - 24))
     room = max(10, width - _RIGHT_CELLS - bar)
     lines: list[Line] = [[("Slowest layers" + (" of the quick build" if is_quick_build else ""), "strong")]]
-    for ms, layer in timed[:max_layers]:
+    for ms, layer in timed[:_MAX_SLOWEST_LAYERS]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
         lines.append([("  " + pad_or_shorten(layer.name, room - 2), ""), (f"{word:>13}", "dim"),
                       (f"{milliseconds_text(ms):>11}", ""), (f"{percent_text(ms / total):>6}  ", "dim"),
                       (bar_text(ms / timed[0][0], bar), "plot")])
-    if len(timed) > max_layers:
-        rest = sum(ms for ms, _ in timed[max_layers:])
-        lines.append([(f"  {counted_noun_text(len(timed) - max_layers, 'more layer')}: {milliseconds_text(rest)}",
-                       "dim")])
+    if len(timed) > _MAX_SLOWEST_LAYERS:
+        more_text = counted_noun_text(len(timed) - _MAX_SLOWEST_LAYERS, "more layer")
+        lines.append([(f"  {more_text}: {milliseconds_text(sum(ms for ms, _ in timed[_MAX_SLOWEST_LAYERS:]))}", "dim")])
     return lines
-
-
-def find_missing_layers_reason(chart_frame: ChartFrame) -> str:
-    """Returns the reason why there are no timed layers of an engine to draw; "" if there are some."""
-    shown_engine = find_shown_engine(chart_frame.session)
-    if shown_engine is None:
-        return (f"No engine was built yet: {shown_key('build')} builds one, and its layers are timed where it can run."
-                if chart_frame.session.builder is not None else "No TensorRT works here, so there is no engine.")
-    engine_report = shown_engine.result.engine_report
-    if engine_report is None:
-        return f"{shown_engine.result.builder_name}, which built {shown_engine.name}, lists no layers."
-    if slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, chart_frame.width, 1):
-        return ""
-    return (f"The layers of the engine of {shown_engine.name} were not timed. "
-            f"{shown_engine.result.measurement_note or 'It cannot run here.'}")
-
-
-def draw_engine_layer_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """Draws all timed layers of the engine by decreasing time."""
-    shown_engine, width = find_shown_engine(chart_frame.session), chart_frame.width
-    engine_report = shown_engine.result.engine_report if shown_engine is not None else None
-    if shown_engine is None or engine_report is None:
-        return DrawnChart([])
-    lines = slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width, len(engine_report.layers))
-    title_parts = [f"engine of {shown_engine.name}", shown_engine.result.builder_name, shown_engine.result.device_name]
-    behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'change')} ago" if shown_engine.is_stale else ""
-    return DrawnChart([
-        clip_line(
-            [(f" {', '.join(filter(None, title_parts))}{behind_text}", "stale" if shown_engine.is_stale else "dim")],
-            width), *lines, *_precision_share_lines(engine_report)
-    ])
 
 
 def _labelled_lines(label: str, text: str, width: int, style: str = "") -> list[Line]:

@@ -29,8 +29,8 @@ OTHER_PRECISION_MARK = "≠"
 OPENED_MARK, CLOSED_MARK, CURSOR_MARK = "▾", "▸", ">"
 PINNED_MARK = "•"
 RUNNING_MARK, DONE_MARK = "⋯", "✓"
-FRONT_GLYPH, BEATEN_GLYPH, ESTIMATED_GLYPH, CURSOR_GLYPH = "●", "○", "+", "◆"
-"""The glyphs of configs in the chart of accuracy against latency."""
+CHOSEN_MARK = "●"
+"""The mark of the current entry in a list of choices."""
 
 SHARE_BAND_LIMITS = (0.20, 0.05, 0.01, 0.002)
 BAND_LIMITS_DB = (10.0, 20.0, 30.0, 40.0)
@@ -42,7 +42,7 @@ class Mark(Term):
 
     Attributes:
         place: Where the mark has this meaning: "row" before a name, "precision" or "engine" in that column, "value" at
-            a number, "configs", "jobs" or "chart".
+            a number, "configs", "jobs" or "choices".
     """
 
     place: str = "value"
@@ -55,7 +55,7 @@ class Mark(Term):
 
 _PLACE_TEXTS = {"value": "at a value", "row": "before a name", "precision": "behind a precision",
                 "engine": "in the engine column", "configs": "in the list of configs", "jobs": "in the list of jobs",
-                "chart": "in a chart"}
+                "choices": "in a list of choices"}
 
 
 def _list_band_marks() -> list[Mark]:
@@ -114,11 +114,7 @@ MARKS = (
     Mark("B", "The second of the two configs that are compared.", place="configs"),
     Mark(RUNNING_MARK, "A running job.", place="jobs"),
     Mark(DONE_MARK, "A finished job.", place="jobs"),
-    Mark(FRONT_GLYPH, "No config is better in both accuracy and cost. In a list of choices: the current one.",
-         place="chart"),
-    Mark(BEATEN_GLYPH, "Another config is better in both accuracy and cost.", place="chart"),
-    Mark(ESTIMATED_GLYPH, "The latency is estimated between those of two engines.", place="chart"),
-    Mark(CURSOR_GLYPH, "The cursor of the chart.", place="chart"),
+    Mark(CHOSEN_MARK, "The current choice.", place="choices"),
 )
 """All marks. A character can have several meanings, in different places."""
 

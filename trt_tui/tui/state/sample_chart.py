@@ -79,7 +79,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
         return DrawnChart(lines)
     sample = session.results.single_samples.get((session.config, chosen_sample))
     lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
-    return DrawnChart(lines, worst, cursor, "measures it alone")
+    return DrawnChart(lines, worst, cursor)
 
 
 def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:

@@ -10,6 +10,7 @@ from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation
 from trt_tui.core.search.strategy_protocol import Trial
 from trt_tui.formatting import (
@@ -30,7 +31,6 @@ from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, wrap_text
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.target_gauge import value_margin_text
-from trt_tui.tui.state.tradeoff_chart import compute_fp32_share
 from trt_tui.tui.state.tree import TreeModel
 
 ValueT = TypeVar("ValueT")
@@ -201,7 +201,7 @@ def search_option_lines(session: Session, tree_model: TreeModel, search_status: 
         columns[""].append((f"{CURSOR_MARK if index == cursor else ' '} {f'{name} ' if name else ''}{relation}",
                             "strong" if index == cursor else ""))
         columns["raised"].append((str(len(option.config.find_raised_groups(tree_model.outline))), ""))
-        columns["FP32 MACs"].append((f"{100 * compute_fp32_share(tree_model, option.config):.0f}%", ""))
+        columns["FP32 MACs"].append((f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%", ""))
         columns["kernels"].append((str(len(preview.kernels)) if preview is not None and preview.kernels else "", "dim"))
         columns["ms"].append((latency, ""))
         columns["value"].append(_option_value_span(session, option))
@@ -238,6 +238,13 @@ def search_option_lines(session: Session, tree_model: TreeModel, search_status: 
             line += [(pad(text or (NOT_MEASURED if name.strip() else ""), widths[name]), style), ("  ", "")]
         lines.append(clip_line(line[:-1], width))
     return lines
+
+
+def _fp32_macs_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
+    """Returns the share of the known MACs that a config runs in FP32."""
+    return sum(tree_model.group_macs[group.name] or 0 for group in tree_model.outline.groups
+               if group.resolve_file_precision(config.precision_of(group)) is Precision.FP32
+               ) / (tree_model.total_macs or 1)
 
 
 def _value_title(session: Session) -> str:

@@ -402,18 +402,6 @@ _RESERVED_ROWS = 21
 """The rows of the screen that stages do not use: for the layer list, the detail pane and the runs of the summary."""
 
 
-def stage_table_lines(session: Session, width: int) -> list[Line]:
-    """Returns a table of all stages on the way to production; an empty list if there are none."""
-    if session.outline is None or not session.list_stage_accuracies():
-        return []
-    table = _SummaryTable.fit_columns(session, width)
-    titles: Line = [(" stage".ljust(table.name_width), "dim"), *_title_cells(table.simulated_columns)]
-    return [
-        clip_line(titles, width),
-        *_stage_lines(session, table, width, _RESERVED_ROWS + len(session.list_stage_accuracies()) + 9)
-    ]
-
-
 def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int) -> list[Line]:
     """Returns a line for each stage on the way to production, and a summary of the first stage with a fault.
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.formatting import cell_width, pad_left, pad_right
+from trt_tui.formatting import cell_width
 from trt_tui.tui.spans import Line, Span, clip_line
 
 HEIGHT_BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -83,9 +83,12 @@ def find_bin_of_index(value_index: int, value_count: int, max_bins: int) -> int:
                                                             if value_index < (bin_number + 1) * value_count // max_bins)
 
 
-def sparkline_text(values: Sequence[float], width: int, reduce_bin: Callable[[Iterable[float]], float] = max) -> str:
-    """Returns a bar chart in one line, with the largest value at full height; negative values have no bar."""
-    bins = bin_values(values, width, reduce_bin)
+def sparkline_text(values: Sequence[float], width: int) -> str:
+    """Returns a bar chart of sums of neighbouring values in one line, with the largest sum at full height.
+
+    Negative sums have no bar.
+    """
+    bins = bin_values(values, width, sum)
     max_value = max(bins, default=0.0)
     return "".join(HEIGHT_BLOCKS[bar_height_in_eighths(value / max_value if max_value > 0 else 0.0)] for value in bins)
 
@@ -154,98 +157,3 @@ def _bar_label_line(labels: Sequence[BarLabel], width: int) -> Line:
     for start, bar_label in zip(starts, labels, strict=True):
         line += [(" " * (start - sum(cell_width(text) for text, _ in line)), ""), (bar_label.text, bar_label.style)]
     return line
-
-
-@dataclass(frozen=True)
-class PlotPoint:
-    """A point of a scatter plot, with its glyph, style and optional label.
-
-    Attributes:
-        x, y: The position in the units of the axes. An infinite ``y`` is drawn at the edge.
-    """
-
-    x: float
-    y: float
-    glyph: str
-    style: str = ""
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class PlotAxis:
-    """An axis of a scatter plot: its ends, and the format of its values."""
-
-    low: float
-    high: float
-    format_value: Callable[[float], str]
-
-    @classmethod
-    def from_values(cls, values: Iterable[float], format_value: Callable[[float], str],
-                    starts_at_zero: bool = False) -> PlotAxis:
-        """Returns an axis that covers finite values with a margin.
-
-        Args:
-            starts_at_zero: If True, the axis starts at 0, unless a value is negative.
-        """
-        finite = [value for value in values if math.isfinite(value)] or [0.0]
-        low, high = min(finite), max(finite)
-        room = (high - low or abs(high) or 1.0) * 0.08
-        return cls(0.0 if starts_at_zero and low >= 0 else low - room, high + room, format_value)
-
-    def relative_position(self, value: float) -> float:
-        """Returns the position of a value on the axis, from 0 to 1."""
-        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
-
-
-def scatter_lines(points: Sequence[PlotPoint], x_axis: PlotAxis, y_axis: PlotAxis, width: int, height: int,
-                  target_level: float | None = None, title: str = "") -> list[Line]:
-    """Returns a scatter plot with labelled axes in ``width`` x ``height`` cells; later points cover earlier points.
-
-    Args:
-        target_level: The height of a broken horizontal line; None for no line.
-        title: The title of the horizontal axis.
-    """
-    label = max(
-        cell_width(y_axis.format_value(value))
-        for value in (y_axis.low, y_axis.high, *([target_level] if target_level is not None else [])))
-    plot_width, plot_height = max(10, width - label - 2), max(3, height - 2)
-    grid: list[list[tuple[str, str]]] = [[(" ", "")] * plot_width for _ in range(plot_height)]
-    row_labels = {0: y_axis.format_value(y_axis.high), plot_height - 1: y_axis.format_value(y_axis.low)}
-
-    level_row = None if target_level is None else plot_height - 1 - round(
-        y_axis.relative_position(target_level) * (plot_height - 1))
-
-    def find_grid_row(value: float) -> int:
-        row = plot_height - 1 - round(y_axis.relative_position(value) * (plot_height - 1))
-        if target_level is not None and row == level_row:  # a point that reaches the level is drawn above the line
-            row += -1 if value >= target_level else 1
-        return min(plot_height - 1, max(0, row))
-
-    if target_level is not None and level_row is not None:
-        grid[level_row] = [("┄", "rule")] * plot_width
-        row_labels |= {level_row: y_axis.format_value(target_level)}
-    placed_points = [(find_grid_row(point.y), round(x_axis.relative_position(point.x) * (plot_width - 1)), point)
-                     for point in points]
-    for row, column, point in placed_points:
-        grid[row][column] = (point.glyph, point.style)
-    occupied = {(row, column) for row, column, _ in placed_points}
-    for row, column, point in reversed(placed_points):
-        text = f" {point.label}"
-        for start in (column + 1, column - len(text)):
-            room = range(start - 1 if start < column else start, start + len(text) + 1)
-            if point.label and start >= 0 and start + len(text) <= plot_width and not any(
-                (row, x) in occupied for x in room):
-                label_text = text if start > column else text[1:] + " "
-                for x, letter in enumerate(label_text, start):
-                    grid[row][x] = (letter, "dim")
-                    occupied.add((row, x))
-                break
-    lines: list[Line] = [[(pad_left(row_labels.get(row, ""), label), "dim"),
-                          ("┤" if row in row_labels else "│", "rule"), *join_spans(line)]
-                         for row, line in enumerate(grid)]
-    ends = pad_right(x_axis.format_value(x_axis.low), plot_width // 3), pad_left(x_axis.format_value(x_axis.high),
-                                                                                 plot_width // 3)
-    middle = plot_width - cell_width(ends[0]) - cell_width(ends[1])
-    lines.append([(" " * label, ""), ("└" + "─" * plot_width, "rule")])
-    lines.append([(" " * (label + 1), ""), (ends[0], "dim"), (title[:middle].center(middle), "dim"), (ends[1], "dim")])
-    return lines
