@@ -118,8 +118,12 @@ defect does not depend on the precision)."""
 
 
 def keys_of(network, target=None, precision=None):
+    """Returns the keys of the defects for a target; without one, for the releases of all rows."""
+    if target is None:
+        return set().union(*(keys_of(network, BuildTarget(parse_release(text)), precision) for text in (
+            "8.0", "8.2", "10.0", "10.7", "10.11", "10.14", "10.16", "11.1", "11.2", "rtx1.5", "rtx1.7")))
     lookup = None if precision is None else PrecisionConfig.from_precision(precision).precision_of
-    return {match.key for match in match_known_defects(network, target or BuildTarget(), lookup)}
+    return {match.key for match in match_known_defects(network, target, lookup)}
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -296,7 +300,7 @@ def test_an_export_warns_of_the_defects_of_its_release(run, tmp_path):
     code, _, err = run(*words)
     assert code == 0 and "CumSum" not in err, "a condition is not checked without a release"
     code, _, err = run(*words, "--for", "10.7")
-    assert code == 0 and "CumSum" not in err, err
+    assert code == 0 and "along one axis" not in err, err
 
 
 @pytest.mark.parametrize(("release", "expected"), [

@@ -209,7 +209,7 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
     "attention-equal-rows": KnownDefect(
         ATTENTION, "equal samples of one batch have different results behind an FP16 attention",
         "NVIDIA/TensorRT/issues/4796", "Build with batch size 1, or compare the engine on a batch of equal samples.",
-        (_seen("10.6.0.23", "10.16.0.72"),), "in strongly typed networks", _FP16, compute_capabilities=((8, 9),)),
+        (_seen("10.6.0.23", "10.16.0.72"),), precisions=_FP16, compute_capabilities=((8, 9),)),
     "attention-reduced-keys": KnownDefect(
         ATTENTION, "an attention has wrong results with more than one sample", "NVIDIA/TensorRT/issues/4853",
         "Build with batch size 1.", (_seen("10.11", "11.1"),), "if a Conv reduces its keys, as in SegFormer"),
@@ -237,7 +237,8 @@ Restrictions of the sources:
 - conv-transpose-channel-scales: 8.0.1.6 refuses other numbers of input and output channels. In thread 2380 of 2022
   NVIDIA writes that the kernels read the scales along the input channels, and names no release.
 - attention-fp16-mha-v2: the thread quotes the release notes of 10.0.0 EA.
-- attention-equal-rows: the libraries 10.6.0.23 and 10.16.0.72 on an L20. A comment found equal results in 11.0.0.114.
+- attention-equal-rows: strongly typed networks with the libraries 10.6.0.23 and 10.16.0.72 on an L20. A comment found
+  equal results in 11.0.0.114.
 - attention-two-scalings: the label of the thread says that NVIDIA tracks the defect.
 - consecutive-vector-products: the thread quotes the release notes of 10.1.0, and measured 8.6.3 without the defect.
 """
@@ -276,7 +277,7 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
     """Returns the known defects that a network has in a config and may have in a target release, certain ones first.
 
     Places with the same defect are one match. A place has a defect if all its groups have a precision of the defect.
-    Rows with a condition are left out for releases that their source does not name.
+    Rows with a condition are left out if the release is unknown, or if their source does not name it.
 
     Args:
         precision_of: The precisions of the config; None for defects of any precision.
@@ -286,7 +287,7 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
         defect = KNOWN_DEFECTS[site.key]
         is_affected = defect.affects(target)
         is_near = target.release is None or any(releases.includes(target.release) for releases in defect.releases)
-        if is_affected is False or defect.condition and not is_near:
+        if is_affected is False or defect.condition and (target.release is None or not is_near):
             continue
         if precision_of is not None and defect.precisions and not all(
                 group.resolve_file_precision(precision_of(group)).value_type in defect.precisions
@@ -342,12 +343,11 @@ def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
                           precision_of: PrecisionLookup) -> tuple[list[str], str]:
     """Returns warnings about the files that are written for a config: one for each defect that the release has.
 
-    The second value is a note on the defects that the target may have, or "". Defects that the files do not have, those
-    of other releases, and those under a condition without a release are left out.
+    The second value is a note on the defects that the target may have, or "". Defects that the files do not have, and
+    those of other releases, are left out.
     """
     matches = [match for match in match_known_defects(network, target, precision_of)
-               if match.defect.is_in_exports and match.is_near
-               and not (match.defect.condition and target.release is None)]
+               if match.defect.is_in_exports and match.is_near]
     others = [match.warning_text(network) for match in matches if not match.is_certain]
     note = (f"Known defects of some releases or GPUs may concern this config: {' '.join(others)} --for RELEASE names "
             "those of one release.") if others else ""

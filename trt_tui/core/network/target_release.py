@@ -110,7 +110,9 @@ class AffectedReleases:
         return True if self.includes(release) and is_newest_known else None
 
     def includes(self, release: TensorRTRelease) -> bool:
-        """Returns True if the source names some version of a release: "10" includes 10.0.0."""
+        """Returns True if the source names some version of a release, as "10" includes 10.0.0, or no release at all."""
+        if self == AffectedReleases(self.product):
+            return release.product == self.product
         first = self.introduced or (self.observed[0] if self.observed is not None else None)
         last = self.fixed or (self.observed[1] if self.observed is not None else None)
         return (release.product == self.product and bool(release.version) and first is not None and last is not None
