@@ -20,7 +20,7 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import EscapingTextStream, escape_hidden_characters
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from _typeshed import ReadableBuffer
 
 
 class _StandardStream(io.FileIO):
@@ -30,7 +30,7 @@ class _StandardStream(io.FileIO):
         super().__init__(descriptor, "w", closefd=False)
         self.is_broken = False
 
-    def write(self, data: Buffer, /) -> int:
+    def write(self, data: ReadableBuffer, /) -> int:
         if self.is_broken:
             return memoryview(data).nbytes
         try:

@@ -119,9 +119,6 @@ class SessionOpener:
             return
         self._adopt_session_of_same_content(fingerprint)
         self._drop_moves_of_other_weights()
-        if state.automatic and state.outline is not None:
-            state.session_folder.claim_session(state.outline.structure_sha256, str(state.outline.path))
-            state.take_session_notices()
 
     def _drop_moves_of_other_weights(self) -> None:
         if self._state.saved_sha256 not in ("", self._state.network_sha256):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from trt_tui.errors import InputError
 from trt_tui.files.damaged_files import rename_damaged_file
 from trt_tui.files.writing import make_private_folder, write_file_atomically
 from trt_tui.session.saved_sessions import SavedSession, encode_session, read_session_file
-from trt_tui.session.session_owner import OWNER_SUFFIX, OwnerFile, SessionOwner, find_live_owner, read_owner
 
 MAX_SESSIONS = 100
 """The maximum number of separate saved sessions for one network structure."""
@@ -31,14 +29,12 @@ class SessionEntry:
     Attributes:
         name: The name of the session, which ``--session`` takes.
         modified_time: The Unix time at which it was saved last.
-        owner: The other program that has the session open; None if there is none.
         is_own: True for the session that this program writes.
     """
 
     name: str
     modified_time: float
     saved_session: SavedSession
-    owner: SessionOwner | None = None
     is_own: bool = False
 
 
@@ -68,8 +64,9 @@ def _find_file_version(path: Path) -> FileVersion:
 class SessionFolder:
     """The folder of saved sessions.
 
-    A session file is written by the program that holds its lock. A file that another program has changed nevertheless
-    is never overwritten: the session then goes on in another file, and `take_notices` says so.
+    A session file is written by the program that holds its lock, which the system releases when the program ends in
+    whatever way. A second program on the same network writes a new session. A file that another program has changed
+    nevertheless is never overwritten: the session then goes on in a new file.
 
     Args:
         folder: The folder; None for the user's state folder.
@@ -88,10 +85,6 @@ class SessionFolder:
         self._version: FileVersion = None
         self._other_sessions: list[_SessionFile] = []
         self._lock: FileLock | None = None
-        self._owner_file: OwnerFile | None = None
-        self._network_path = ""
-        self._known_owners: set[SessionOwner] = set()
-        self._notices: queue.SimpleQueue[str] = queue.SimpleQueue()  # several threads add to it
 
     def load_session(self, structure_hash: str, network_path: str,
                      outline: NetworkOutline | None = None) -> SavedSession | None:
@@ -103,7 +96,6 @@ class SessionFolder:
         A file of another version, or a file that does not fit ``outline``, is left unchanged. A damaged file is kept
         under another name. Both are listed in `load_failures`.
         """
-        self._network_path = network_path
         files = self._read_session_files(structure_hash, outline)
         if self.requested_name and all(file.path.stem != self.requested_name for file in files):
             newest_text = "the newest one is resumed" if files else "none is resumed"
@@ -119,15 +111,8 @@ class SessionFolder:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
             self._other_sessions = files
         else:
-            saved.note = self._lock_resumed_file(file)
+            saved.note = self._lock_session_file(file.path, file.version) or ""
         return saved
-
-    def _lock_resumed_file(self, file: _SessionFile) -> str:
-        """Locks the file of a session to resume. Returns a note if another program has it open; "" if none has."""
-        note = self._lock_session_file(file.path, file.version)
-        if note and (owner := read_owner(_owner_path(file.path))) is not None:
-            self._known_owners.add(owner)  # the note names it
-        return note
 
     def _read_session_files(self, structure_hash: str, outline: NetworkOutline | None) -> list[_SessionFile]:
         """Returns the sessions of a network structure that fit the network. Others go to `load_failures`."""
@@ -167,18 +152,8 @@ class SessionFolder:
                           key=lambda file: -file.modified_ns)
         if self._path is not None:
             return None
-        return next((file.saved_session for file in matching if not self._lock_session_file(file.path, file.version)),
-                    None)
-
-    def claim_session(self, structure_hash: str, network_path: str) -> None:
-        """Locks a session file for this program if it has none yet, so that others see that the network is open.
-
-        `take_notices` then names the programs that already have the network open.
-        """
-        self._network_path = network_path
-        if self._path is None:
-            self._lock_unused_file(structure_hash)
-        self.find_new_owners()
+        return next((file.saved_session for file in matching
+                     if self._lock_session_file(file.path, file.version) is None), None)
 
     def list_sessions(self, structure_hash: str, network_path: str, network_sha256: str,
                       outline: NetworkOutline) -> list[SessionEntry]:
@@ -186,16 +161,13 @@ class SessionFolder:
         files = [file for file in self._read_session_files(structure_hash, outline)
                  if _is_same_file(file.saved_session.network, network_path)
                  or network_sha256 and file.saved_session.sha256 == network_sha256]
-        return [SessionEntry(file.path.stem, file.modified_ns / 1e9, file.saved_session,
-                             None if file.path == self._path else find_live_owner(_owner_path(file.path)),
-                             file.path == self._path)
+        return [SessionEntry(file.path.stem, file.modified_ns / 1e9, file.saved_session, file.path == self._path)
                 for file in sorted(files, key=lambda file: -file.modified_ns)]
 
     def open_session(self, name: str, structure_hash: str, network_path: str, outline: NetworkOutline) -> SavedSession:
         """Returns a saved session that this program goes on with, in place of the session that it wrote until now.
 
-        If another program has the session open, this program goes on with a copy in a new file, and the note of the
-        session says so.
+        If another program has the session open, this program goes on with a copy in a new file.
 
         Raises:
             InputError: The session is gone, damaged or does not fit the network.
@@ -203,14 +175,13 @@ class SessionFolder:
         files = self._read_session_files(structure_hash, outline)
         file = next((file for file in files if file.path.stem == name), None)
         if file is None:
-            reason = next(iter(self.load_failures), "the file is gone")
-            raise InputError(f"the session {name} cannot be opened", reason, "Choose another session.")
-        self._network_path, saved = network_path, file.saved_session
-        saved.note = self._lock_resumed_file(file)
-        if saved.note:
+            raise InputError(f"the session {name} cannot be opened",
+                             next(iter(self.load_failures), "the file is gone"), "Choose another session.")
+        if (reason := self._lock_session_file(file.path, file.version)) is not None:
+            file.saved_session.note = reason
             self.release_session_lock()
             self._lock_unused_file(structure_hash)
-        return saved
+        return file.saved_session
 
     def delete_session(self, name: str) -> None:
         """Deletes a saved session.
@@ -222,13 +193,10 @@ class SessionFolder:
         title = f"the session {name} cannot be deleted"
         if path == self._path:
             raise InputError(title, "it is the current session", "Open another one first.")
-        if owner := find_live_owner(_owner_path(path)):
-            raise InputError(title, f"it is open: {owner.description}", "Close it there first.")
         lock = FileLock(path.with_suffix(".lock"), mode=0o600, thread_local=False)
         try:
             with lock.acquire(blocking=False):
                 path.unlink(missing_ok=True)
-                _owner_path(path).unlink(missing_ok=True)
         except Timeout:
             raise InputError(title, "it is open in another terminal", "Close it there first.") from None
         except OSError as error:
@@ -236,46 +204,20 @@ class SessionFolder:
 
     def save_session(self, structure_hash: str, saved_session: SavedSession) -> None:
         """Writes the session to its file. A full or read-only disk is ignored, so that the work can go on."""
-        self._network_path = self._network_path or saved_session.network
         if self._path is None:
             self._lock_unused_file(structure_hash)
         elif _find_file_version(self._path) not in (self._version, None):
-            changed_name = self._path.stem
             self._lock_unused_file(structure_hash)
-            self._notices.put(f"Another program has changed the session {changed_name}: it is left as it is, and "
-                              f"this one is saved apart as {self.name}.")
         if self._path is not None:
             with contextlib.suppress(InputError):
                 write_file_atomically(self._path, encode_session(saved_session), is_private=True)
                 self._version = _find_file_version(self._path)
-
-    def find_new_owners(self) -> None:
-        """Looks for other programs that have this network open now, and adds a notice for each new one."""
-        if (own_path := self._path) is None:
-            return
-        for path in self.folder.glob(f"{_session_file_stem(own_path.stem)}*{OWNER_SUFFIX}"):
-            owner = find_live_owner(path) if path != _owner_path(own_path) else None
-            if owner is not None and owner not in self._known_owners and _is_same_file(owner.network,
-                                                                                       self._network_path):
-                self._known_owners.add(owner)
-                self._notices.put(self._other_owner_note(owner))
-
-    def take_notices(self) -> list[str]:
-        """Returns the notices about other programs since the last call."""
-        notices = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                notices.append(self._notices.get_nowait())
-        return notices
 
     def _record_load_failure(self, path: Path, cause: str) -> None:
         self.load_failures.append(f"The session saved in {path} cannot be loaded and is left as it is: {cause}.")
 
     def release_session_lock(self) -> None:
         """Releases the lock, so that other programs can write the session."""
-        if self._owner_file is not None:
-            self._owner_file.remove()
-            self._owner_file = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -283,7 +225,7 @@ class SessionFolder:
 
     def _lock_unused_file(self, structure_hash: str) -> None:
         """Locks the first session file that does not exist and that no other program has locked."""
-        any(not self._lock_session_file(path, None) for path in self._list_session_paths(structure_hash)
+        any(self._lock_session_file(path, None) is None for path in self._list_session_paths(structure_hash)
             if not path.exists())
 
     def _list_session_paths(self, structure_hash: str) -> list[Path]:
@@ -293,45 +235,30 @@ class SessionFolder:
         ]
         return [self.folder / f"{name}.json" for name in names]
 
-    def _lock_session_file(self, path: Path, version: FileVersion) -> str:
+    def _lock_session_file(self, path: Path, version: FileVersion) -> str | None:
         """Locks a session file for this program.
 
         Args:
             version: The version of the file that was read. If it is another one later, the file is not overwritten.
 
         Returns:
-            The reason why this program cannot write the file; "" if it can.
+            None if this program can write the file; "" if another program has it open; else the reason.
         """
         if path == self._path:
             self._version = version
-            return ""
+            return None
         # The lock is acquired in one thread and released in another.
         lock = FileLock(path.with_suffix(".lock"), mode=0o600, thread_local=False)
         try:
             make_private_folder(self.folder)
             lock.acquire(blocking=False)
         except Timeout:
-            return self._other_owner_note(read_owner(_owner_path(path)))
+            return ""
         except OSError as error:
             return f"Sessions cannot be saved in {self.folder}: {error.strerror or error}."
-        owner = find_live_owner(_owner_path(path))
-        if owner is not None and not owner.is_on_this_host:  # its lock does not reach this host
-            lock.release()
-            return self._other_owner_note(owner)
         self.release_session_lock()
         self._lock, self._path, self._version, self.name = lock, path, version, path.stem
-        self._owner_file = OwnerFile(_owner_path(path), SessionOwner.from_this_process(self._network_path),
-                                     self.find_new_owners)
-        return ""
-
-    @staticmethod
-    def _other_owner_note(owner: SessionOwner | None) -> str:
-        by_text = f": {owner.description}" if owner is not None else ""
-        return f"This network is open in another terminal too{by_text}. The two sessions are saved apart."
-
-
-def _owner_path(session_path: Path) -> Path:
-    return session_path.with_suffix(OWNER_SUFFIX)
+        return None
 
 
 def _is_same_file(first_path: str, second_path: str) -> bool:

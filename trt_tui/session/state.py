@@ -75,7 +75,6 @@ class SessionState:
         pending_requests: The requests without a final answer.
         error: The last error.
         warnings: Messages that stay on screen; ``log`` contains all messages, ``notice`` is the last message to show.
-        new_session_notices: What other programs did with saved sessions, until the app shows it.
         last_answer: The answer to the last request that writes or reads a file.
         preview_gpu: The compute capability for which engines are previewed; None for the default.
         preview_refusal: The reason why no config of this session can have a preview, as soon as it is known.
@@ -113,7 +112,6 @@ class SessionState:
         self.pending_requests = PendingRequests()
         self.error: ev.JobFailed | ev.ChildProcessDied | None = None
         self.warnings: list[str] = []
-        self.new_session_notices: list[str] = []
         self.log: list[str] = []
         self.notice = ""
         self.preview_gpu: tuple[int, int] | None = options.compute_capability
@@ -500,12 +498,3 @@ class SessionState:
                     " ".join(outcome_texts(self.config_target_outcomes(self.config))),
                     f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else "",
                     self.preview_gpu))
-
-    def take_session_notices(self) -> bool:
-        """Adds what other programs did with saved sessions of this network to the warnings. Returns True if there is
-        anything new."""
-        notices = self.session_folder.take_notices()
-        self.warnings.extend(notices)
-        self.log.extend(notices)
-        self.new_session_notices.extend(notices)
-        return bool(notices)

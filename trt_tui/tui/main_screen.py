@@ -147,18 +147,8 @@ class MainScreen(ReliableTimers, Screen[None]):
             self._shown_notice = self.session.notice
             if self.presenter.status.message is None:
                 self.presenter.show_notice(self.session.notice)
-        self._show_session_notice()
         if self._draw_timer is None:
             self._draw_timer = self.set_timer(MIN_DRAW_INTERVAL_S, self._draw_pending_changes)
-
-    def _show_session_notice(self) -> None:
-        """Shows what another program did with the sessions of the network, until the next key press.
-
-        The rule above the jobs has room for one warning only. A warning that is already shown stays until a key press.
-        """
-        message, notices = self.presenter.status.message, self.session.new_session_notices
-        if notices and (message is None or message[1] != "warn"):
-            self.presenter.show_message(notices.pop(0))
 
     def _draw_pending_changes(self) -> None:
         self._draw_timer = None
@@ -174,9 +164,6 @@ class MainScreen(ReliableTimers, Screen[None]):
     def _update_elapsed_times(self) -> None:
         if self.presenter.layer_list.is_sort_postponed:
             self.presenter.draw_all()
-        if self.session.take_session_notices():
-            self.presenter.draw_status_lines()
-        self._show_session_notice()
         if self.session.pending_requests:
             self.presenter.draw_status_lines()
             self._update_open_page()

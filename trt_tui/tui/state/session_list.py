@@ -26,8 +26,7 @@ def session_title_line(width: int) -> Line:
 
 
 def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Line:
-    """Returns the line of a session: when it was saved, config, result with its samples, target, and who has it open.
-    """
+    """Returns the line of a session: when it was saved, config, result with its samples, and target."""
     saved = entry.saved_session
     config = saved.current.to_precision_config()
     raised_count = len(config.find_raised_groups(outline))
@@ -35,11 +34,7 @@ def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Li
     title = f"{name} \u00b7 {raised_count} raised" if raised_count else name
     samples = (pad_or_shorten(saved.samples, _SAMPLES_WIDTH - 1) + " ") if width >= _MIN_SAMPLES_WIDTH else ""
     room = max(8, width - 3 - _TIME_WIDTH - _CONFIG_WIDTH - _OUTCOME_WIDTH - len(samples))
-    end_text = saved.target or "default"
-    if entry.is_own:
-        end_text = f"current, {end_text}"
-    elif entry.owner is not None:
-        end_text = f"open: {entry.owner.description}"
+    end_text = f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}"
     outcome = saved.outcome or "not measured"
     style = "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"
     return [(f" {CURSOR_MARK if entry.is_own else ' '} ", "strong"),
@@ -47,7 +42,7 @@ def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Li
             (pad_or_shorten(title, _CONFIG_WIDTH - 1) + " ", "strong" if entry.is_own else ""),
             (pad_or_shorten(outcome, _OUTCOME_WIDTH - 1) + " ", style),
             (samples, "dim"),
-            *clip_line([(escape_hidden_characters(end_text), "warn" if entry.owner is not None else "")], room)]
+            *clip_line([(escape_hidden_characters(end_text), "")], room)]
 
 
 def sessions_view(session: Session, entries: Sequence[SessionEntry]) -> ViewContent:
