@@ -9,7 +9,16 @@ import pytest
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.engines.group_implementations import find_group_implementations
-from trt_tui.core.engines.inspector import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_engine_report
+from trt_tui.core.engines.inspector import (
+    COMPUTE,
+    IDLE,
+    QDQ,
+    REFORMAT,
+    EngineLayer,
+    EngineReport,
+    find_first_different_kernel,
+    read_engine_report,
+)
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -259,3 +268,12 @@ def test_other_text_is_refused(abc, text) -> None:
 def test_names_alone_are_refused_with_the_way_out(abc) -> None:
     with refused("names of its layers only", next_step="--profilingVerbosity=detailed"):
         read_engine_report('{"Layers": ["a", "b"], "Bindings": []}', abc)
+
+
+def test_the_first_kernel_that_differs_names_both_tactics(abc) -> None:
+    """By its layers, its types and its tactic."""
+    first = report(abc, entry("a", "gemm"), entry("c", "gemm"))
+    assert find_first_different_kernel(first, first) == ""
+    assert find_first_different_kernel(first, report(abc, entry("a", "gemm"), entry("c", "gemm", TacticName="k9"))
+                                       ) == "c: tactic of c and k9"
+    assert find_first_different_kernel(first, report(abc, entry("a", "gemm", outputs=("Half",)), entry("c", "gemm")))

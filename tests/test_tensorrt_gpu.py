@@ -32,7 +32,6 @@ from trt_tui.core.measure.engine_agreement import (
     fp32_engine_fault_text,
     sqnr_gap_of_engine_db,
 )
-from trt_tui.core.measure.fault_location import LocationOutcome
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -560,44 +559,6 @@ def test_engine_files_are_compared_for_stability(tmp_path, monkeypatch, folder):
     stability = json.loads(record.read_text())["stability"]
     assert stability["engines"] == ["a.plan", "b.plan"], stability
     assert stability["outputs"] and all(spread["spread_db"] < 1 for spread in stability["outputs"].values()), stability
-
-
-def test_a_planted_fault_is_located(tmp_path, monkeypatch):
-    """One channel of the weight of a Conv is multiplied in every network that is built."""
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
-
-    driven.isolate(monkeypatch, tmp_path)
-    build_engine, conv, report_folder = TensorRTBackend.build, "/layer1/conv2/Conv", tmp_path / "report"
-
-    def build_spoilt(self, path, *more, **others):
-        model = onnx.load(path)
-        node = next((node for node in model.graph.node if node.name == conv), None)
-        if node is not None:
-            weight = next(tensor for tensor in model.graph.initializer if tensor.name == node.input[1])
-            array = onnx.numpy_helper.to_array(weight).copy()
-            array[0] *= 3
-            weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
-            onnx.save(model, path)
-        return build_engine(self, path, *more, **others)
-
-    monkeypatch.setattr(TensorRTBackend, "build", build_spoilt)
-    worker = driven.DrivenWorker(tmp_path)
-    opened = worker.answer(rq.OpenNetwork(replace(
-        driven.save_resnet(tmp_path), backend="tensorrt",
-        production=BuilderOptions(tactic_sources=SOURCES or (), optimization_level=LEVEL))))
-    assert isinstance(opened[-1], ev.JobDone), opened[-1]
-    job = worker.ask(rq.LocateFault(FP16, "", str(report_folder), 25, WAIT_S))
-    while not any(isinstance(event, ev.JobDone | ev.JobFailed) and event.job == job for event in worker.wire.events):
-        worker.scheduler.arrival_event.clear()
-        if not worker.step():
-            assert worker.scheduler.arrival_event.wait(WAIT_S), worker.wire.events[-5:]
-    (report,) = [event.report for event in worker.wire.events if isinstance(event, ev.FaultLocated)]
-    print(*report.lines, sep="\n")
-    assert report.result.outcome is LocationOutcome.FOUND
-    assert conv in [name for name, _ in report.layers] and len(report.layers) <= 4
-    channels = report.result.piece_verdict.faults[0].by_channel
-    assert int(np.argmax(channels)) == 0 and channels[0] > 100
-    assert (report_folder / "run.sh").is_file() and (report_folder / "trtexec.sh").is_file()
 
 
 @needs_weak

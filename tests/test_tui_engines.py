@@ -14,14 +14,6 @@ from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
-from trt_tui.core.measure.fault_location import (
-    FaultReport,
-    LocationOutcome,
-    LocationResult,
-    Piece,
-    PieceState,
-    PieceVerdict,
-)
 from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
@@ -517,25 +509,6 @@ def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
     assert reasons[-1] == "no range for x: it falls back (build, TensorRT 11.4.0.21)"
     previewed(session, replace(PREVIEW, builder_warnings={QKV: ("a LayerNorm in FP16",)}))
     assert "a LayerNorm in FP16 (preview, RTX 1.7, SM89)" in detail.loss_reason_texts(session, found(session), group)
-
-
-def test_the_page_leads_from_a_wrong_engine_to_the_operator(build) -> None:
-    session, _ = build(builder=NOISY)
-    config = session.config
-
-    def page() -> str:
-        return "\n".join(map(text, engine_page.engine_page_lines(session, 90)))
-
-    assert "f7 locates the operator" in page()
-    result = LocationResult(LocationOutcome.FOUND, Piece((0,)), ((Piece((0,)), PieceVerdict(PieceState.FAULTY)),))
-    report = FaultReport("the engine of the config", "TensorRT 11", "H200", "found: /head/Gemm", result,
-                         layers=(("/head/Gemm", "Gemm"),), builds=9)
-    session.apply_event(ev.FaultLocated(0, config, report))
-    assert "Wrong operator" in page() and "found: /head/Gemm" in page() and "nodes: /head/Gemm (Gemm)" in page()
-    assert "f7 locates" not in page()
-    sound, _ = build()
-    session = sound
-    assert "f7 locates" not in page()
 
 
 @pytest.mark.usefixtures("quick")

@@ -41,7 +41,7 @@ test_tui_controllers.py, test_tui_search.py and test_tui_engines.py; toggle_kern
 NO_CHANGES = {
     "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",
     "redo", "view", "colour", "sort", "sort_by", "copy", "pane_tree", "pane_detail", "pane_blocks",
-    "pictures", "build", "quick_build", "engine", "locate", "compare", "stop", "jobs", "mark", "diff", "export", "log",
+    "pictures", "build", "quick_build", "engine", "compare", "stop", "jobs", "mark", "diff", "export", "log",
     "help", "explain", "theme", "quit", "sessions", "write_view"}
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 

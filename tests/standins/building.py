@@ -17,7 +17,7 @@ from tests.standins.cuda import capability
 from tests.standins.engine import pack
 from tests.standins.layers import Fusion
 from tests.standins.network import WEIGHTED
-from tests.standins.wrong import plant_wrong_kernels, write_outputs_in_declared_types
+from tests.standins.wrong import plant_wrong_kernels
 
 WORKSPACE_BYTES = 64 << 30
 _PRODUCTS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
@@ -33,8 +33,7 @@ def fault(model: onnx.ModelProto | None = None) -> str:
     that computes in INT8), ``no order: NODE`` (the same where the node is told a precision that must be obeyed),
     ``no obeying`` and ``no constraints`` (no engine that names no layer, where precisions must be obeyed, or
     preferred too). Of wrong kernels (`tests.standins.wrong`): ``wrong: NODE``, ``nan: NODE``, ``wrong row: NODE``,
-    ``wrong with OTHER: NODE``, ``flaky: NODE`` and ``other tactic: NODE``. ``no timing cache`` refuses each timing
-    cache, with the messages of 8.6 on an H100.
+    ``flaky: NODE`` and ``other tactic: NODE``.
     """
     properties = {entry.key: entry.value for entry in model.metadata_props} if model is not None else {}
     return os.environ.get("STANDIN_FAULT") or properties.get("standin", "")
@@ -122,11 +121,6 @@ class IBuilderConfig:
 
     def create_timing_cache(self, serialized_timing_cache: bytes) -> Bound:
         data, entries = bytes(serialized_timing_cache), {}
-        if data and "no timing cache" in fault():
-            for text in ("1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin (Myelin error from "
-                         "unknown graph)", "4: The timing cache will not be used!"):
-                self._logger.log(self._trt.ILogger.Severity.ERROR, text)
-            data = b""
         if data.startswith(_CACHE):
             release, entries = json.loads(data[len(_CACHE):])
             entries = entries if release == self._release.name else None
@@ -215,8 +209,6 @@ class Builder:
             kind, shape = network._values[tensor.name]
             model.graph.output.append(onnx.helper.make_tensor_value_info(
                 tensor.name, kind, [None if size < 0 else size for size in shape]))
-        if not network._strong:
-            write_outputs_in_declared_types(model)
         layers = Fusion(network, told.precision, told.base).run()
         plant_wrong_kernels(model, layers, fault(model), self._release.major)
         kept = config._cache is not None and self._release.module != "tensorrt_rtx"

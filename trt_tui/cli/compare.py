@@ -25,7 +25,6 @@ from trt_tui.cli.options import (
 from trt_tui.cli.output_files import check_input_files, check_output_paths, json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, resolve_output_paths
-from trt_tui.core.builder_options import MAX_LOCATION_BUILDS
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -47,17 +46,6 @@ if TYPE_CHECKING:
 @file_path_option(
     "Stages", "--evidence", "evidence_paths", multiple=True, metavar="RESULT.json", help="The result of an engine "
     "built elsewhere, from verify.sh of a bundle: shown beside the simulation on the same samples. May be repeated.")
-@option_under_heading(
-    "TensorRT", "--locate", is_flag=True, help="Locate the operator that the engine of --engine, or the engine of the "
-    "config, computes wrongly: pieces of the network are built, and judged against FP64.")
-@option_under_heading(
-    "TensorRT", "--max-builds", default=MAX_LOCATION_BUILDS, show_default=True, type=click.IntRange(0, 1000),
-    metavar="N", help="With --locate: build at most N times, rebuilds included; 0 judges the engine only. The ways "
-    "round are built in addition.")
-@option_under_heading(
-    "TensorRT", "--max-seconds", type=click.FloatRange(min=0), metavar="S", help="With --locate: begin no build that "
-    "would end after S seconds if it lasts as long as the last one, and report what is known by then. A running build "
-    "is not stopped.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
@@ -93,14 +81,13 @@ if TYPE_CHECKING:
     "errors begin in FP32, and all other layers as in --config, or in FP16; needs --model. FIX.py is a Polygraphy "
     "script (TensorRT 8.6 to 10), FIX.sh one for trtexec; its networks and its cache are written beside it.")
 @file_path_option("Two dumps", "-o", "--output", metavar="OUT",
-                  help="Write the same config as precision.json; needs --model. With --locate: the new folder of a bug "
-                  "report.")
+                  help="Write the same config as precision.json; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
-            script: str | None, output: str | None, calib_methods: str | None, locate: bool, max_builds: int,
-            max_seconds: float | None, evidence_paths: tuple[str, ...], **arguments: Any) -> None:
+            script: str | None, output: str | None, calib_methods: str | None, evidence_paths: tuple[str, ...],
+            **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Values are measured at the outputs and per layer. The largest accumulated errors of INT8, or of the run that decides
@@ -108,8 +95,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     Exit code 1: INT8 (with --runs: the last of them), or the config if one is given, misses the given target or its
     own (FAIL or FAIL?).
-
-    With --locate, exit code 1: the engine has a fault, or cannot be judged.
 
     An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
 
@@ -140,10 +125,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     check_input_files(arguments)
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path, junit_path,
                                        outputs_path)
-    if locate:
-        _locate_fault(collect_options(model, 0, arguments), config_path, force, output, max_builds, max_seconds,
-                      json_path, written_paths)
-        return
     if calib_methods is not None:
         _write_calibration_comparison(collect_options(model, 0, arguments), config_path, target, force, calib_methods,
                                       json_path, markdown_path, written_paths)
@@ -209,20 +190,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                             or results.exported_run is not None and not results.exported_run.missing_reason
                             for results in runs)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET if any_built else ExitCode.BAD_INPUT))
-
-
-def _locate_fault(options: Options, config_path: str | None, force: bool, folder: str | None, max_builds: int,
-                  max_seconds: float | None, json_path: str | None, written_paths: Iterable[str]) -> None:
-    """Prints the report of the operator that an engine computes wrongly."""
-    from trt_tui.cli.headless_session import locate_fault
-
-    report = locate_fault(options, config_path, force, folder or "", max_builds, max_seconds,
-                          written_paths).report
-    write_text_outputs([(json_path, lambda report: json_text(report.to_record()))], report)
-    if json_path != "-":
-        print_table("\n".join(map(escape_hidden_characters, report.lines)))
-    if report.has_fault:
-        sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
 def _write_calibration_comparison(options: Options, config_path: str | None, target: str | None, force: bool,

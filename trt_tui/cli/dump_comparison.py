@@ -103,8 +103,7 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     """
     command_options = find_given_options()
     if second_path is None and not is_dump(model):
-        network_options = {"output"} if "locate" in command_options else set()
-        if ineffective := [text for name, text in command_options.items() if name in DUMP_OPTIONS - network_options]:
+        if ineffective := [text for name, text in command_options.items() if name in DUMP_OPTIONS]:
             raise InputError(no_effect_text(ineffective), "it applies to two dumps of tensors",
                              "Name both: trt-tui compare A.json B.json.")
         return False

@@ -176,35 +176,6 @@ def find_judged_run(session: Session) -> str:
     return "config" if session.has_own_config else [*session.options.runs, "int8"][-2 if session.options.runs else -1]
 
 
-def locate_fault(options: Options, config_path: str | None, force: bool, folder: str, max_builds: int,
-                 max_seconds: float | None = None, written_paths: Iterable[str] = ()) -> ev.FaultLocated:
-    """Locates the operator that an engine computes wrongly: the engine of ``--engine``, or that of the config.
-
-    Without a config, the groups have the precisions that the engine reports, and those of the last run if it reports
-    none.
-
-    Args:
-        folder: The folder of the bug report; "" to write none.
-        max_builds: The maximum number of builds that locate the fault.
-        max_seconds: The time within which the last build is expected to end; None for no limit.
-
-    Raises:
-        TrtTuiError: The fault cannot be located here, or the background process failed or died.
-        KeyboardInterrupt: The user interrupted; the background process is stopped first.
-    """
-    with _open_session(options, written_paths, builds_engine=True, config_path=config_path,
-                       force=force) as (session, wait_for_jobs, _):
-        config = session.config
-        if config_path is None:
-            last_run = options.runs[-1] if options.runs else "fp16"
-            config = session.get_run_config(last_run) if options.runs else _add_keep_rules(
-                session, PrecisionConfig.from_precision(Precision(last_run), options.other, options.tf32))
-        session.send_request(rq.LocateFault(config, next(iter(options.engine_files), ""), folder, max_builds,
-                                            max_seconds))
-        wait_for_jobs()
-        return ev.FaultLocated(0, config, session.results.fault_reports[config])
-
-
 @contextmanager
 def open_preflight_session(options: Options, config_path: str | None, target: str | None, force: bool,
                            written_paths: Iterable[str] = ()) -> Iterator[Session]:

@@ -43,8 +43,7 @@ def _builds_no_engine(option_values: ParameterValues) -> bool:
 
 def _uses_no_engines(option_values: ParameterValues) -> bool:
     builds_engine = any(text.startswith("trt-") or "=" in text for text in option_values["stages"])
-    return not (option_values["engines"] or option_values["engine_files"] or option_values["outputs"] or builds_engine
-                or option_values["locate"])
+    return not (option_values["engines"] or option_values["engine_files"] or option_values["outputs"] or builds_engine)
 
 
 def _get_config_paths(option_values: ParameterValues) -> object:
@@ -113,15 +112,6 @@ INEFFECTIVE_OPTIONS = (
                        "it applies to shares, and none are measured", "Leave it out, or use --layers shares."),
     IneffectiveOptions(("compare", ), _ENGINE_OPTIONS, _uses_no_engines,
                        "it applies to engines, and none is built or loaded", "Add --engines, or leave it out."),
-    IneffectiveOptions(("compare", ), ("max_builds", "max_seconds"), lambda values: not values["locate"],
-                       "it limits --locate", "Add --locate, or leave it out."),
-    IneffectiveOptions(("compare", ), ("engines", "marked", "markdown_path", "junit_path", "outputs_path", "stages",
-                                       "outputs", "layers", "calib_methods", "target", "builds"),
-                       lambda values: values["locate"], "--locate measures one engine only",
-                       "Leave it out, or run the command again without --locate."),
-    IneffectiveOptions(("compare", ), ("engine_files", ),
-                       lambda values: values["locate"] and len(values["engine_files"]) > 1,
-                       "--locate measures one engine only", "Name one engine."),
     IneffectiveOptions(("compare", ), ("junit_path", ), lambda values: values["calib_methods"] is not None,
                        "the JSON record needs a single comparison", "Leave it out, or write --json."),
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],
@@ -189,6 +179,23 @@ INEFFECTIVE_OPTIONS = (
                        "it applies to an engine or a preview, and none is requested",
                            "Add --preview, or leave it out."),
 )
+
+_ERRORS_INSIDE_ENGINE = ("Use --engines, with --marked for TensorRT before 10.16: it names the first layer that the "
+                         "engine computes wrongly. Then cut this layer out with trt-tui export --format subgraph.")
+
+REMOVED_OPTIONS = {
+    "--locate": _ERRORS_INSIDE_ENGINE,
+    "--max-builds": _ERRORS_INSIDE_ENGINE,
+    "--max-seconds": _ERRORS_INSIDE_ENGINE,
+}
+"""What to do in place of each option that an earlier version had."""
+
+
+def convert_unknown_option(error: click.NoSuchOption) -> click.ClickException | InputError:
+    """Returns the error for an option that an earlier version had; the same error for any other unknown option."""
+    next_step = REMOVED_OPTIONS.get(error.option_name)
+    return error if next_step is None else InputError(
+        f"{error.option_name} is gone", "an earlier version of trt-tui had this option", next_step)
 
 
 def find_given_options() -> dict[str, str]:

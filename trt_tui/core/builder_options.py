@@ -19,9 +19,6 @@ TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT
 WORKSPACE_POOL = "WORKSPACE"
 """The memory pool that kernels may use in addition to weights and activations."""
 
-MAX_LOCATION_BUILDS = 40
-"""The default maximum number of builds that locate the fault of an engine."""
-
 EVIDENCE_FORMAT = "trt-tui/engine-evidence"
 """The format of the result of an engine that was built elsewhere. A bundle's ``verify.sh`` writes it, and
 `trt_tui.core.importers` reads it."""

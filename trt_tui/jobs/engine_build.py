@@ -5,10 +5,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -22,27 +21,18 @@ from trt_tui.core.engines.fallback_ladder import (
     NetworkParseError,
     join_lines,
 )
-from trt_tui.core.engines.kernel_results import DequantizeScale
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions
-from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.known_defects import known_defect_warnings
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.model_outputs import (
-    HALF_INPUT_SUFFIX,
-    add_outputs,
-    quantize_outputs,
-    set_boundary_types,
-)
+from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.operator_functions import write_operators_as_functions
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import (
     MIN_OPTIMIZATION_LEVEL,
     TIMING_CACHE_REFUSED,
@@ -98,7 +88,6 @@ class BuiltEngine:
         notes: The notes of the lowering.
         attempts: The build attempts, of which the last succeeded. A single attempt means that the engine was built as
             requested.
-        is_timing_cache_refused: True if the builder did not use the timing cache that it got.
     """
 
     data: bytes
@@ -106,7 +95,6 @@ class BuiltEngine:
     origin: str
     notes: tuple[str, ...] = ()
     attempts: tuple[BuildAttempt, ...] = (BuildAttempt(),)
-    is_timing_cache_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,8 +159,6 @@ def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
     strict: bool = False, kept_tensors: Sequence[str] = (),
-    boundary_types: Mapping[str, Precision] = MappingProxyType({}),
-    quantized_outputs: Mapping[str, DequantizeScale] = MappingProxyType({}), rewritten_operators: Collection[str] = (),
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
     """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
 
@@ -186,9 +172,6 @@ def build_engine(
         strict: True to build only the requested config, without the fallback ladder.
         kept_tensors: Tensors that become outputs of the engine too
             (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
-        boundary_types: The 16-bit types of inputs and outputs that are not FP32 in the engine, by tensor.
-        quantized_outputs: The scales of the outputs behind which a Q/DQ pair follows, by tensor.
-        rewritten_operators: The operators that are written as their ONNX function.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
@@ -205,11 +188,6 @@ def build_engine(
         ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
         lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
                           model=add_outputs(lowered.model, kept_tensors))
-        lowered = _set_boundary_types(lowered, boundary_types)
-        lowered = replace(lowered, model=quantize_outputs(lowered.model, {
-            name: (scale.values, scale.axis, QUANTIZED_TYPES[scale.precision].onnx_type)
-            for name, scale in quantized_outputs.items()}))
-        lowered = replace(lowered, model=write_operators_as_functions(lowered.model, rewritten_operators))
         try:
             attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
             engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)
@@ -228,20 +206,6 @@ def build_engine(
         else:
             yield replace(engine, attempts=(*attempts, attempt))
             return
-
-
-def _set_boundary_types(lowered: BuilderInput, boundary_types: Mapping[str, Precision]) -> BuilderInput:
-    """Returns the input of a builder with 16-bit types at some inputs and outputs."""
-    model = set_boundary_types(lowered.model, {name: ONNX_TYPES[item] for name, item in boundary_types.items()},
-                               lowered.constraints is None)
-    if lowered.constraints is None or model is lowered.model:
-        return replace(lowered, model=model)
-    inputs = {value.name for value in model.graph.inputs}
-    added = {f"{name}{HALF_INPUT_SUFFIX}": item for name, item in boundary_types.items() if name in inputs}
-    constraints = lowered.constraints
-    return replace(lowered, model=model, constraints=replace(
-        constraints, precisions={**constraints.precisions, **added},
-        output_types={**constraints.output_types, **added}, layer_names=(*constraints.layer_names, *added)))
 
 
 def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: BuilderInput, settings: BuildSettings,
@@ -277,8 +241,7 @@ def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: Bui
             cache.write(key, build.data)
             cache.trim_to_size_limit()
         origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
-        return BuiltEngine(build.data, build.seconds, origin, lowered.notes,
-                           is_timing_cache_refused=is_cache_warm and build.cache_refused)
+        return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
 
 
 def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,

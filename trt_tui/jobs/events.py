@@ -18,7 +18,6 @@ from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.importers.engine_evidence import EngineEvidence
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
-from trt_tui.core.measure.fault_location import FaultReport
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
@@ -417,15 +416,6 @@ class StabilityMeasured(ResultEvent, changes_rows=False):
     """The event with the spread between several engines, and between batch sizes."""
 
     report: StabilityReport
-
-
-@dataclass(frozen=True)
-class FaultLocated(ResultEvent, changes_rows=False):
-    """The event with the operator that the engine of a config computes wrongly, or with the reason why none is named.
-    """
-
-    config: PrecisionConfig
-    report: FaultReport
 
 
 @dataclass(frozen=True)

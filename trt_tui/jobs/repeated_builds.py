@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.engines.engine_cells import find_first_different_kernel
-from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.results import Caveat, EngineResult, RepeatedBuild
 from trt_tui.core.moves.config import PrecisionConfig

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trt_tui.core.builder_options import MAX_LOCATION_BUILDS
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
@@ -343,26 +342,6 @@ class BuildEngine(Request):
     def job_title(self, config_name: str = "", has_builder: bool = True) -> str:
         work = "execution of the export" if not has_builder else "quick build" if self.quick else "build"
         return f"{work} of {config_name or 'a config'}"
-
-
-@dataclass(frozen=True)
-class LocateFault(Request):
-    """A request to locate the operator that an engine computes wrongly. The answer is the event `FaultLocated`.
-
-    Attributes:
-        config: The config of the engine. Groups that an engine file runs in another precision have that one.
-        engine_path: The path of the engine; "" for the engine of the config.
-        folder: The path of the folder of a bug report, which must be new or empty; "" for none.
-        max_builds: The maximum number of builds that locate the fault. The workarounds are built in addition.
-        max_seconds: The time within which the last build is expected to end; None for no limit.
-    """
-
-    job_kind = JobKind("trt_tui.jobs.fault_location.run_fault_location_job", "fault of {config}", Urgency.BUILD)
-    config: PrecisionConfig
-    engine_path: str = ""
-    folder: str = ""
-    max_builds: int = MAX_LOCATION_BUILDS
-    max_seconds: float | None = None
 
 
 @dataclass(frozen=True)

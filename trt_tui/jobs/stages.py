@@ -10,9 +10,8 @@ import numpy as np
 
 from trt_tui.backends.registry import find_gpu_text, missing_builder_reason
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.engines.engine_cells import find_first_different_kernel
 from trt_tui.core.engines.group_implementations import find_group_implementations
-from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel
 from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds

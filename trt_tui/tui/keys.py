@@ -30,7 +30,7 @@ KEYS: KeyTable = {
     "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
     "copy": ("y",), "write_view": ("Y",),
     "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
-    "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "locate": ("f7",), "find": ("a",),
+    "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
     "explain": ("f3",),

@@ -143,6 +143,29 @@ class EngineReport:
         return EngineReport(tuple(replace(layer, ms=ms_by_layer.get(layer.name)) for layer in self.layers))
 
 
+def find_first_different_kernel(first: EngineReport, second: EngineReport) -> str:
+    """Returns the first kernel in which two engines differ, with its layers; "" if all kernels are equal.
+
+    Kernels differ if they compute other layers, in other types, or with another tactic.
+    """
+    signatures = {_kernel_signature(kernel) for kernel in first.layers if kernel.kind == COMPUTE}
+    for kernel in second.layers:
+        if kernel.kind == COMPUTE and _kernel_signature(kernel) not in signatures:
+            names = set(kernel.network_layers)
+            other = next((item for item in first.layers if item.kind == COMPUTE and names.intersection(
+                item.network_layers)), None)
+            before = other.kernel_name or other.name if other is not None else "no kernel"
+            after = kernel.kernel_name or kernel.name
+            return f"{', '.join(kernel.network_layers[:4]) or kernel.name}: {before} and {after}"
+    return ""
+
+
+def _kernel_signature(kernel: EngineLayer) -> tuple[object, ...]:
+    """Returns the fused layers, the tactic and the types of a kernel."""
+    return (tuple(sorted(kernel.network_layers)), kernel.kernel_name, kernel.precision, kernel.input_types,
+            kernel.output_types)
+
+
 def read_engine_report(inspector_json: str, network: NetworkOutline) -> EngineReport:
     """Reads the JSON of TensorRT's engine inspector, or of trtexec's ``--exportLayerInfo``.
 

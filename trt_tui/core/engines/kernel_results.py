@@ -43,15 +43,6 @@ class DequantizeScale:
         sizes[self.axis] = -1
         return self.values.reshape(sizes)
 
-    def round_values(self, array: np.ndarray) -> np.ndarray:
-        """Returns floats rounded to the quantized values with this scale, as floats of the same size."""
-        quantized_type, scales = QUANTIZED_TYPES[self.precision], self.expand_for(array.ndim).astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            steps = np.clip(array / scales, quantized_type.min_value, quantized_type.max_value)
-            rounded = (steps.astype(quantized_type.onnx_type.numpy()).astype(np.float64)
-                       if quantized_type.is_float else np.rint(steps))
-        return np.asarray(rounded * scales)
-
 
 @dataclass(frozen=True)
 class KernelOutput:
@@ -216,24 +207,6 @@ def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str
         quantized_tensors |= dict.fromkeys((node.name or "", node.outputs[0].name or ""),
                                            (value.name or "", DequantizeScale(values, axis, precision)))
     return quantized_tensors
-
-
-def find_quantized_only_tensors(typed_model: ir.Model, network: Network) -> dict[str, DequantizeScale]:
-    """Finds the network's tensors that only Quantize nodes of one scale read, with that scale.
-
-    The kernel that computes such a tensor writes quantized values.
-    """
-    scales = _find_quantized_tensors(typed_model, network)
-    found = {}
-    for value in (value for node in typed_model.graph for value in node.outputs):
-        readers = [node for node, _ in value.uses()]
-        known = [scales[node.name or ""][1] for node in readers
-                 if node.op_type == "QuantizeLinear" and (node.name or "") in scales]
-        if readers and len(known) == len(readers) and network.has_tensor(
-                value.name or "") and not value.is_graph_output() and all(
-                    scale.is_equal(known[0]) for scale in known):
-            found[value.name or ""] = known[0]
-    return found
 
 
 def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:

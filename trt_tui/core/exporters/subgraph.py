@@ -32,7 +32,7 @@ _SCRIPT_TEMPLATE = """\
 # to {stop}
 # of {network}. Made by trt-tui.
 #
-#   sh run.sh             {engine_model} in TensorRT against the expected outputs
+#   sh run.sh             typed.onnx in TensorRT against the expected outputs
 #   sh run.sh --onnxrt    the same on ONNX Runtime: what rounding alone does
 #                         (its release 1.23 truncates what it quantizes from FP16, which adds errors)
 #   sh run.sh --reduce    reduced.onnx: the smallest piece that TensorRT and ONNX Runtime compute differently
@@ -44,7 +44,7 @@ judge() {{
 }}
 case "${{1:-}}" in
 "")
-    judge {engine_model} --trt{engine_flags} --load-inputs inputs.json --load-outputs reference.json
+    judge typed.onnx --trt --strongly-typed{profile} --load-inputs inputs.json --load-outputs reference.json
     ;;
 --onnxrt)
     # Its optimizer would compute Q and DQ otherwise than TensorRT does.
@@ -59,8 +59,8 @@ case "${{1:-}}" in
     dump '*' || dump mark all  # as releases before 0.50 call it
     polygraphy data merge inputs.json layers.json -o layers-in.json ||
         polygraphy data to-input inputs.json layers.json -o layers-in.json  # as older releases call it
-    polygraphy debug reduce {engine_model} -o reduced.onnx --mode=bisect --load-inputs layers-in.json --check \\
-        polygraphy run polygraphy_debug.onnx --trt{engine_flags} --load-inputs layers-in.json \\
+    polygraphy debug reduce typed.onnx -o reduced.onnx --mode=bisect --load-inputs layers-in.json --check \\
+        polygraphy run polygraphy_debug.onnx --trt --strongly-typed{profile} --load-inputs layers-in.json \\
         --load-outputs layers.json --check-error-stat mean --rtol 0 --atol {largest}
     ;;
 *)
@@ -137,15 +137,12 @@ def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors:
 
 
 def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model], start_tensors: Sequence[str],
-                   end_tensors: Sequence[str], sample_runs: Sequence[SampleRun], *, engine_model: str = TYPED_FILE,
-                   engine_flags: Sequence[str] = ("--strongly-typed",)) -> list[Path]:
+                   end_tensors: Sequence[str], sample_runs: Sequence[SampleRun]) -> list[Path]:
     """Writes the subgraph export into an existing empty folder and returns the paths of its files.
 
     Args:
         models: The whole network by file name: `FP32_FILE` and `TYPED_FILE`.
         sample_runs: Inputs of the subgraph, with the expected outputs and those of the typed subgraph.
-        engine_model: The file that the script builds with TensorRT.
-        engine_flags: The arguments with which Polygraphy builds it.
 
     Raises:
         InputError: The errors of `extract_subgraph`.
@@ -169,9 +166,9 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
         folder / "run.sh",
         _SCRIPT_TEMPLATE.format(start=escape_hidden_characters(", ".join(start_tensors)),
                                 stop=escape_hidden_characters(", ".join(end_tensors)),
-                                network=escape_hidden_characters(network.name), engine_model=engine_model,
-                                engine_flags="".join(f" {flag}" for flag in (
-                                    *engine_flags, *_profile_arguments(dynamic_inputs, sample_runs))),
+                                network=escape_hidden_characters(network.name),
+                                profile="".join(f" {flag}" for flag in _profile_arguments(dynamic_inputs,
+                                                                                          sample_runs)),
                                 atol=tolerance_lines(tolerances) or "0",
                                 largest=f"{largest:.6g}"))
     return sorted(folder.iterdir())

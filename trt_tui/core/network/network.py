@@ -115,8 +115,8 @@ class Network(NetworkOutline):
         self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
-    def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup] | None) -> Network:
-        """Returns a network of the same file with another model. Without ``groups``, the fusion rules find them."""
+    def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
+        """Returns a network of the same file with another model and its fusion groups."""
         return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
                        has_operator_library=self._has_operator_library)
 

@@ -7,7 +7,6 @@ from trt_tui.core.engines.preview import PREVIEW_GPUS
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import events as ev
-from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
@@ -20,11 +19,7 @@ class BuildController(Controller):
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that show the result of a build or of an executed export in the status line."""
-        return {ev.EngineBuilt: self._show_build_result, ev.ExportedFileExecuted: self._show_export_result,
-                ev.FaultLocated: self._show_fault}
-
-    def _show_fault(self, event: ev.FaultLocated) -> None:
-        self.presenter.show_message(f"{event.report.outcome_text}; {shown_key('engine')} shows the report", "")
+        return {ev.EngineBuilt: self._show_build_result, ev.ExportedFileExecuted: self._show_export_result}
 
     def _show_export_result(self, event: ev.ExportedFileExecuted) -> None:
         exported_run = event.result
@@ -104,24 +99,6 @@ class BuildController(Controller):
         width = min(90, self.presenter.screen_width * 96 // 100 - 5)
         lines = engine_page.engine_page_lines(self.session, width)
         self.open_dialog(TextPage(engine_page.engine_page_title(self.session), lines))
-
-    def locate_disabled_reason(self) -> str:
-        """Returns the reason why the fault of an engine cannot be located; "" if it can be."""
-        if reason := self.network_not_open_reason():
-            return reason
-        if self.session.builder is None or not self.session.builder.can_run:
-            return "pieces of the network must be built and executed, and no TensorRT here can do that"
-        return "" if engine_texts.find_shown_engine(
-            self.session) is not None else f"nothing was built yet: {shown_key('build')} builds"
-
-    @register_action(label="locate", help="Locate the operator that the engine computes wrongly: builds pieces of the "
-                     "network and judges them against FP64", group="Work", disabled_reason=locate_disabled_reason)
-    def locate(self) -> None:
-        """Requests the location of the fault of the shown engine."""
-        shown_engine = engine_texts.find_shown_engine(self.session)
-        assert shown_engine is not None, "the action is disabled without an engine"
-        self.session.send_request(rq.LocateFault(shown_engine.config))
-        self.presenter.draw_status_lines()
 
     def _start_build(self, quick: bool) -> None:
         self.session.request_build(quick)

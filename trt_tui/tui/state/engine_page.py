@@ -4,7 +4,6 @@ from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
 from trt_tui.core.measure.engine_agreement import (
-    ACCUMULATION_GAP_DB,
     engine_errors_text,
     engine_variation_notes,
     fp32_engine_fault_text,
@@ -68,12 +67,6 @@ def engine_page_lines(session: Session, width: int) -> list[Line]:
     if shown_engine is None:
         return lines
     lines += _engine_check_lines(session, shown_engine, width)
-    if (report := session.results.fault_reports.get(shown_engine.config)) is not None:
-        lines += [[], [("Wrong operator", "strong")]]
-        lines += [[("  ", ""), (part, "warn" if index == 1 and report.has_fault else "")]
-                  for index, line in enumerate(report.lines) for part in wrap_text(line, max(10, width - 2))]
-    elif suggests_location(session, shown_engine):
-        lines += [[(f"  {shown_key('locate')} locates the operator that it computes wrongly.", "dim")]]
     engine_report = shown_engine.result.engine_report
     if engine_report is not None:
         lines += _precision_share_lines(engine_report)
@@ -135,14 +128,6 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
     if result.measurement_note:
         lines += _labelled_lines("note", result.measurement_note, width, "dim")
     return lines
-
-
-def suggests_location(session: Session, shown_engine: ShownEngine) -> bool:
-    """Returns True if an engine is worse than its simulation by more than rounding explains, and can be executed."""
-    gap = sqnr_gap_of_engine_db(_find_simulated_accuracy(session, shown_engine), shown_engine.result.accuracy)
-    return (session.builder is not None and session.builder.can_run
-            and (gap is not None and gap > ACCUMULATION_GAP_DB
-                 or shown_engine.result.accuracy is not None and shown_engine.result.accuracy.nonfinite_count > 0))
 
 
 def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Accuracy | None:
