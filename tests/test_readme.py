@@ -4,6 +4,7 @@ import inspect
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,10 +147,6 @@ def run_polygraphy(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> boo
 
 
 def read_project() -> dict:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -159,7 +156,7 @@ def requirements(extra: str) -> list[Requirement]:
     return [*map(Requirement, project["dependencies"]), *map(Requirement, project["optional-dependencies"][extra])]
 
 
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("extra", ["cpu", "test"])
 def test_the_readmes_commands_install_one_tested_version_of_each_requirement(extra, python):
     lines = (ROOT / "tests" / "constraints.txt").read_text().splitlines()

@@ -162,9 +162,10 @@ def _session(model: bytes) -> object:
     """ONNX Runtime's session of a model as it is written."""
     import onnxruntime
 
-    from trt_tui.backends.onnxruntime_releases import adapt_to_release
+    from trt_tui.backends.onnxruntime_releases import quantize_in_fp32, truncates_fp16_quantization
 
-    model = ir.to_proto(adapt_to_release(ir.from_proto(onnx.ModelProto.FromString(model)))).SerializeToString()
+    if truncates_fp16_quantization():
+        model = ir.to_proto(quantize_in_fp32(ir.from_proto(onnx.ModelProto.FromString(model)))).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     options.add_session_config_entry("session.disable_quant_qdq", "1")

@@ -26,7 +26,7 @@ from trt_tui.backends.onnxruntime_device import (
     find_stream,
 )
 from trt_tui.backends.onnxruntime_randomness import make_random_nodes_deterministic
-from trt_tui.backends.onnxruntime_releases import MAX_IR_VERSION, adapt_to_release
+from trt_tui.backends.onnxruntime_releases import MAX_IR_VERSION, quantize_in_fp32, truncates_fp16_quantization
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.randomness import is_random
 from trt_tui.core.runner import BackendCapabilities, DeviceTensor, ExecutionMode, Runner, TensorInfo
@@ -68,7 +68,7 @@ execute the Resize.
 _WRONG_SHAPE_MESSAGES = {
     "": re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
                    r"computed output shape for this run is \{(?P<computed>[^}]*)\}"),
-    "the result of ": re.compile(  # release 1.23 names the node
+    "the result of ": re.compile(  # some releases name the node
         r".*while running \w+ node\. Name:'(?P<name>[^']*)'.*OrtValue shape verification failed\. "
         r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}")}
 """The patterns of ONNX Runtime messages about an output of a subgraph whose shape differs from its declared shape.
@@ -79,8 +79,7 @@ The key is the text before the name of the tensor in the resulting error.
 _LOADING_REMEDIES = {
     "NOT_IMPLEMENTED": "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or "
                        "FP16, or judge its engine.",
-    "is under development": "Export the network at an older opset, or install a newer ONNX Runtime; Python 3.10 has "
-                            "none beyond 1.23."}
+    "is under development": "Export the network at an older opset, or install a newer ONNX Runtime."}
 """The next steps after ONNX Runtime refuses a network, by a part of its error message."""
 
 
@@ -160,7 +159,8 @@ class OnnxRuntimeBackend:
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         arguments: dict[str, Any] = {"enable_fallback": 0}
-        model = adapt_to_release(model)
+        if truncates_fp16_quantization():
+            model = quantize_in_fp32(model)
         inputs = [value_name(value) for value in model.graph.inputs]
         if low_memory:
             options.enable_mem_pattern = False

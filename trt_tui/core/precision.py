@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 FP16_MAX = 65504.0
 """The largest finite FP16 value."""
@@ -22,7 +22,7 @@ MIN_FP16_SCALE = 2.0**-17
 Smaller FP16 scales are subnormal and coarse (steps of 2**-24), so FP32 scales are used instead."""
 
 
-class Precision(str, Enum):
+class Precision(StrEnum):
     """A numeric format that a layer can be requested to run in, from fine to coarse.
 
     Files and the command line use the value of a member as its name. More members may be added later. BF16 comes before

@@ -78,5 +78,5 @@ class TypeAheadQueue:
         while not handled.is_set() and node.is_running and loop.time() < deadline:
             try:
                 await asyncio.wait_for(handled.wait(), _CHECK_INTERVAL_S)
-            except asyncio.TimeoutError:  # the loop condition checks whether the node still runs
+            except TimeoutError:  # the loop condition checks whether the node still runs
                 continue

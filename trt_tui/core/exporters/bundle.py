@@ -394,7 +394,7 @@ def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun]
 #
 #   sh verify.sh             the engine that build.sh has made, with Polygraphy
 #   sh verify.sh --onnxrt    network.onnx on ONNX Runtime: whether these files are whole
-#                            (its release 1.23 truncates what it quantizes from FP16 and may fail them)
+#                            (its release 1.24.1 truncates what it quantizes from FP16 and may fail them)
 {more}#
 # Exit code 0: each output is within its tolerance, in mean absolute error against FP32, on every sample.
 # 1: it is not, nothing could be run, or a file is not as exported. 2: there is nothing to verify with."""

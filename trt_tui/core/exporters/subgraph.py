@@ -34,7 +34,7 @@ _SCRIPT_TEMPLATE = """\
 #
 #   sh run.sh             typed.onnx in TensorRT against the expected outputs
 #   sh run.sh --onnxrt    the same on ONNX Runtime: what rounding alone does
-#                         (its release 1.23 truncates what it quantizes from FP16, which adds errors)
+#                         (its release 1.24.1 truncates what it quantizes from FP16, which adds errors)
 #   sh run.sh --reduce    reduced.onnx: the smallest piece that TensorRT and ONNX Runtime compute differently
 #                         (needs onnx_graphsurgeon)
 set -eu

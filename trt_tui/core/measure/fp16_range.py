@@ -14,7 +14,7 @@ The following overflow in TensorRT:
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import (
@@ -43,7 +43,7 @@ _MAX_NAMED_GROUPS = 3
 """The maximum number of fusion groups that a caveat names."""
 
 
-class Fp16RangeState(str, Enum):
+class Fp16RangeState(StrEnum):
     """The state of a fusion group in FP16: its values fit, overflow without effect, may overflow, or overflow.
 
     - OVERFLOWS: an output of the group, or an output of an FP32 group that it reads, rounds to infinity however

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 
 from trt_tui.core.measure.bootstrap import MIN_SAMPLES
 from trt_tui.core.measure.metric_scoring import SCRAMBLED, SHUFFLED
@@ -39,7 +39,7 @@ MAX_REASONS = 6
 """The maximum number of reasons in a result."""
 
 
-class Outcome(str, Enum):
+class Outcome(StrEnum):
     """The outcome of a run against its targets: pass or fail, with or without certainty."""
 
     PASS = "PASS"

@@ -9,7 +9,7 @@ it, the product of large queries and keys may overflow in FP16. TensorRT's docum
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.zero_cost_support import AttentionScale, ChannelScaling, Port, ScaledOperand, ScoreScaling
 
 
-class ScalePlacement(str, Enum):
+class ScalePlacement(StrEnum):
     """The place of the scale of an attention in front of its product.
 
     - QUERY, KEY: the constants that produce one operand;

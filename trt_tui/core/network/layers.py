@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import TensorInfo
 
 
-class LayerKind(str, Enum):
+class LayerKind(StrEnum):
     """The role of a layer in decisions about precision, such as computing, copying or shape arithmetic."""
 
     COMPUTE = "compute"

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 from typing import TypeVar
 
 from trt_tui.core.measure.results import ErrorShare, GroupErrors
@@ -64,7 +64,7 @@ QDQ_STEP = "Q/DQ"
 """The step that takes unused Q/DQ out of the result."""
 
 
-class SearchOutcome(str, Enum):
+class SearchOutcome(StrEnum):
     """The outcome of a search, or its state while the search is running."""
 
     SEARCHING = "searching"
