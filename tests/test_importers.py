@@ -37,7 +37,7 @@ def read(network, folder, name, text, **more):
 
 def script(body):
     lines = "\n".join("        " + line for line in body.strip().splitlines())
-    return f"import re\nimport tensorrt as trt\nKEEP = ['conv1', 'fc']\n\ndef postprocess(network):\n    " \
+    return f"import re\nimport tensorrt as trt\nKEEP = ['/conv1/Conv', '/fc/Gemm']\n\ndef postprocess(network):\n    " \
            f"for layer in network:\n{lines}\n"
 
 
@@ -57,19 +57,16 @@ CASES = [
      (INT8, FP16, False), {CONVS[0]: FP32, FC: FP16}, ""),
     ("a.py", script("if layer.name in ('/conv1/Conv', '/fc/Gemm'):\n    layer.precision = trt.float32"),
      (FP16, FP16, False), {CONVS[0]: FP32, FC: FP32}, ""),
-    ("b.py", script("if not any(k in layer.name for k in KEEP) or layer.type == trt.LayerType.ACTIVATION:\n"
-                    "    continue\nlayer.precision = trt.DataType.FLOAT\nlayer.set_output_type(0, trt.float32)"),
-     (FP16, FP16, False), dict.fromkeys((CONVS[0], CONVS[1], CONVS[3], FC), FP32), ""),
-    ("c.py", script("layer.precision = trt.int8\nif re.match('/layer2', layer.name) and layer.type == "
-                    "trt.LayerType.CONVOLUTION:\n    layer.precision = trt.float16\nif layer.name.endswith('Gemm'):\n"
-                    "    layer.precision = trt.float32"), (INT8, FP16, False),
-     {**dict.fromkeys(CONVS[3:], FP16), FC: FP32}, f"{POOL} in INT8"),
-    ("d.py", script("if layer.name == '/fc/Gemm':\n    layer.precision = trt.bfloat16\nfix(layer)"),
-     (BF16, BF16, False), {}, "line 9: fix(layer)"),
-    ("e.py", "def postprocess(net):\n    for i in range(net.num_layers):\n        layer = net.get_layer(i)\n"
-     "        if i < 5:\n            layer.precision = trt.float16\n        if layer.name.startswith('/fc'):\n"
-     "            layer.precision = trt.float32\n            layer.get_input(0).dynamic_range = (-2.5, 2)\n",
-     (INT8, FP16, False), {FC: FP32}, "if i < 5"),
+    ("b.py", script("if layer.name in KEEP or layer.name == '/avgpool/GlobalAveragePool':\n"
+                    "    layer.precision = trt.DataType.FLOAT\n    for index in range(layer.num_outputs):\n"
+                    "        layer.set_output_type(index, trt.float32)"),
+     (FP16, FP16, False), {CONVS[0]: FP32, FC: FP32, POOL: FP32}, ""),
+    ("missing.py", script("if layer.name in ['/conv1/Con', '/fc/Gemm', 'zzz']:\n    layer.precision = trt.float32"),
+     (FP16, FP16, False), {FC: FP32}, "/conv1/Con: net.onnx has no such layer; did you mean /conv1/Conv?"),
+    ("helper.py", "import tensorrt as trt\n\ndef raise_layers(net):\n    names = ('/fc/Gemm',)\n    for i in "
+     "range(net.num_layers):\n        if net.get_layer(i).name in names:\n"
+     "            net.get_layer(i).precision = trt.bfloat16\n\ndef postprocess(network):\n    raise_layers(network)\n"
+     "\ndef other(network):\n    network[0].precision = trt.int8\n", (BF16, BF16, False), {}, ""),
     ("m.json", {"quantize_mode": "int8", "nodes_to_exclude": ["/conv1/Conv$"], "op_types_to_exclude": ["Gemm", "LSTM"],
                 "verbose": True}, (INT8, FP16, False), {CONVS[0]: FP16, FC: FP16}, "LSTM"),
     ("m.yaml", "quantize_mode: fp8\nop_types_to_quantize: [Conv]\nhigh_precision_dtype: fp32\n", (FP8, FP32, False),
@@ -79,8 +76,8 @@ CASES = [
     ("mo.sh", "python -m modelopt.onnx.quantization --onnx_path=a.onnx --quantize_mode=int8 \\\n --nodes_to_exclude "
      "'/conv1/.*' '/fc' --op_types_to_exclude GlobalAveragePool --high_precision_dtype bf16\n", (INT8, BF16, False),
      {CONVS[0]: BF16, FC: BF16}, "onnx_path"),
-    ("call.py", "from modelopt.onnx.quantization import quantize as mq\nNAMES = ('/conv1/Conv$', '/fc')\n"
-     "mq('a.onnx', 'int8', calibration_data=load(), nodes_to_exclude=NAMES, calibration_method='entropy')\n",
+    ("call.py", "from modelopt.onnx.quantization import quantize\nNAMES = ('/conv1/Conv$', '/fc')\n"
+     "quantize('a.onnx', 'int8', calibration_data=load(), nodes_to_exclude=NAMES, calibration_method='entropy')\n",
      (INT8, FP16, False), {CONVS[0]: FP16, FC: FP16}, "calibration_data"),
     ("call_in_function", "import modelopt.onnx.quantization as moq\n\ndef main(path):\n    types = ['Gemm']\n"
      "    moq.quantize(onnx_path=path, quantize_mode='fp8', op_types_to_exclude=types, high_precision_dtype='fp32')\n",
@@ -88,31 +85,15 @@ CASES = [
     ("a_part.txt", "modelopt.onnx.quantization.quantize(\n    'a.onnx', **{'nodes_to_quantize': ['/layer1/']})\n",
      (INT8, FP16, False), dict.fromkeys((CONVS[0], *CONVS[3:], FC), FP16), "onnx_path"),
     ("without_import", "quantize(quantize_mode='int8', nodes_to_exclude=['/fc'])", (INT8, FP16, False), {FC: FP16}, ""),
-    ("computed.py", "from modelopt.onnx import quantization\nnames = []\nnames.append('/fc')\n"
-     "quantization.quantize(nodes_to_exclude=names, op_types_to_exclude=['Gemm'])\n", (INT8, FP16, False), {FC: FP16},
-     "line 4: nodes_to_exclude=names: the script computes it"),
     ("cast.py", "from modelopt.onnx.autocast import convert_to_mixed_precision\nconvert_to_mixed_precision('a.onnx', "
      "'bf16', ['/conv1/Conv'])", (BF16, BF16, False), {CONVS[0]: FP32}, "onnx_path"),
-    ("loop.py", "import tensorrt as trt\nfor i in range(network.num_layers):\n    layer = network.get_layer(i)\n"
-     "    if layer.type == trt.LayerType.CONVOLUTION and 'layer2' in layer.name:\n"
-     "        layer.precision = trt.float32\n        for j in range(layer.num_outputs):\n"
-     "            layer.set_output_type(j, trt.float32)\n", (FP16, FP16, False), dict.fromkeys(CONVS[3:], FP32), ""),
-    ("build.py", "import tensorrt as trt\nHEAD = ['/fc']\nHEAD.append('/conv1')\nFIRST = '/conv1/Conv'\n"
+    ("build.py", "import json\nimport tensorrt as trt\nHEAD = json.loads('[\"/conv1/Conv\"]')\n"
      "builder = trt.Builder(LOGGER)\nnet = builder.create_network(0)\nif not parse(net):\n    raise SystemExit\n"
      "config = builder.create_builder_config()\nif builder.platform_has_fast_fp16:\n"
      "    config.set_flag(trt.BuilderFlag.FP16)\nconfig.flags |= 1 << int(trt.BuilderFlag.INT8)\n"
      "config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)\nconfig.clear_flag(trt.BuilderFlag.TF32)\n"
-     "for i in range(len(net)):\n    name = (net[i].name or '').lower()\n    print(net[i])\n"
-     "    if name == FIRST.lower():\n        net[i].precision = trt.float32\n    if net[i].name in HEAD:\n"
-     "        net[i].precision = trt.float16\n", (INT8, FP16, False), {CONVS[0]: FP32}, 
-     "line 20: if net[i].name in HEAD"),
-    ("state.py", "import tensorrt as trt\nseen = False\nfor layer in network:\n    keep = False\n"
-     "    for word in ('conv2', 'fc'):\n        if word in layer.name:\n            keep = True\n            break\n"
-     "    if keep:\n        layer.precision = trt.float32\n    if seen:\n        layer.precision = trt.float32\n"
-     "    seen = True\n", (FP16, FP16, False), dict.fromkeys((CONVS[2], CONVS[4], FC), FP32), "line 11: if seen"),
-    ("method.py", "class Builder:\n    def build(self, path):\n        self.net = self.builder.create_network()\n"
-     "        for layer in self.net:\n            if layer.name == '/layer1/conv1/Conv':\n                break\n"
-     "            layer.precision = trt.bfloat16\n", (BF16, BF16, False), {}, ""),
+     "for i in range(len(net)):\n    print(net[i])\n    if net[i].name in HEAD:\n"
+     "        net[i].precision = trt.float32\n", (INT8, FP16, False), {CONVS[0]: FP32}, ""),
     ("flags.py", "config = builder.create_builder_config()\nconfig.set_flag(trt.BuilderFlag.FP16)\n",
      (FP16, FP16, True), {}, ""),
 ]
@@ -149,16 +130,47 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
      "config.set_flag(trt.BuilderFlag.TF32)\nlayer.precision = x", "strongly typed", "--precision file"),
     ("modelopt.py", "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', nodes_to_exclude=[1])\n",
      "nodes_to_exclude", "list of strings"),
-    ("runs.py", "import os\nos.system('touch ran')\nfor layer in network:\n"
-     "    layer.precision = os.system('touch ran')\n",
-     "sets no precisions", "is not a precision"),
-    ("l.py", script("if layer.name == '/fc/Gemm' and kind(layer):\n    layer.precision = trt.float32"),
-     "sets no precisions", "kind")])
+    ("computed.py", "from modelopt.onnx import quantization\nnames = []\nnames.append('/fc')\n"
+     "quantization.quantize(nodes_to_exclude=names, op_types_to_exclude=['Gemm'])\n", "quantize is not a literal",
+     "line 4: nodes_to_exclude: names"),
+    ("stars.py", "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', **load())\n", "not a literal",
+     "line 2: **: load()"),
+    ("build.cpp", "// trtexec --fp16\nint main() {}\n", "build.cpp is C++, which is not read", "trtexec line"),
+    ("build", "#include <NvInfer.h>\n// trtexec --fp16\n", "build is C++, which is not read", "trtexec line"),
+    ("elsewhere.py", script("if layer.name in ['absent']:\n    layer.precision = trt.float32"), "does not have",
+     "absent")])
 def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, text, title, said):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as refused:
         read(network, tmp_path, name, text)
     assert title in refused.value.title and said in str(refused.value) and not (tmp_path / "ran").exists()
+
+
+LISTED = "if layer.name in KEEP:\n    layer.precision = trt.float32\n"
+
+
+@pytest.mark.parametrize(("body", "line"), [
+    ("layer.precision = os.system('touch ran')", 7), ("layer.precision = trt.float32", 7),
+    ("if 'conv' in layer.name:\n    layer.precision = trt.float32", 8),
+    ("if any(word in layer.name for word in KEEP):\n    layer.precision = trt.float32", 8),
+    ("if layer.name in KEEP and kind(layer):\n    layer.precision = trt.float32", 8),
+    ("if layer.get_output(0).name in KEEP:\n    layer.precision = trt.float32", 8),
+    ("if layer.name not in KEEP:\n    continue\nlayer.precision = trt.float32", 8),
+    (LISTED + "else:\n    layer.precision = trt.float32", 10), (LISTED + "    break", 9),
+    (LISTED + "if layer.name in ['/conv2/Conv']:\n    layer.precision = trt.float16", 10),
+    (LISTED + "for index in range(count):\n    if layer.name in KEEP[index:]:\n"
+     "        layer.precision = trt.float32", 11),
+    (LISTED + "    layer.get_input(0).dynamic_range = (-2.5, 2)", 9), (LISTED + "fix(layer)", 9),
+    (LISTED + "setattr(layer, 'precision', trt.float32)", 9), (LISTED + "KEEP.append('/x')", 8),
+    (LISTED + "if fast:\n    config.set_flag(trt.BuilderFlag.INT8)", 10),
+    (LISTED + "flags = [trt.BuilderFlag.INT8]", 9),
+    (LISTED + "config.flags |= (1 << int(trt.BuilderFlag.INT8)) if fast else 0", 9)])
+def test_a_script_of_another_form_is_refused_with_its_line(network, tmp_path, monkeypatch, body, line):
+    """A setting that is left out would change the verdict."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as refused:
+        read(network, tmp_path, "s.py", script(body))
+    assert f"line {line}: " in refused.value.cause and not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("name", ["a.sh", "a.yaml", "a.txt", "a.py", "a"])

@@ -89,7 +89,14 @@ _SCRIPT = "import tensorrt as trt\n\ndef {name}(network):\n    for layer in netw
      "only with --precision-constraints"),
     ("polygraphy convert m.onnx --fp16 --trt-npps q.txt:raise_fc --precision-constraints obey", FP16, False,
      {"/fc/Gemm"}, ""),
-    ("--fp16 --layer-precisions /fc/Gemm:float32 --precision-constraints prefer", FP16, False, {"/fc/Gemm"}, ""),
+    ("--fp16 --layer-precisions /fc/Gemm:float32 --precision-constraints prefer", FP16, False, {"/fc/Gemm"},
+     "prefer allows TensorRT another precision"),
+    ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --precisionConstraints=prefer", FP16, True, {"/fc/Gemm"},
+     "prefer allows TensorRT another precision"),
+    ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --precisionConstraints=none", FP16, True, {"/fc/Gemm"},
+     "only with --precisionConstraints"),
+    ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --strictTypeConstraints", FP16, True, {"/fc/Gemm"}, ""),
+    ("polygraphy run m.onnx --trt --fp16 --trt-npps p.py --strict-types", FP16, False, {"/fc/Gemm"}, ""),
     ("trtexec --onnx=m.onnx --int8 --fp16", INT8, True, set(), "invents the INT8 ranges for --int8 without --calib"),
     ("trtexec --onnx=m.onnx --best --noTF32", INT8, False, set(), "invents the INT8 ranges for --best"),
     ("trtexec --onnx=q.onnx --int8 --noTF32", INT8, False, set(), "q.onnx has its own Q/DQ nodes"),
@@ -106,7 +113,8 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.is_quantizable}
     tool = "Polygraphy" if "polygraphy" in command or "layer-precisions" in command else "trtexec"
     assert loaded.warnings[0].startswith(f"{name}: read as a command of {tool}: ")
-    made_up = ("random inputs", "invents", "of its data loader", "Q/DQ nodes", "only with", "is unknown")
+    made_up = ("random inputs", "invents", "of its data loader", "Q/DQ nodes", "only with", "is unknown",
+               "prefer allows TensorRT another precision", "strict")
     assert [part for part in made_up if part in " ".join(loaded.warnings)] == [part for part in made_up if part in said]
 
 
@@ -164,6 +172,63 @@ def test_what_modelopt_is_told_is_read(resnet, tmp_path, record, precisions, sai
     loaded = read_any_config(tmp_path / "m.txt", resnet)
     assert {name: loaded.config.precision_of(resnet.get_group(name)) for name in precisions} == precisions
     assert said in " ".join(loaded.warnings)
+
+
+@pytest.mark.parametrize(("options", "masked", "excluded"), [
+    ("--disable_mha_qdq", False, True), ("", False, False),
+    ("--disable_mha_qdq", True, False),  # ModelOpt does not look behind a Where
+    ("--disable_mha_qdq --target_dla", False, False)])
+def test_attention_without_qdq_runs_in_the_other_precision(tmp_path, options, masked, excluded):
+    model = networks.attention_block()
+    if masked:
+        scores = next(node for node in model.graph.node if node.op_type == "Div")
+        softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
+        position = list(model.graph.node).index(softmax)
+        model.graph.node.insert(position, onnx.helper.make_node("Where", ["seen", scores.output[0], "low"], ["masked"]))
+        softmax.input[0] = "masked"
+        for name, value in (("seen", np.array(True)), ("low", np.float32(-1e4))):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    onnx.save(model, tmp_path / "net.onnx")
+    network = open_network(tmp_path / "net.onnx")
+    (tmp_path / "mo.sh").write_text(f"OPTIONS='--quantize_m int8 {options}'\npython -m modelopt.onnx.quantization "
+                                    "$OPTIONS --high_precision_dtype bf16 && trtexec --fp16 --onnx=q.onnx\n")
+    config = read_any_config(tmp_path / "mo.sh", network).config
+    precisions = {group.name: config.precision_of(group) for group in network.groups if group.is_quantizable}
+    assert {name for name, precision in precisions.items() if precision is BF16} == (
+        {"/scores/MatMul", "/values/MatMul"} if excluded else set())
+    assert set(precisions.values()) <= {INT8, BF16}
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("python -m modelopt.onnx.quantization --autotune=quick --autotune_verbose --direct_io_types",
+     {"autotune: ModelOpt keeps Q/DQ only where", "direct_io_types: inputs and outputs keep"}),
+    ("python -m modelopt.onnx.quantization --target_dla --frobnicate=1",
+     {"target_dla: ModelOpt quantizes all tensors", "frobnicate: not an option of ModelOpt 0.47"}),
+    ("python -m modelopt.onnx.quantization --quantize_mode int4 --op_types_to_exclude Gemm",
+     {"op_types_to_exclude: ModelOpt ignores this in mode int4", "INT4 scales by awq_clip"}),
+    ("modelopt.onnx.quantization.quantize('a.onnx', quantize_mode='int4', block_size=32)\n",
+     {"block_size: INT4 weights have blocks of 128"}),
+    ("modelopt.onnx.quantization.quantize('a.onnx', quantize_mode='int4', block_size=128)\n", set()),
+    ("quantize_mode: int4\nblock_size: -1\n", {"block_size: INT4 weights have blocks of 128"}),
+    ("python -m modelopt.onnx.autocast -t fp16 --data_max 100 --init_max=5 --max_depth_of_reduction 64",
+     {"data_max: nodes with larger inputs or outputs", "init_max: nodes with larger constants",
+      "max_depth_of_reduction: nodes with longer sums"}),
+    ("python -m modelopt.onnx.autocast --onnx_path a.onnx", {"above 512, the default of data_max"}),
+    ("python -m modelopt.onnx.autocast --data_max=inf", set())])
+def test_each_option_of_modelopt_is_applied_or_named(resnet, tmp_path, text, said):
+    (tmp_path / "told").write_text(text)
+    warnings = " ".join(read_any_config(tmp_path / "told", resnet).warnings)
+    assert not [part for part in said if part not in warnings]
+    assert said or "block_size" not in warnings and "data_max" not in warnings
+
+
+def test_short_options_of_autocast_are_read(resnet, tmp_path):
+    (tmp_path / "told").write_text(
+        "python -m modelopt.onnx.autocast -t bf16 -ne /conv1 '/layer1/.*' -opi Gemm -ope Gemm")
+    config = read_any_config(tmp_path / "told", resnet).config
+    assert {name for name, precision in config.precision_by_group(resnet).items() if precision is FP32} == {
+        "/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv"}
+    assert config.other is BF16
 
 
 # -- qdq_loss_debug --------------------------------------------------------------------------------------------------

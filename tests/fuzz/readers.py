@@ -135,10 +135,10 @@ def readers(network: Network) -> tuple[Reader, ...]:
                (told("trtexec"), told("polygraphy"),
                 b"polygraphy convert a.onnx --fp16 --int8 --layer-precisions a:float32 --tf32",
                 b"quantize_mode: int8\nnodes_to_exclude: [a, b]\nop_types_to_exclude_fp16: [Conv]\n",
-                b"from modelopt.onnx.quantization import quantize as q\nNAMES = ('a', 'b')\nq('a.onnx', 'int8', "
+                b"from modelopt.onnx.quantization import quantize\nNAMES = ('a', 'b')\nquantize('a.onnx', 'int8', "
                 b"nodes_to_exclude=NAMES, **{'calibration_method': 'max'})\n",
-                b"config.set_flag(trt.BuilderFlag.FP16)\nfor i in range(network.num_layers):\n    if 'a' in "
-                b"network[i].name:\n        network[i].precision = trt.float32\n"), imported),
+                b"config.set_flag(trt.BuilderFlag.FP16)\nfor i in range(network.num_layers):\n    if "
+                b"network[i].name in ['a', 'b']:\n        network[i].precision = trt.float32\n"), imported),
         Reader("ModelOpt's lists", "lists", (told("modelopt"), ), imported, True),
         Reader("cache", "a.cache", (_cache(ranges), ),
                lambda path: select_network_ranges(read_calibration_cache(path), ranges)),

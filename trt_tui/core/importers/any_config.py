@@ -8,15 +8,21 @@ from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
 from trt_tui.core.importers import polygraphy_commands, trtexec
-from trt_tui.core.importers.command_lines import POLYGRAPHY, CommandLine, has_command_line, parse_commands
+from trt_tui.core.importers.command_lines import (
+    POLYGRAPHY,
+    CommandLine,
+    config_beside_text,
+    has_command_line,
+    parse_commands,
+)
 from trt_tui.core.importers.imported_settings import ImportedSettings, build_config
 from trt_tui.core.importers.modelopt import (
-    is_modelopt_command,
+    find_modelopt_calls,
+    find_modelopt_commands,
     is_modelopt_record,
     read_modelopt,
-    read_modelopt_command,
+    read_modelopt_calls,
 )
-from trt_tui.core.importers.modelopt_calls import find_modelopt_calls, read_modelopt_calls
 from trt_tui.core.importers.polygraphy import is_tensorrt_script, read_tensorrt_script
 from trt_tui.core.moves.config_file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
@@ -27,8 +33,8 @@ from trt_tui.files.reading import MAX_SCRIPT_BYTES, read_text
 from trt_tui.formatting import name_list_text
 
 SUPPORTED_FILES_TEXT = (
-    "a precision.json, a trtexec or Polygraphy command or script, Python that sets layer.precision of TensorRT, or a "
-    "call, command or lists of ModelOpt")
+    "a precision.json, a trtexec or Polygraphy command, Python that sets layer.precision of listed layers, or a call, "
+    "command or lists of ModelOpt")
 
 
 def read_any_config(path: Path | str, network: Network, *, force: bool = False,
@@ -55,12 +61,15 @@ def _read_config_by_content(path: Path, network: Network, force: bool, sha256: s
     if text.lstrip().startswith("{"):
         record = _parse_json_or_yaml(text, path)
         settings = read_modelopt(record, network, path) if is_modelopt_record(record) else None
-    elif modelopt_calls := find_modelopt_calls(text):
+    elif modelopt_calls := find_modelopt_calls(text, path):
         settings = read_modelopt_calls(modelopt_calls, network, path)
     elif is_tensorrt_script(text):
         settings = read_tensorrt_script(text, network, path)
-    elif is_modelopt_command(text):
-        settings = read_modelopt_command(text, network, path)
+    elif path.suffix.lower() in _CPP_SUFFIXES or _CPP_PATTERN.search(text):
+        raise InputError(f"{path.name} is C++, which is not read", f"supported files: {SUPPORTED_FILES_TEXT}",
+                         config_beside_text(path, "Name one of them, such as a trtexec line with --layerPrecisions."))
+    elif modelopt_commands := find_modelopt_commands(text, path):
+        settings = read_modelopt_calls(modelopt_commands, network, path)
     elif has_command_line(text):
         settings = read_command_script(text, network, path)
     elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
@@ -83,6 +92,8 @@ _MAX_YAML_CHARACTERS = 1 << 20
 """Maximum number of characters of a text that is tried as YAML without a YAML file name. Parsing takes seconds per
 megabyte."""
 
+_CPP_SUFFIXES = (".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh")
+_CPP_PATTERN = re.compile(r"^[ \t]*#include[ \t]*[<\"]|->setPrecision\(", re.MULTILINE)
 _CACHE_HEADER = re.compile(r"TRT-\d+-\w+\s*$", re.MULTILINE)
 _OMISSIONS_PATTERN = re.compile(rf"^\s*# {OMISSION_MARKER} = (\{{.*\}})\s*$", re.MULTILINE)
 
@@ -113,12 +124,10 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
         candidate for candidate in command_lines if _precision_sort_key(candidate)[1] or candidate.uses_rtx
     ]
     if not precision_commands:
-        config_path = file.parent / "precision.json"
         raise InputError(f"{file.name} sets no precisions",
                          f"it holds {len(command_lines)} commands of trtexec or Polygraphy, and none has any of "
                          "--fp16, --int8, --layerPrecisions",
-                         f"Name {config_path}, which is in the same folder." if config_path.is_file() else
-                         "Name a config, or a line that has one of them.")
+                         config_beside_text(file, "Name a config, or a line that has one of them."))
     command = max(precision_commands, key=_precision_sort_key)
     read_command = (polygraphy_commands.read_polygraphy_command
                     if command.tool == POLYGRAPHY else trtexec.read_trtexec_command)

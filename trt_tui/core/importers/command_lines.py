@@ -1,7 +1,7 @@
 """A parser of trtexec and Polygraphy command lines in scripts, which splits them into options without running them."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,12 @@ PRECISION_BY_NAME = {
 
 TRTEXEC, POLYGRAPHY = "trtexec", "Polygraphy"
 
+_CONSTRAINTS_OF_OPTIONS = {"strictTypeConstraints": "obey", "strictTypes": "obey", "strict-types": "obey",
+                           "obey-precision-constraints": "obey", "prefer-precision-constraints": "prefer"}
+"""Older options of trtexec and Polygraphy, with their meaning as values of ``--precisionConstraints``."""
+
+CONSTRAINT_OPTIONS = ("precisionConstraints", "precision-constraints", *_CONSTRAINTS_OF_OPTIONS)
+
 _POLYGRAPHY_PATTERN = re.compile(
     r"(?:\bpolygraphy|\$\{?POLYGRAPHY\b[^\s\"]*)\"?\s+(?:-\S+\s+)*(?:convert|run|debug\s+\w+)\b")
 _TRTEXEC_PATTERN = re.compile(r"\btrtexec\b|\$\{?TRTEXEC\b")
@@ -33,6 +39,7 @@ _POLYGRAPHY_OPTIONS = frozenset((
 _RTX_PATTERN = re.compile(r"\bPOLYGRAPHY_USE_TENSORRT_RTX=[\"']?(?!0\b)\w")
 _ASSIGNMENT_PATTERN = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
 _VARIABLE_PATTERN = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
+_SHELL_OPERATORS = ("&&", "||", "|", ";", "&")
 _MAX_SCANNED_BYTES = 64 << 20
 """Number of bytes searched for Q/DQ. The nodes of an ONNX file precede its weights."""
 
@@ -111,10 +118,45 @@ class CommandLine:
     def has_any_of_options(self, *names: str) -> bool:
         return not self.options.keys().isdisjoint(names)
 
+    @property
+    def constraint(self) -> str:
+        """The effect of the precisions of layers: obey, prefer, or another text if they have none."""
+        older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
+        return older_values[0] if older_values else self.find_value_of_options(*CONSTRAINT_OPTIONS)
+
 
 def has_command_line(text: str) -> bool:
     """Returns True if a text contains a command line of trtexec or Polygraphy, or consists of options only."""
     return bool(_TRTEXEC_PATTERN.search(text) or _POLYGRAPHY_PATTERN.search(text)) or text.lstrip().startswith("--")
+
+
+def iterate_shell_lines(text: str) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Yields the lines of a shell script that are no comments: the number, the line with those that continue it, and
+    the variables that were assigned before."""
+    values: dict[str, str] = {}
+    line_index, lines = 0, text.splitlines()
+    while line_index < len(lines):
+        line_number, parts = line_index + 1, [lines[line_index]]
+        while parts[-1].endswith("\\") and line_index + 1 < len(lines):
+            line_index += 1
+            parts[-1:] = [parts[-1][:-1], lines[line_index].strip()]
+        line_index += 1
+        line = " ".join(parts)
+        if (assignment := _ASSIGNMENT_PATTERN.match(line)) is not None:
+            values[assignment[1]] = next(value for value in assignment.groups()[1:] if value is not None)
+        if not line.lstrip().startswith("#"):
+            yield line_number, line, values
+
+
+def split_command(line: str, values: Mapping[str, str], location: str) -> list[str]:
+    """Splits a line into words after its variables are replaced by their values.
+
+    Raises:
+        InputError: The line has quotes that do not match, or is too long.
+    """
+    return split_shell_words(expand_variables(
+        _VARIABLE_PATTERN, lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line,
+        location), location)
 
 
 def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
@@ -126,27 +168,13 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
     Raises:
         InputError: A command line has quotes that do not match.
     """
-    values: dict[str, str] = {}
-    line_index, lines, rtx = 0, text.splitlines(), False
-    while line_index < len(lines):
-        line_number, parts = line_index + 1, [lines[line_index]]
-        while parts[-1].endswith("\\") and line_index + 1 < len(lines):
-            line_index += 1
-            parts[-1:] = [parts[-1][:-1], lines[line_index].strip()]
-        line_index += 1
-        line = " ".join(parts)
-        if (assignment := _ASSIGNMENT_PATTERN.match(line)) is not None:
-            values[assignment[1]] = next(value for value in assignment.groups()[1:] if value is not None)
-        is_comment = line.lstrip().startswith("#")
-        rtx = rtx or not is_comment and bool(_RTX_PATTERN.search(line))
-        if is_comment or not has_command_line(line):
+    rtx = False
+    for line_number, line, values in iterate_shell_lines(text):
+        rtx = rtx or bool(_RTX_PATTERN.search(line))
+        if not has_command_line(line):
             continue
-        location = f"{file_name}, line {line_number}"
-        line = expand_variables(_VARIABLE_PATTERN,
-                                lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line,
-                                location)
-        arguments = split_shell_words(line, location)
-        options = _parse_options(arguments)
+        arguments = split_command(line, values, f"{file_name}, line {line_number}")
+        options = parse_options(arguments)
         is_polygraphy = bool(_POLYGRAPHY_PATTERN.search(line)) or not _TRTEXEC_PATTERN.search(line) and not (
             _POLYGRAPHY_OPTIONS.isdisjoint(options))
         onnx_paths = [argument for argument in arguments if argument.endswith(".onnx") and not argument.startswith("-")]
@@ -154,7 +182,7 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
         yield CommandLine(line_number, POLYGRAPHY if is_polygraphy else TRTEXEC, options, model, is_polygraphy and rtx)
 
 
-def _parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
+def parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Returns the values of each option in a list of arguments, by its name without dashes."""
     options: dict[str, list[str]] = {}
     index = 0
@@ -167,9 +195,26 @@ def _parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
         values = options.setdefault(option, [])
         values += [value] if separator else []
         while not separator and index < len(arguments) and not arguments[index].startswith("-"):
+            if arguments[index] in _SHELL_OPERATORS:
+                break
             values.append(arguments[index])
             index += 1
     return options
+
+
+def constraint_notes(constraint: str, setting: str, condition: str) -> list[str]:
+    """Returns a note on precisions of layers that TensorRT need not obey; empty if it obeys them.
+
+    Args:
+        constraint: obey, prefer, or another text if the precisions have no effect.
+        setting: The tool and the option that sets the precisions, with a verb.
+        condition: The options with which they have an effect.
+    """
+    if constraint == "prefer":
+        return ["prefer allows TensorRT another precision where the requested one has no kernel; here the precisions "
+                "are applied, as with obey"]
+    return [] if constraint == "obey" else [
+        f"{setting} only with {condition}, which is not set; here the precisions are applied"]
 
 
 def refuse_strongly_typed_build(
@@ -184,10 +229,14 @@ def refuse_strongly_typed_build(
     Raises:
         InputError: Always.
     """
-    config_path = file.parent / "precision.json"
     raise InputError(f"{file.name} builds a strongly typed network", reason,
-                     f"Name {config_path}, which is in the same folder." if config_path.is_file() else
-                     "Open that file: --precision file uses its own precisions.")
+                     config_beside_text(file, "Open that file: --precision file uses its own precisions."))
+
+
+def config_beside_text(file: Path, next_step: str) -> str:
+    """Returns the next step that names the precision.json beside a file; ``next_step`` if there is none."""
+    config_path = file.parent / "precision.json"
+    return f"Name {config_path}, which is in the same folder." if config_path.is_file() else next_step
 
 
 def has_quantized_model(command: CommandLine, network: Network, file: Path) -> bool:

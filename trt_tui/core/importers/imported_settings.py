@@ -21,6 +21,9 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 MAX_LISTED = 20
 """Maximum number of unread parts that are listed one by one."""
 
+_MAX_SUGGESTIONS = 5
+"""Maximum number of unknown names that get a similar name. Each takes a pass over all layers."""
+
 _GENERATED_NAME = re.compile(r"\(Unnamed Layer\*|ONNXTRT_|Reformatting CopyNode|__myl_|^copied_|_cast(?:In|Out)?$")
 """Names that TensorRT and its parser give to layers that are not nodes of the network."""
 
@@ -33,6 +36,7 @@ class ImportedSettings:
         tool: The title of the file's kind in messages. quantized, other, tf32: The defaults of `PrecisionConfig`.
         layer_precisions: Precisions by the name in the file: that of a node, or of a TensorRT layer made of several
             nodes.
+        optional_names: Names in `layer_precisions` that the network may lack; a warning lists those.
         output_precisions: Types of results by the name in the file.
         ranges: The amax by tensor name.
         cache_path: The calibration cache that the file names; None if it names none.
@@ -46,6 +50,7 @@ class ImportedSettings:
     other: Precision = Precision.FP32
     tf32: bool = False
     layer_precisions: dict[str, Precision] = field(default_factory=dict)
+    optional_names: set[str] = field(default_factory=set)
     output_precisions: dict[str, Precision] = field(default_factory=dict)
     ranges: dict[str, float] = field(default_factory=dict)
     cache_path: Path | None = None
@@ -134,14 +139,16 @@ def _find_layer_precisions(settings: ImportedSettings, network: Network, file_na
             unread_lines.append(f"{name}: a layer that TensorRT adds, not a node of {network.name}")
         else:
             unknown_names.append(name)
-    if unknown_names and not force:
-        layer_names = [layer.name for layer in network.layers]
-        similar_names = list(dict.fromkeys(match for name in unknown_names[:5]
-                                           for match in difflib.get_close_matches(name, layer_names, 1, 0.6)))
+    layer_names = [layer.name for layer in network.layers]
+    similar_names = {name: match for name in unknown_names[:_MAX_SUGGESTIONS]
+                     for match in difflib.get_close_matches(name, layer_names, 1, 0.6)}
+    if not force and (not layer_precisions or not settings.optional_names.issuperset(unknown_names)) and unknown_names:
         raise InputError(f"{file_name} names layers that {network.name} does not have", name_list_text(unknown_names),
-                         f"Did you mean {', '.join(similar_names)}? --force leaves them out." if similar_names else
+                         f"Did you mean {', '.join(dict.fromkeys(similar_names.values()))}? --force leaves them out."
+                         if similar_names else
                          "Open the network that it was made for, or use --force to leave them out.")
-    unread_lines += [f"{name}: {network.name} has no such layer" for name in unknown_names]
+    unread_lines += [f"{name}: {network.name} has no such layer" + (
+        f"; did you mean {similar_names[name]}?" if name in similar_names else "") for name in unknown_names]
     return layer_precisions
 
 

@@ -1,18 +1,18 @@
 """The importer of Python scripts with the TensorRT API, such as Polygraphy postprocess scripts. Scripts are read as
 text and never run.
 
-A script sets ``layer.precision``, ``layer.set_output_type`` and ranges of tensors in loops over the network's layers.
-The loops are in the function ``postprocess``. In a script without this function, they are in the module or in any
-function, and flags of the builder set the default precisions. The importer parses the script with `ast`. It evaluates
-conditions for each node of the network from the node's name and operator. It supports a few kinds of expressions:
-comparisons, ``in``, ``startswith``, ``re``, ``any`` and ``all`` over constants. A statement that depends on anything
-else (the index of a layer, a function, a computed value) has no effect and is listed as not read, with its line. A
-script from trt-tui contains a table, which is read directly.
+A script from trt-tui contains a table, which is read. Any other script gives one precision to layers that it lists::
+
+    for layer in network:
+        if layer.name in ["/head/Conv", "/fc/Gemm"]:
+            layer.precision = trt.float32
+
+The names are literals, or a variable with a literal. Flags of the builder set the default precisions. A script with any
+other statement that sets precisions, types of results, ranges or such flags is refused with the line.
 """
 
 import ast
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from trt_tui.core.builder_options import OMISSION_MARKER
 from trt_tui.core.importers.command_lines import (
     POLYGRAPHY,
     PRECISION_BY_NAME,
+    constraint_notes,
     parse_commands,
     refuse_strongly_typed_build,
 )
@@ -27,11 +28,11 @@ from trt_tui.core.importers.imported_settings import ImportedSettings
 from trt_tui.core.importers.python_scripts import (
     UNREADABLE_SCRIPT_ERRORS,
     find_constants,
-    iterate_changed_names,
     parse_script,
+    read_literal,
+    source_text,
 )
 from trt_tui.core.importers.trtexec import apply_precision_flags
-from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX
@@ -41,44 +42,16 @@ from trt_tui.formatting import name_list_text
 _PRECISION_BY_NAME = {**PRECISION_BY_NAME, "FLOAT": Precision.FP32, "HALF": Precision.FP16, "BF16": Precision.BF16,
                       "INT8": Precision.INT8, "FP8": Precision.FP8, "INT4": Precision.INT4}
 
-_OPERATORS_BY_LAYER_TYPE = {
-    "CONVOLUTION": ("Conv",), "DECONVOLUTION": ("ConvTranspose",), "SOFTMAX": ("Softmax", "LogSoftmax"),
-    "MATRIX_MULTIPLY": ("MatMul", "Gemm", "Einsum"), "FULLY_CONNECTED": ("Gemm",), "EINSUM": ("Einsum",),
-    "NORMALIZATION": ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"),
-    "ELEMENTWISE": ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"), "CONCATENATION": ("Concat",),
-    "REDUCE": ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"),
-    "ACTIVATION": ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "Softplus", "HardSigmoid", "Clip"),
-    "POOLING": ("MaxPool", "AveragePool", "GlobalAveragePool"), "RESIZE": ("Resize", "Upsample"),
-    "UNARY": ("Exp", "Log", "Sqrt", "Abs", "Neg", "Erf", "Reciprocal"), "TOPK": ("TopK",), "GATHER": ("Gather",)}
-"""ONNX operators by the ``trt.LayerType`` that TensorRT makes of them. No node matches a type that is not listed."""
+_FLOAT_FLAGS, _QUANTIZED_FLAGS = ("FP16", "BF16"), ("INT8", "FP8", "INT4")
+_CONSTRAINT_FLAGS = {"OBEY_PRECISION_CONSTRAINTS": "obey", "STRICT_TYPES": "obey",
+                     "PREFER_PRECISION_CONSTRAINTS": "prefer"}
+_FLAGS = (*_FLOAT_FLAGS, *_QUANTIZED_FLAGS, "TF32", *_CONSTRAINT_FLAGS)
+"""The members of ``trt.BuilderFlag`` that are read."""
 
-_MAX_VALUES = 100_000
-"""Maximum number of values in a list that a script builds. Values of inner lists count each time."""
+_SETTERS = ("precision", "dynamic_range", "set_output_type", "set_dynamic_range")
+"""The attributes and methods of TensorRT's layers and tensors that set a precision, a type or a range."""
 
-_INTEGER_TYPE_NAMES = frozenset(("int32", "int64", "INT32", "INT64", "bool", "BOOL"))
-
-
-_SCRIPT_PATTERN = re.compile(r"^def \w+\(|\.precision\s*=|\.set_output_type\(|dynamic_range|\bBuilderFlag\.",
-                             re.MULTILINE)
-
-_PRECISION_FLAGS = ("FP16", "BF16", "INT8", "FP8", "INT4")
-"""The members of ``trt.BuilderFlag`` that allow a precision."""
-
-
-class _UnsupportedExpression(Exception):
-    """The error for an expression that the importer cannot evaluate. Its text states the reason."""
-
-
-class _LayerType(str):
-    """The name of a ``trt.LayerType`` in a script."""
-
-
-class _LoopBreak(Exception):
-    """The signal that a ``break`` in a script ends the current loop."""
-
-
-class _UnknownValue:
-    """The value of a variable that the importer cannot determine."""
+_LOOP_EXITS = (ast.Break, ast.Continue, ast.Return)
 
 
 def is_tensorrt_script(text: str) -> bool:
@@ -87,28 +60,28 @@ def is_tensorrt_script(text: str) -> bool:
     The file name does not matter.
     """
     first_line = next(iter(text.splitlines()), "")
-    if not _SCRIPT_PATTERN.search(text) or first_line.startswith("#!") and "python" not in first_line:
+    if not any(word in text for word in ("def ", *_SETTERS, "BuilderFlag.")) or first_line.startswith("#!") and (
+            "python" not in first_line):
         return False
     try:
         tree = parse_script(text)
     except UNREADABLE_SCRIPT_ERRORS:
         return "def postprocess(" in text
-    return any(isinstance(statement, ast.FunctionDef) for statement in tree.body) or any(
-        _is_precision_setter(node) for node in ast.walk(tree))
+    return any(isinstance(statement, ast.FunctionDef) for statement in tree.body) or bool(find_setter_lines(tree))
 
 
 def read_tensorrt_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
                            must_set: bool = True) -> ImportedSettings:
-    """Reads the precisions and ranges that a script sets for the nodes of a network.
+    """Reads the precisions that a script sets for the nodes of a network.
 
     Args:
-        function_name: The function that Polygraphy calls. If the script lacks it, the statements of the module and of
-            all functions are read.
-        must_set: True if a script that sets nothing is refused. If False, it is refused only if parts could not be
-            read.
+        function_name: The function that Polygraphy calls. If the script lacks it, or it sets nothing, the whole script
+            is read.
+        must_set: True if a script that sets nothing is refused.
 
     Raises:
-        InputError: The text is not valid Python, sets nothing, or builds a strongly typed network.
+        InputError: The text is not valid Python, sets nothing, has a statement that cannot be read, or builds a
+            strongly typed network.
     """
     try:
         tree = parse_script(text)
@@ -117,19 +90,34 @@ def read_tensorrt_script(text: str, network: Network, file: Path, function_name:
             str(error) or "it is nested too deep")
         raise InputError(f"{file.name} is not readable Python code", cause,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
-    constants = find_constants(tree.body)
+    constants = find_constants(tree)
     settings = _read_exported_script(tree, constants, network, file)
-    has_flags = False
-    if settings is None:
-        reader = _ScriptReader(tree, constants, network, function_name)
-        settings, has_flags = reader.read_settings(), reader.has_precision_flags
-    if not settings.layer_precisions and not settings.ranges and not has_flags and (must_set or settings.unread_lines):
-        if any(isinstance(node, ast.Attribute) and node.attr == "STRONGLY_TYPED" for node in ast.walk(tree)):
-            refuse_strongly_typed_build(file, "its precisions are in the ONNX file that it reads, not in the script")
-        raise InputError(
-            f"{file.name} sets no precisions that could be read on {network.name}",
-            name_list_text(settings.unread_lines, 3) or "it sets layer.precision of no layer of this network",
-            "Name a postprocess script, a trtexec line, or a precision.json.")
+    if settings is not None:
+        return settings
+    functions = _find_called_functions(tree, function_name)
+    is_postprocess = any(map(find_setter_lines, functions))
+    reader = _ScriptReader(tree, constants)
+    for root in functions if is_postprocess else [tree]:
+        reader.read_statements(root)
+    settings = ImportedSettings("a Polygraphy script" if is_postprocess else "a TensorRT script")
+    if reader.precision is not None:
+        settings.layer_precisions = dict.fromkeys(reader.layer_names, reader.precision)
+        settings.output_precisions = dict.fromkeys(reader.output_layer_names, reader.precision)
+        settings.optional_names = set(reader.layer_names)
+    is_empty = must_set and not settings.layer_precisions and not reader.has_precision_flags
+    if (reader.unread_lines or is_empty) and any(
+            isinstance(node, ast.Attribute) and node.attr == "STRONGLY_TYPED" for node in ast.walk(tree)):
+        refuse_strongly_typed_build(file, "its precisions are in the ONNX file that it reads, not in the script")
+    if reader.unread_lines:
+        lines = [f"line {number}: {line}" for number, line in sorted(reader.unread_lines.items())]
+        raise InputError(f"{file.name} sets precisions in a way that is not read", name_list_text(lines, 3),
+                         "List the layers (if layer.name in [...]: layer.precision = trt.float32), or name a "
+                         "trtexec line or a precision.json.")
+    if is_empty:
+        raise InputError(f"{file.name} sets no precisions that could be read on {network.name}",
+                         "it sets layer.precision of no layer",
+                         "Name a postprocess script, a trtexec line, or a precision.json.")
+    reader.set_default_precisions(settings)
     return settings
 
 
@@ -171,437 +159,165 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
     return settings
 
 
+def _find_called_functions(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
+    """Finds a function of a script, and the functions that it names; empty if the script lacks it."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    called: dict[str, ast.FunctionDef] = {}
+    pending = [name]
+    while pending:
+        function = functions.get(pending.pop())
+        if function is not None and function.name not in called:
+            called[function.name] = function
+            pending += [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
+    return list(called.values())
+
+
 class _ScriptReader:
-    """An interpreter of a script's statements, which evaluates them for each node of a network."""
+    """A reader of a script's statements.
 
-    def __init__(self, tree: ast.Module, constants: Mapping[str, Any], network: Network, function_name: str) -> None:
-        self.tree, self.constants, self.network, self.function_name = tree, constants, network, function_name
-        self.settings = ImportedSettings("a Polygraphy script")
-        self.builder_flags: dict[str, bool] = {}
-        self._unread_by_line: dict[int, str] = {}
-        self._network_texts = _find_network_expressions(tree)
+    Attributes:
+        layer_names: The names of the layers whose precision the script sets.
+        output_layer_names: The names of the layers whose types of results the script sets.
+        precision: The precision of these layers; None if there are none.
+        flags: The members of ``trt.BuilderFlag`` that the script sets (True) or clears (False).
+        unread_lines: The statements that the reader cannot read, by line.
+    """
 
-    def read_settings(self) -> ImportedSettings:
-        """Interprets the script and returns its settings.
+    def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
+        self._constants = constants
+        self._layer_texts = {source_text(node.value) for node in ast.walk(tree)
+                             if isinstance(node, ast.Attribute) and node.attr in (*_SETTERS, "name")}
+        self.layer_names: list[str] = []
+        self.output_layer_names: list[str] = []
+        self.precision: Precision | None = None
+        self.flags: dict[str, bool] = {}
+        self.unread_lines: dict[int, str] = {}
 
-        The default precisions follow from the precisions that the script sets.
+    def read_statements(self, root: ast.AST) -> None:
+        """Reads all statements of a script or function.
+
+        A statement below a condition that is not a list of names, or beside the exit of a loop, cannot be read.
         """
-        settings = self.settings
-        functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
-        if called_functions := [item for item in functions if item.name == self.function_name]:
-            functions = called_functions
+        pending: list[tuple[ast.AST, tuple[str, list[str]] | None, bool]] = [(root, None, True)]
+        while pending:
+            node, condition, is_readable = pending.pop()
+            children = [child for child in ast.iter_child_nodes(node)
+                        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case)]
+            if isinstance(node, ast.If):
+                names = self._read_name_condition(node.test)
+                is_gpu_check = "platform_has_fast_" in source_text(node.test)
+                is_branch_readable = is_readable and (is_gpu_check or names is not None and condition is None)
+                pending += [(child, None, False) for child in reversed(node.orelse)]
+                pending += [(child, names or condition, is_branch_readable) for child in reversed(node.body)]
+                continue
+            if isinstance(node, ast.For | ast.While) and find_setter_lines(node):
+                self.unread_lines |= {child.lineno: f"{source_text(child)} in a loop over layers"
+                                      for child in ast.walk(node) if isinstance(child, _LOOP_EXITS)}
+            is_readable = is_readable and not isinstance(node, ast.ExceptHandler | ast.match_case)
+            pending += [(child, condition, is_readable) for child in reversed(children)]
+            if not children and isinstance(node, ast.stmt) and self._sets_anything(node) and not (
+                    is_readable and self._read_setter(node, condition)):
+                self.unread_lines[node.lineno] = source_text(node)
+
+    def _sets_anything(self, statement: ast.stmt) -> bool:
+        """Returns True if a statement may set a precision: itself, or in a function that it calls with a layer."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        return bool(find_setter_lines(statement)) or isinstance(call, ast.Call) and isinstance(
+            call.func, ast.Name) and call.func.id != "print" and any(
+                source_text(argument) in self._layer_texts for argument in call.args)
+
+    def _read_name_condition(self, test: ast.expr) -> tuple[str, list[str]] | None:
+        """Returns the source text of a layer and the names in a condition on the layer's name.
+
+        None if the condition is of any other form than ``layer.name in [...]`` and ``layer.name == "..."``.
+        """
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+            parts = [self._read_name_condition(value) for value in test.values]
+            names = [name for part in parts if part is not None for name in part[1]]
+            return (parts[0][0], names) if parts[0] is not None and all(
+                part is not None and part[0] == parts[0][0] for part in parts) else None
+        if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Attribute)
+                and test.left.attr == "name"):
+            return None
+        try:
+            value = read_literal(test.comparators[0], self._constants)
+        except ValueError:
+            return None
+        if isinstance(test.ops[0], ast.Eq) and isinstance(value, str):
+            value = [value]
+        elif not isinstance(test.ops[0], ast.In) or not isinstance(value, list | tuple | set | dict):
+            return None
+        return (source_text(test.left.value), list(value)) if all(isinstance(name, str) for name in value) else None
+
+    def _read_setter(self, statement: ast.stmt, condition: tuple[str, list[str]] | None) -> bool:
+        """Reads a statement that sets a precision, a type of a result, or a flag; returns False if it cannot be read.
+
+        Args:
+            condition: The layer and the names of the condition above the statement; None if there is none.
+        """
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if flags := [node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute) and _is_flag(node)]:
+            is_or = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.BitOr) and not any(
+                isinstance(node, ast.IfExp) for node in ast.walk(statement))
+            method = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and [
+                type(argument) for argument in call.args] == [ast.Attribute] else ""
+            self.flags |= dict.fromkeys(flags, method != "clear_flag")
+            return condition is None and (is_or or method in ("set_flag", "clear_flag"))
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], statement.value
+        elif isinstance(call, ast.Call) and len(call.args) == 2:
+            target, value = call.func, call.args[1]
         else:
-            settings.tool = "a TensorRT script"
-            self._interpret_statements(self.tree.body, None, {})
-        module_networks = self._network_texts
-        for function in functions:
-            arguments = [item.arg for item in (*function.args.args, *function.args.kwonlyargs)]
-            self._network_texts = module_networks if "network" in arguments or not arguments else {
-                *module_networks, arguments[0]}
-            self._interpret_statements(function.body, None, dict.fromkeys(arguments, _UnknownValue()))
-        settings.unread_lines += [f"line {line}: {reason}" for line, reason in sorted(self._unread_by_line.items())]
-        if self.has_precision_flags:
-            self._apply_builder_flags()
-        else:
-            self._choose_default_precisions()
-        return settings
+            return False
+        precision = _PRECISION_BY_NAME.get(source_text(value).rpartition(".")[2])
+        if (precision is None or self.precision not in (None, precision) or condition is None
+                or not isinstance(target, ast.Attribute) or target.attr not in ("precision", "set_output_type")
+                or source_text(target.value) != condition[0]):
+            return False
+        self.precision = precision
+        (self.layer_names if target.attr == "precision" else self.output_layer_names).extend(condition[1])
+        return True
 
     @property
     def has_precision_flags(self) -> bool:
         """True if the script sets or clears a flag of the builder that allows a precision."""
-        return not self.builder_flags.keys().isdisjoint(_PRECISION_FLAGS)
+        return not self.flags.keys().isdisjoint((*_FLOAT_FLAGS, *_QUANTIZED_FLAGS))
 
-    def _choose_default_precisions(self) -> None:
-        """Sets the default precisions from the precisions that the script sets for layers."""
-        settings = self.settings
-        precisions = {*settings.layer_precisions.values(), *([Precision.INT8] if settings.ranges else [])}
-        settings.other = Precision.BF16 if Precision.BF16 in precisions else Precision.FP16
-        settings.quantized = Precision.INT8 if Precision.INT8 in precisions else settings.other
-        other_text = f" in {settings.other.label}" if settings.quantized is not settings.other else ""
-        settings.notes.append(
-            f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
-            "the flags of a build command set them (--int8 --fp16)")
-
-    def _apply_builder_flags(self) -> None:
-        """Sets the default precisions from the flags of the builder."""
-        settings, flags = self.settings, [name for name, is_set in self.builder_flags.items() if is_set]
-        apply_precision_flags(settings, [name.lower() for name in ("FP16", "BF16") if name in flags],
-                              [name.lower() for name in ("INT8", "FP8", "INT4") if name in flags])
-        settings.tf32 = self.builder_flags.get("TF32", True)
-        if settings.tf32:
-            settings.notes.append("FP32 layers may use TF32, which TensorRT allows unless the script clears "
-                                  "BuilderFlag.TF32")
-        if settings.layer_precisions and not {"OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS",
-                                              "STRICT_TYPES"}.intersection(flags):
-            settings.notes.append("TensorRT applies layer.precision only with BuilderFlag.OBEY_PRECISION_CONSTRAINTS "
-                                  "or PREFER_PRECISION_CONSTRAINTS, which is missing; here the precisions are applied")
-
-    # -- statements ---------------------------------------------------------------------------------------------
-
-    def _interpret_statements(self, body: Sequence[ast.stmt], layer: Layer | None, variables: dict[str, Any]) -> bool:
-        """Interprets a list of statements. Returns False if the rest of the current loop iteration is skipped.
-
-        Args:
-            layer: The node of the innermost loop over layers; None outside such loops.
-            variables: The values of the script's variables.
-        """
-        for statement in body:
-            if isinstance(statement, (ast.Continue, ast.Return)):
-                return False
-            if isinstance(statement, ast.Break):
-                raise _LoopBreak
-            if not self._interpret_statement(statement, layer, variables):
-                return False
-        return True
-
-    def _interpret_statement(self, statement: ast.stmt, layer: Layer | None, variables: dict[str, Any]) -> bool:
-        if isinstance(statement, ast.For):
-            self._interpret_loop(statement, layer, variables)
-        elif isinstance(statement, ast.If):
-            try:
-                branch = statement.body if self._evaluate_expression(statement.test, variables) else statement.orelse
-            except _UnsupportedExpression as error:
-                if any(_is_precision_setter(node) for node in ast.walk(statement)) or _has_loop_exit(statement):
-                    self._unread_by_line[statement.lineno] = f"if {ast.unparse(statement.test)[:60]}: {error}"
-                _forget_changed_variables(statement, variables)
-                return layer is None or not _has_loop_exit(statement)
-            return self._interpret_statements(branch, layer, variables)
-        elif isinstance(statement, (ast.With, ast.Try)):
-            return self._interpret_statements(statement.body, layer, variables)
-        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            self._interpret_assignment(statement, statement.targets[0], variables)
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            self._interpret_call(statement.value, variables)
-        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            pass  # its statements are interpreted on their own
-        elif isinstance(statement, ast.AugAssign) and (flags := _list_flag_names(statement.value)):
-            self.builder_flags.update(dict.fromkeys(flags, isinstance(statement.op, ast.BitOr)))
-        elif any(_is_precision_setter(node) for node in ast.walk(statement)):
-            first_line = ast.unparse(statement).splitlines()[0][:60]
-            self._unread_by_line[statement.lineno] = f"{first_line}: cannot be evaluated"
+    def set_default_precisions(self, settings: ImportedSettings) -> None:
+        """Sets the default precisions from the flags of the builder, or from the precision of the layers."""
+        flags = [name for name, is_set in self.flags.items() if is_set]
+        if self.has_precision_flags:
+            apply_precision_flags(settings, *([name.lower() for name in names if name in flags]
+                                              for names in (_FLOAT_FLAGS, _QUANTIZED_FLAGS)))
+            settings.tf32 = self.flags.get("TF32", True)
+            if settings.tf32:
+                settings.notes.append("FP32 layers may use TF32, which TensorRT allows unless the script clears "
+                                      "BuilderFlag.TF32")
         else:
-            _forget_changed_variables(statement, variables)
-        return True
-
-    def _interpret_loop(self, loop: ast.For, layer: Layer | None, variables: dict[str, Any]) -> None:
-        """Interprets a loop over the network's layers, over their indices, or over constants."""
-        iterable_text, targets = ast.unparse(loop.iter), ast.unparse(loop.target).strip("()").split(", ")
-        layer_values: dict[str, Callable[[Layer], tuple[Any, ...]]] = {}
-        for network_text in self._network_texts:
-            layer_values |= {
-                network_text: lambda item: (item, ),
-                f"range({network_text}.num_layers)": lambda item: (_LayerIndex(item), ),
-                f"range(0, {network_text}.num_layers)": lambda item: (_LayerIndex(item), ),
-                f"range(len({network_text}))": lambda item: (_LayerIndex(item), ),
-                f"enumerate({network_text})": lambda item: (_LayerIndex(item), item)
-            }
-        if (get_values := layer_values.get(iterable_text)
-            ) is not None and len(targets) == 1 + iterable_text.startswith("enumerate"):
-            _forget_changed_variables(loop, variables)  # their values depend on the layers before
-            for item in self.network.layers:
-                try:
-                    self._interpret_statements(loop.body, item,
-                                               {**variables, **dict(zip(targets, get_values(item), strict=True))})
-                except _LoopBreak:
-                    self.settings.notes.append(f"the loop in line {loop.lineno} ends at {item.name}; its layers are "
-                                               "read in the order of the network's nodes")
-                    break
-            return
-        if isinstance(loop.target, ast.Name):
-            try:
-                values = self._evaluate_expression(loop.iter, variables)
-                for value in list(values):
-                    variables[loop.target.id] = value
-                    self._interpret_statements(loop.body, layer, variables)
-                return
-            except _LoopBreak:
-                return
-            except (_UnsupportedExpression, TypeError):  # listed below if the loop sets precisions
-                pass
-        _forget_changed_variables(loop, variables)
-        if any(_is_precision_setter(item) for item in ast.walk(loop)):
-            self._unread_by_line[loop.lineno] = f"for {ast.unparse(loop.target)} in {iterable_text[:60]}"
-
-    def _interpret_assignment(self, statement: ast.Assign, target: ast.expr, variables: dict[str, Any]) -> None:
-        if isinstance(target, ast.Name):
-            try:
-                variables[target.id] = self._evaluate_expression(statement.value, variables)
-            except _UnsupportedExpression:
-                variables[target.id] = _UnknownValue()
-        elif isinstance(target, ast.Attribute) and target.attr == "flags" and (
-                flags := _list_flag_names(statement.value)):
-            self.builder_flags.update(dict.fromkeys(flags, True))
-        elif isinstance(target, ast.Attribute) and target.attr in ("precision", "dynamic_range"):
-            self._apply_action_to_value(statement, target.value, variables, lambda layer: self._set_layer_attribute(
-                target.attr, layer, statement.value, variables))
-        else:
-            _forget_changed_variables(target, variables)
-
-    def _interpret_call(self, call: ast.Call, variables: dict[str, Any]) -> None:
-        if not isinstance(call.func, ast.Attribute):
-            for argument in call.args:
-                try:
-                    if isinstance(self._evaluate_expression(argument, variables), Layer) and (
-                            ast.unparse(call.func) != "print"):
-                        self._unread_by_line[
-                            call.lineno] = f"{ast.unparse(call)[:60]}: the effect of a function cannot be evaluated"
-                except _UnsupportedExpression:  # no layer that is known here, so nothing is told of it
-                    continue
-            return
-        method, owner = call.func.attr, call.func.value
-        if method == "set_output_type" and len(call.args) == 2:
-            self._apply_action_to_value(
-                call, owner, variables, lambda layer: self.settings.output_precisions.__setitem__(
-                    layer.name, self._parse_precision(call.args[1])))
-        elif method == "set_dynamic_range" and len(call.args) == 2:
-            self._apply_action_to_value(
-                call, owner, variables,
-                lambda layer: self._set_layer_attribute("dynamic_range", layer, ast.Tuple(call.args), variables))
-        elif method in ("set_flag", "clear_flag") and len(call.args) == 1:
-            self.builder_flags.update(dict.fromkeys(_list_flag_names(call.args[0]), method == "set_flag"))
-        else:
-            _forget_changed_variables(call, variables)
-
-    def _apply_action_to_value(self, node: ast.stmt | ast.expr, owner_expression: ast.expr, variables: dict[str, Any],
-                               action: Callable[[Any], None]) -> None:
-        """Applies an action to the value of an expression. If the expression is not supported, its line is listed as
-        not read."""
-        try:
-            action(self._evaluate_expression(owner_expression, variables))
-        except _UnsupportedExpression as error:
-            self._unread_by_line[node.lineno] = f"{ast.unparse(node)[:60]}: {error}"
-
-    def _set_layer_attribute(self, attribute: str, owner: Any, value: ast.expr, variables: dict[str, Any]) -> None:
-        if attribute == "precision" and isinstance(owner, Layer):
-            self.settings.layer_precisions[owner.name] = self._parse_precision(value)
-        elif attribute == "dynamic_range" and isinstance(owner, _LayerTensor):
-            try:
-                low, high = (float(number) for number in self._evaluate_expression(value, variables))
-            except (TypeError, ValueError, OverflowError):
-                raise _UnsupportedExpression("no two numbers") from None
-            if not (amax := max(abs(low), abs(high))) <= MAX_AMAX:
-                raise _UnsupportedExpression("a range outside FP32")
-            self.settings.ranges[owner.name] = amax
-        else:
-            raise _UnsupportedExpression(f"of {type(owner).__name__.lstrip('_')}")
-
-    @staticmethod
-    def _parse_precision(value: ast.expr) -> Precision:
-        type_name = ast.unparse(value).rpartition(".")[2]
-        if type_name not in _PRECISION_BY_NAME:
-            raise _UnsupportedExpression("integers" if type_name in
-                                         _INTEGER_TYPE_NAMES else f"{ast.unparse(value)[:40]} is not a precision")
-        return _PRECISION_BY_NAME[type_name]
-
-    # -- expressions --------------------------------------------------------------------------------------------
-
-    def _evaluate_expression(self, node: ast.expr, variables: Mapping[str, Any]) -> Any:
-        """Returns the value of an expression in the script.
-
-        Raises:
-            _UnsupportedExpression: The expression is of an unsupported kind, or its evaluation fails.
-        """
-        try:
-            return self._evaluate_known_expression(node, variables)
-        except (TypeError, ValueError, ArithmeticError, re.error, RecursionError) as error:
-            raise _UnsupportedExpression(f"{type(error).__name__}: {error}") from None
-
-    def _evaluate_known_expression(self, node: ast.expr, variables: Mapping[str, Any]) -> Any:
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            if node.id in variables:
-                if isinstance(variables[node.id], _UnknownValue):
-                    raise _UnsupportedExpression(f"{node.id} is not known")
-                return variables[node.id]
-            if node.id in self.constants:
-                return self.constants[node.id]
-            raise _UnsupportedExpression(f"{node.id} is not known")
-        if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-            return _check_list_size([self._evaluate_expression(operand, variables) for operand in node.elts])
-        if isinstance(node, ast.Attribute):
-            return self._evaluate_attribute(node, variables)
-        if isinstance(node, ast.BoolOp):
-            value = None
-            for operand in node.values:
-                value = self._evaluate_expression(operand, variables)
-                if bool(value) is isinstance(node.op, ast.Or):
-                    break
-            return value
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
-            value = self._evaluate_expression(node.operand, variables)
-            return not value if isinstance(node.op, ast.Not) else -value
-        if isinstance(node, ast.Compare):
-            return self._evaluate_comparison(node, variables)
-        if isinstance(node, ast.Call):
-            return self._evaluate_call(node, variables)
-        if isinstance(node, ast.Subscript):
-            return self._evaluate_subscript(node, variables)
-        raise _UnsupportedExpression(f"{type(node).__name__} cannot be evaluated")
-
-    def _evaluate_attribute(self, node: ast.Attribute, variables: Mapping[str, Any]) -> Any:
-        text = ast.unparse(node)
-        if "LayerType." in text:
-            return _LayerType(node.attr)
-        if node.attr.startswith("platform_has_fast_"):
-            return True
-        owner = self._evaluate_expression(node.value, variables)
-        if isinstance(owner, (Layer, _LayerTensor)) and node.attr == "name":
-            return owner.name
-        if isinstance(owner, Layer) and node.attr == "type":
-            return owner
-        if isinstance(owner, Layer) and node.attr in ("num_outputs", "num_inputs"):
-            return len(owner.outputs if node.attr == "num_outputs" else owner.inputs)
-        raise _UnsupportedExpression(f"{text[:40]} is not known here")
-
-    def _evaluate_comparison(self, node: ast.Compare, variables: Mapping[str, Any]) -> bool:
-        if len(node.ops) != 1:
-            raise _UnsupportedExpression("chained comparisons cannot be evaluated")
-        first, operator, second = self._evaluate_expression(node.left,
-                                                            variables), node.ops[0], self._evaluate_expression(
-                                                                node.comparators[0], variables)
-        if isinstance(first, (_LayerIndex, _LayerTensor)) or isinstance(second, (_LayerIndex, _LayerTensor)):
-            raise _UnsupportedExpression("TensorRT numbers layers differently")
-        # A comparison of layer types: the type of a node follows from its operator.
-        if isinstance(first, Layer) or isinstance(second, Layer):  # of types: a node is what its operator becomes
-            layer_types = second if isinstance(second, list) else [second]
-            is_same = any(
-                isinstance(layer_type, _LayerType) and isinstance(first, Layer) and _has_layer_type(first, layer_type)
-                for layer_type in layer_types)
-            return is_same is isinstance(operator, (ast.Eq, ast.In, ast.Is))
-        if isinstance(operator, (ast.In, ast.NotIn)):
-            if not isinstance(second, (str, list, tuple, set, dict)):
-                raise _UnsupportedExpression("in a value that is not a list")
-            return (first in second) is isinstance(operator, ast.In)
-        if isinstance(operator, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
-            return (first == second) is isinstance(operator, (ast.Eq, ast.Is))
-        raise _UnsupportedExpression(f"{type(operator).__name__} cannot be evaluated")
-
-    def _evaluate_call(self, node: ast.Call, variables: Mapping[str, Any]) -> Any:
-        function_text = ast.unparse(node.func)
-        only_argument = node.args[0] if len(node.args) == 1 else None
-        if function_text in ("any", "all") and isinstance(only_argument, (ast.GeneratorExp, ast.ListComp)):
-            return (any if function_text == "any" else all)(self._evaluate_comprehension(only_argument, variables))
-        if function_text in ("re.match", "re.search", "re.fullmatch") and len(node.args) == 2:
-            pattern, searched_text = (self._evaluate_expression(argument, variables) for argument in node.args)
-            if not isinstance(pattern, str) or not isinstance(searched_text, str) or len(pattern) > 1000:
-                raise _UnsupportedExpression("a pattern of something else than texts")
-            return bool({"re.match": re.match, "re.search": re.search, "re.fullmatch": re.fullmatch}[function_text](
-                pattern, searched_text))
-        if function_text == "range" and only_argument is not None:
-            count = self._evaluate_expression(only_argument, variables)
-            if not isinstance(count, int) or count > _MAX_VALUES:
-                raise _UnsupportedExpression("range() of something else than a small number")
-            return list(range(count))
-        if isinstance(node.func, ast.Attribute):
-            owner_text, method = ast.unparse(node.func.value), node.func.attr
-            is_network_method = owner_text in self._network_texts
-            owner = None if is_network_method else self._evaluate_expression(node.func.value, variables)
-            values = [self._evaluate_expression(argument, variables) for argument in node.args]
-            if is_network_method and method == "get_layer" and len(values) == 1 and isinstance(
-                    values[0], _LayerIndex):
-                return values[0].layer
-            if isinstance(owner, Layer) and method in ("get_output", "get_input") and values and isinstance(
-                    values[0], int):
-                tensors = owner.outputs if method == "get_output" else owner.inputs
-                if 0 <= values[0] < len(tensors):
-                    return _LayerTensor(tensors[values[0]])
-            if isinstance(owner, str) and method in ("startswith", "endswith") and len(values) == 1:
-                affixes = tuple(values[0]) if isinstance(values[0], list) else values[0]
-                return owner.startswith(affixes) if method == "startswith" else owner.endswith(affixes)
-            if isinstance(owner, str) and method in ("lower", "upper") and not values:
-                return owner.lower() if method == "lower" else owner.upper()
-        raise _UnsupportedExpression(f"{function_text[:40]}() cannot be evaluated")
-
-    def _evaluate_comprehension(self, node: ast.GeneratorExp | ast.ListComp, variables: Mapping[str, Any]) -> list[Any]:
-        generator = node.generators[0]
-        if len(node.generators) != 1 or not isinstance(generator.target, ast.Name):
-            raise _UnsupportedExpression("this any() or all() cannot be evaluated")
-        values = []
-        for value in list(self._evaluate_expression(generator.iter, variables)):
-            inner_variables = {**variables, generator.target.id: value}
-            if all(self._evaluate_expression(test, inner_variables) for test in generator.ifs):
-                values.append(self._evaluate_expression(node.elt, inner_variables))
-        return _check_list_size(values)
-
-    def _evaluate_subscript(self, node: ast.Subscript, variables: Mapping[str, Any]) -> Any:
-        if ast.unparse(node.value) in self._network_texts:
-            if isinstance(index := self._evaluate_expression(node.slice, variables), _LayerIndex):
-                return index.layer
-            raise _UnsupportedExpression("TensorRT numbers layers differently")
-        owner, key = self._evaluate_expression(node.value, variables), self._evaluate_expression(node.slice, variables)
-        try:
-            return owner[key]
-        except (TypeError, KeyError, IndexError):
-            raise _UnsupportedExpression(f"{ast.unparse(node)[:40]} is not known") from None
+            settings.quantized = self.precision if self.precision not in (None, Precision.FP32) else Precision.FP16
+            settings.other = Precision.BF16 if self.precision is Precision.BF16 else Precision.FP16
+            other_text = f" in {settings.other.label}" if settings.quantized is not settings.other else ""
+            settings.notes.append(
+                f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
+                "the flags of a build command set them (--int8 --fp16)")
+        constraints = {value for flag, value in _CONSTRAINT_FLAGS.items() if flag in flags}
+        if settings.layer_precisions and (self.has_precision_flags or constraints):
+            settings.notes += constraint_notes(
+                max(constraints, default=""), "TensorRT applies layer.precision",
+                "BuilderFlag.OBEY_PRECISION_CONSTRAINTS or PREFER_PRECISION_CONSTRAINTS")
 
 
-def _check_list_size(values: list[Any]) -> list[Any]:
-    """Returns the list if it has at most `_MAX_VALUES` values, including those of inner lists, so that comparisons are
-    fast."""
-    count, pending = 0, [values]
-    while pending:
-        inner = pending.pop()
-        count += len(inner)
-        if count > _MAX_VALUES:
-            raise _UnsupportedExpression(f"a list of over {_MAX_VALUES:,} values")
-        pending += [value for value in inner if isinstance(value, list)]
-    return values
+def find_setter_lines(tree: ast.AST) -> list[int]:
+    """Finds the lines of a script that set a precision, a type of a result, a range, or a flag of the builder."""
+    return sorted({node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr) and _is_setter(node)})
 
 
-class _LayerIndex:
-    """The index of a layer in a script's loop. TensorRT's number is unknown, so the object stores the layer itself."""
-
-    def __init__(self, layer: Layer) -> None:
-        self.layer = layer
+def _is_flag(node: ast.Attribute) -> bool:
+    return node.attr in _FLAGS and source_text(node.value).endswith("BuilderFlag")
 
 
-class _LayerTensor:
-    """An input or output tensor of a layer in a script."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def _has_layer_type(layer: Layer, layer_type: _LayerType) -> bool:
-    return layer.op_type in _OPERATORS_BY_LAYER_TYPE.get(layer_type, ())
-
-
-def _is_precision_setter(node: ast.AST) -> bool:
-    """Returns True if a syntax node of a script sets a precision, output type or range, or a flag that allows one."""
-    if isinstance(node, ast.Attribute) and node.attr in _PRECISION_FLAGS:
-        return ast.unparse(node.value).endswith("BuilderFlag")
-    attributes = ("precision", "dynamic_range", "set_output_type", "set_dynamic_range")
-    return isinstance(node, ast.Attribute) and node.attr in attributes and (
-        isinstance(node.ctx, ast.Store) or node.attr.startswith("set_"))
-
-
-def _list_flag_names(expression: ast.expr) -> list[str]:
-    """Returns the names of the members of ``trt.BuilderFlag`` in an expression."""
-    return [node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)
-            and isinstance(node.value, (ast.Name, ast.Attribute)) and ast.unparse(node.value).endswith("BuilderFlag")]
-
-
-def _find_network_expressions(tree: ast.Module) -> set[str]:
-    """Finds the variables and attributes of a script that contain the network, as their source text.
-
-    They are ``network`` and those that are assigned the result of ``create_network``.
-    """
-    texts = {"network"}
-    for node in ast.walk(tree):
-        value = node.value if isinstance(node, ast.Assign) else node.context_expr if isinstance(
-            node, ast.withitem) else None
-        if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("create_network"):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.optional_vars]  # type: ignore[attr-defined]
-            texts |= {ast.unparse(target) for target in targets if isinstance(target, (ast.Name, ast.Attribute))}
-    return texts
-
-
-def _forget_changed_variables(tree: ast.AST, variables: dict[str, Any]) -> None:
-    """Marks all variables that a statement may change as unknown."""
-    variables.update(dict.fromkeys(iterate_changed_names(tree), _UnknownValue()))
-
-
-def _has_loop_exit(statement: ast.If) -> bool:
-    """Returns True if a branch of an ``if`` statement ends the current loop iteration."""
-    return any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in ast.walk(statement))
+def _is_setter(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and source_text(node.func) == "setattr":
+        return any(isinstance(argument, ast.Constant) and argument.value in _SETTERS for argument in node.args)
+    return isinstance(node, ast.Attribute) and (_is_flag(node) or node.attr in _SETTERS and (
+        isinstance(node.ctx, ast.Store) or node.attr.startswith("set_")))

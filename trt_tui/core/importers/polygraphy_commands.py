@@ -13,8 +13,10 @@ The options and defaults are those of Polygraphy 0.53 (``tools/args/backend/trt/
 from pathlib import Path
 
 from trt_tui.core.importers.command_lines import (
+    CONSTRAINT_OPTIONS,
     PRECISION_BY_NAME,
     CommandLine,
+    constraint_notes,
     has_quantized_model,
     parse_name_and_types,
     refuse_strongly_typed_build,
@@ -33,7 +35,7 @@ PRECISION_OPTIONS = ("fp16", "bf16", "int8", "fp8", "strongly-typed", "layer-pre
                      *SCRIPT_OPTIONS)
 _DATA_LOADER_OPTIONS = ("data-loader-script", "load-inputs", "load-input-data", "data-loader-backend-module")
 _CONFIG_SCRIPT_OPTIONS = ("trt-config-script", "trt-config-postprocess-script", "trt-config-func-name")
-_READ_OPTIONS = (*PRECISION_OPTIONS, *_DATA_LOADER_OPTIONS, "precision-constraints", "tf32", "calib-base-cls",
+_READ_OPTIONS = (*PRECISION_OPTIONS, *_DATA_LOADER_OPTIONS, *CONSTRAINT_OPTIONS, "tf32", "calib-base-cls",
                  "calibration-base-class")
 
 
@@ -61,9 +63,9 @@ def read_polygraphy_command(command: CommandLine, network: Network, file: Path) 
     scripts = [script for option in SCRIPT_OPTIONS for script in command.options.get(option, ())]
     for script in scripts:
         _add_script_settings(settings, script, network, file)
-    if settings.layer_precisions and command.find_value_of_options("precision-constraints") not in ("obey", "prefer"):
-        settings.notes.append("Polygraphy applies layer precisions only with --precision-constraints obey or prefer, "
-                              "which is missing; here they are applied")
+    if settings.layer_precisions:
+        settings.notes += constraint_notes(command.constraint, "Polygraphy applies precisions of layers",
+                                           "--precision-constraints obey or prefer")
     if cache := command.find_value_of_options("calibration-cache"):
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:
@@ -97,6 +99,7 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
     script_settings = read_tensorrt_script(read_text(path, max_bytes=MAX_SCRIPT_BYTES), network, path, function_name
                                              or "postprocess", must_set=False)
     settings.layer_precisions.update(script_settings.layer_precisions)
+    settings.optional_names |= script_settings.optional_names
     settings.output_precisions.update(script_settings.output_precisions)
     settings.ranges.update(script_settings.ranges)
     settings.unread_lines += [f"{path.name}: {line}" for line in script_settings.unread_lines]

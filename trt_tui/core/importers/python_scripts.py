@@ -3,16 +3,14 @@
 import ast
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 UNREADABLE_SCRIPT_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 """The errors of `parse_script` for a text that is not readable Python."""
 
-_CHANGING_METHODS = frozenset(("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "add",
-                               "update", "discard", "setdefault", "popitem", "difference_update",
-                               "intersection_update", "symmetric_difference_update"))
-"""Methods of lists, sets and dicts that change them."""
+_COLLECTION_TYPES = ("list", "tuple", "set", "frozenset")
 
 
 def parse_script(text: str) -> ast.Module:
@@ -26,56 +24,51 @@ def parse_script(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def find_constants(body: Iterable[ast.stmt]) -> dict[str, Any]:
-    """Finds the variables that are assigned a literal, a collection of literals, or ``json.loads`` of one.
-
-    Variables that the statements assign or change a second time are left out.
-
-    Args:
-        body: The statements of a module or function.
-    """
-    body = list(body)
+def find_constants(tree: ast.Module) -> dict[str, Any]:
+    """Finds the variables that a script assigns a literal once and does not change, with their values."""
+    changes: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            changes[node.arg] += 2
+        elif isinstance(node, ast.Name):
+            changes[node.id] += not isinstance(node.ctx, ast.Load)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name) and (
+                isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load)):
+            changes[node.value.id] += 2  # such as NAMES.append("/fc")
     constants: dict[str, Any] = {}
-    for statement in body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(
-            statement, ast.AnnAssign) else []
-        value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
-        if value is None or len(targets) != 1 or not isinstance(targets[0], ast.Name):
-            continue
-        is_json = isinstance(value, ast.Call) and ast.unparse(value.func) == "json.loads" and len(value.args) == 1
-        is_collection = isinstance(value, ast.Call) and ast.unparse(value.func) in ("set", "frozenset", "tuple", "list")
-        try:
-            if is_json and isinstance(value, ast.Call):
-                constants[targets[0].id] = json.loads(ast.literal_eval(value.args[0]))
-            elif is_collection and isinstance(value, ast.Call) and len(value.args) == 1:
-                constants[targets[0].id] = ast.literal_eval(value.args[0])
-            else:
-                constants[targets[0].id] = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # a computed value is not a constant
-            continue
-    change_counts: dict[str, int] = {}
-    for name in (name for statement in body for name in iterate_changed_names(statement)):
-        change_counts[name] = change_counts.get(name, 0) + 1
-    return {name: value for name, value in constants.items() if change_counts[name] == 1}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and changes[target.id] == 1:
+                try:
+                    constants[target.id] = read_literal(node.value, {})
+                except ValueError:  # a computed value is not a constant
+                    continue
+    return constants
 
 
-def iterate_changed_names(tree: ast.AST) -> Iterator[str]:
-    """Yields the name of a variable for each part of a script that assigns or changes it.
+def read_literal(expression: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """Returns the value of a literal, of a name in ``constants``, or of a collection or ``json.loads`` of a literal.
 
-    Functions have their own variables, and yield only those that they change in the module.
+    Raises:
+        ValueError: The expression is none of them.
     """
-    pending: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while pending:
-        node, is_in_function = pending.pop()
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            yield from node.names
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)) and not is_in_function:
-            yield node.id
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)) and isinstance(
-                node.value, ast.Name):
-            yield node.value.id
-        elif (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-              and node.func.attr in _CHANGING_METHODS and isinstance(node.func.value, ast.Name)):
-            yield node.func.value.id
-        is_in_function = is_in_function or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        pending += [(child, is_in_function) for child in ast.iter_child_nodes(node)]
+    try:
+        if isinstance(expression, ast.Name):
+            return constants[expression.id]
+        if isinstance(expression, ast.Call) and len(expression.args) == 1 and not expression.keywords:
+            function, value = source_text(expression.func), ast.literal_eval(expression.args[0])
+            if function not in (*_COLLECTION_TYPES, "json.loads"):
+                raise ValueError(function)
+            return json.loads(value) if function == "json.loads" else list(value)
+        return ast.literal_eval(expression)
+    except (KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(str(error)) from None
+
+
+def source_text(node: ast.AST) -> str:
+    """Returns the beginning of the source text of a syntax node, on one line."""
+    try:
+        return next(iter(ast.unparse(node).splitlines()), "")[:80]
+    except RecursionError:
+        return "a long expression"

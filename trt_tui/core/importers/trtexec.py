@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trt_tui.core.importers.command_lines import (
+    CONSTRAINT_OPTIONS,
     PRECISION_BY_NAME,
     CommandLine,
+    constraint_notes,
     has_quantized_model,
     parse_name_and_types,
     refuse_strongly_typed_build,
@@ -26,7 +28,7 @@ from trt_tui.formatting import name_list_text
 
 PRECISION_OPTIONS = ("fp16", "bf16", "int8", "fp8", "int4", "best", "stronglyTyped", "layerPrecisions",
                      "layerOutputTypes", "calib")
-_READ_OPTIONS = (*PRECISION_OPTIONS, "precisionConstraints", "noTF32", "onnx")
+_READ_OPTIONS = (*PRECISION_OPTIONS, *CONSTRAINT_OPTIONS, "noTF32", "onnx")
 
 
 def read_trtexec_command(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
@@ -48,10 +50,9 @@ def read_trtexec_command(command: CommandLine, network: Network, file: Path) -> 
         settings.notes.append("FP32 layers may use TF32, as in trtexec without --noTF32")
     _read_precision_list(command, "layerPrecisions", network, settings.layer_precisions, settings.unread_lines)
     _read_precision_list(command, "layerOutputTypes", network, settings.output_precisions, settings.unread_lines)
-    if settings.layer_precisions and not command.has_any_of_options("precisionConstraints"):
-        settings.notes.append(
-            "trtexec applies --layerPrecisions only with --precisionConstraints=obey or prefer, which is missing; "
-            "here they are applied")
+    if settings.layer_precisions or settings.output_precisions:
+        settings.notes += constraint_notes(command.constraint, "trtexec applies precisions and types of layers",
+                                           "--precisionConstraints=obey or prefer")
     if cache := command.find_value_of_options("calib"):
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:
