@@ -19,7 +19,7 @@ from trt_tui.core.exporters import bundle, svg_charts
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 
 ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
-          "reference.json", "ranges.cache", "SHA256SUMS", "evidence.py"}
+          "reference.json", "ranges.cache", "SHA256SUMS"}
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def inline_or_external(request, tmp_path, external):
 
 
 COMPARISON = {
-    "format": "trt-tui/comparison", "version": 1, "evidence": [],
+    "format": "trt-tui/comparison", "version": 1,
     "stability": {"engines": ["a.plan", "b.plan"], "outputs": {"y": {"spread_db": 0.1}}},
     "model": {"name": "mlp.onnx", "structure_sha256": "s", "sha256": "h", "nodes": 7}, "samples": 64,
     "reference": {"backend": "onnxruntime", "provider": "CPUExecutionProvider", "precision": "fp32", "metric": 81.4},

@@ -498,7 +498,7 @@ def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
 
 @needs_weak
 def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_path, monkeypatch, folder):
-    """The folder's own scripts with Polygraphy; then its engine and its outputs as evidence from elsewhere."""
+    """The folder's own scripts with Polygraphy; then the outputs of its engine as those of production."""
     driven.isolate(monkeypatch, tmp_path, folder)
     made, tools = tmp_path / "made", tmp_path / "tools"
     command("export", *BUNDLED, "--precision", "int8", "--batch", 8, "--format", "bundle", "--for", "8.6", "-o", made)
@@ -518,12 +518,6 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     ran("sh", "verify.sh", "--onnxrt")
     ran("sh", "build.sh", *effort)
     ran("sh", "verify.sh")
-    evidence = json.loads((made / "result.json").read_text())
-    assert evidence["release"].startswith("8.6") and evidence["gpu"] and evidence["layers"], evidence
-    said = command("compare", demo.network_path(), "--data", made / "inputs.json", "--layers", "none", "--no-preview",
-                   "--evidence", made / "result.json", codes=(0, 1))
-    print(said)
-    assert f"result.json: TensorRT {evidence['release']}" in said and "as built there" in said, said
     ran(str(tools / "polygraphy"), "run", "model.engine", "--model-type", "engine", "--trt", "--load-inputs",
         "inputs.json", "--save-outputs", "prod.json")
     judging = ["compare", demo.network_path(), "--data", made / "inputs.json", "--config", made / "precision.json",

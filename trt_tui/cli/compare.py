@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
     "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
     "later report them for the engine as built, without this option.")
-@file_path_option(
-    "Stages", "--evidence", "evidence_paths", multiple=True, metavar="RESULT.json", help="The result of an engine "
-    "built elsewhere, from verify.sh of a bundle: shown beside the simulation on the same samples. May be repeated.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
@@ -86,8 +83,7 @@ if TYPE_CHECKING:
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
-            script: str | None, output: str | None, calib_methods: str | None, evidence_paths: tuple[str, ...],
-            **arguments: Any) -> None:
+            script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Values are measured at the outputs and per layer. The largest accumulated errors of INT8, or of the run that decides
@@ -148,7 +144,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     with open_comparison_session(collect_options(model, 0, arguments), config_path, target, force, layer_detail=layers,
                                  build_engines=engines, marked_engines=marked, written_paths=written_paths,
                                  saved_outputs_path=outputs_path, saved_runs=saved_runs,
-                                 evidence_paths=evidence_paths,
                                  print_first_errors=print_first_errors) as session:
         record = session.comparison_record()
         if outputs_path is not None and not session.was_interrupted:
@@ -161,9 +156,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                session, overwrite=not stopped)
         if not quiet:
             print_table("\n".join(
-                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session)),
-                 *(escape_hidden_characters(line) for evidence in session.results.evidence for line in evidence.lines)
-                 ]))
+                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session))]))
         if stopped:
             print_messages("Stopped; shows what was measured so far. The same command goes on from here.")
             sys.exit(int(ExitCode.CANCELLED))

@@ -84,7 +84,7 @@ def _warn_of_unwritten_calib_cache(options: Options) -> None:
 def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
                             layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
                             written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
-                            saved_runs: Sequence[str] = (), evidence_paths: Sequence[str] = (),
+                            saved_runs: Sequence[str] = (),
                             print_first_errors: Callable[[Session, str], None] | None = None) -> Iterator[Session]:
     """Opens a session and measures everything that a comparison shows.
 
@@ -97,7 +97,6 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         marked_engines: True also builds marked engines, which have the result of each group as an output.
         saved_outputs_path: The file for the outputs of runs; None writes no file.
         saved_runs: The runs whose outputs are written; empty for all.
-        evidence_paths: The results of engines that were built elsewhere.
         print_first_errors: A function that prints the accumulated errors at the layers of a run, which are then
             measured before everything else; it gets the session and the run key. None to measure the accuracies first.
             It is not called if ``layer_detail`` is "none", or if accumulated errors are measured and nothing else.
@@ -121,11 +120,6 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                        on_event=print_errors_of_first_run) as (session, wait_for_jobs, _):
         if target is not None:
             session.set_target(target)
-        if evidence_paths:
-            session.send_request(rq.ReadEvidence(tuple(evidence_paths)))
-            wait_for_jobs()
-            assert isinstance(session.last_answer, ev.EvidenceRead), "a finished request has an answer"
-            session.results.evidence = session.last_answer.evidence
         try:
             errors_only = layer_detail == "errors" and bool(options.runs)
             if print_first_errors is not None and layer_detail != "none" and not errors_only:

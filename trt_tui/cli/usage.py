@@ -184,6 +184,8 @@ _ERRORS_INSIDE_ENGINE = ("Use --engines, with --marked for TensorRT before 10.16
                          "engine computes wrongly. Then cut this layer out with trt-tui export --format subgraph.")
 
 REMOVED_OPTIONS = {
+    "--evidence": "Run sh verify.sh of the bundle on that machine: its exit code is the verdict. To see values, run "
+                  "trt-tui compare --engines there.",
     "--locate": _ERRORS_INSIDE_ENGINE,
     "--max-builds": _ERRORS_INSIDE_ENGINE,
     "--max-seconds": _ERRORS_INSIDE_ENGINE,

@@ -19,10 +19,6 @@ TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT
 WORKSPACE_POOL = "WORKSPACE"
 """The memory pool that kernels may use in addition to weights and activations."""
 
-EVIDENCE_FORMAT = "trt-tui/engine-evidence"
-"""The format of the result of an engine that was built elsewhere. A bundle's ``verify.sh`` writes it, and
-`trt_tui.core.importers` reads it."""
-
 OMISSION_MARKER = "NOT_TOLD"
 """The word that precedes, in exported files, the parts of a config that the file lacks.
 `trt_tui.core.exporters.omissions` writes it, and `trt_tui.core.importers` reads it."""

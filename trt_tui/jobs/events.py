@@ -15,7 +15,6 @@ from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
-from trt_tui.core.importers.engine_evidence import EngineEvidence
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
 from trt_tui.core.measure.judged_outputs import JudgedOutput
@@ -641,13 +640,6 @@ class DumpsCompared(CommandAnswer):
     only_in_run: tuple[str, ...]
     advice_lines: tuple[str, ...]
     sha256: str = ""
-
-
-@dataclass(frozen=True)
-class EvidenceRead(CommandAnswer):
-    """The event with the results of engines that were built elsewhere."""
-
-    evidence: tuple[EngineEvidence, ...]
 
 
 @dataclass(frozen=True)

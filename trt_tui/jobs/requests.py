@@ -428,19 +428,6 @@ class WriteSubgraph(Request):
 
 
 @dataclass(frozen=True)
-class ReadEvidence(Request):
-    """A request for the results of engines that were built elsewhere. The answer is the event `EvidenceRead`.
-
-    Attributes:
-        paths: The files that ``verify.sh`` of bundles has written.
-    """
-
-    job_kind = JobKind("trt_tui.jobs.evidence.run_evidence_job", "reading evidence", Urgency.BUILD,
-                       is_replaceable=False, needs_hashes=False)
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ReadEngineFile(Request):
     """A request for the layers of an engine file. The answer is the event `EngineFileRead`.
 

@@ -60,8 +60,6 @@ class ReportingSession(SessionState):
             preview = self.results.get_results_or_empty(config).preview
             if run in record["runs"] and preview is not None and preview.refusal is None:
                 record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
-        if self.results.evidence:
-            record["evidence"] = [evidence.to_record() for evidence in self.results.evidence]
         if self.results.stability is not None:
             record["stability"] = self.results.stability.to_record()
         if rows := self.list_stage_accuracies():

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
-from trt_tui.core.importers.engine_evidence import EngineEvidence
 from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
@@ -51,7 +50,6 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
         remedies: The remedies for a group, by group name and the config in which they were measured.
         zero_cost_changes: The zero-cost changes of a group and of the network, by group name and config.
-        evidence: The results of engines that were built elsewhere.
         stability: The spread between several engines; None if fewer than two were measured.
     """
 
@@ -67,7 +65,6 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
         self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
         self.zero_cost_changes: dict[tuple[str, PrecisionConfig], ev.ZeroCostChangesMeasured] = {}
-        self.evidence: tuple[EngineEvidence, ...] = ()
         self.stability: StabilityReport | None = None
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 

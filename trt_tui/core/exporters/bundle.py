@@ -25,12 +25,6 @@ from trt_tui.core.data.polygraphy_json import RunResultsWriter, write_polygraphy
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
 from trt_tui.core.engines.trex import layer_file_paths
 from trt_tui.core.exporters.cpp_fragment import cpp_builder_fragment
-from trt_tui.core.exporters.evidence_script import (
-    EVIDENCE_FILE,
-    EVIDENCE_SCRIPT_FILE,
-    OUTPUTS_FILE,
-    evidence_script_text,
-)
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
@@ -255,9 +249,6 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     if bundle.includes_samples and tolerances:
         _write_samples(folder, judged_runs, writes_raw_files=release == "11")
     if tolerances:
-        write_file_atomically(folder / EVIDENCE_SCRIPT_FILE, evidence_script_text(
-            network.structure_sha256, bundle.config_text, release == "rtx", REFERENCE_FILE,
-            [({name: item.reference[name] for name in tolerances}, item.simulated) for item in bundle.sample_runs]))
         write_file_atomically(folder / "verify.sh", _verify_script_text(bundle, judged_runs, tolerances))
     notes = [
         *config_barrier_notes(network, config),
@@ -421,7 +412,7 @@ fi
 check() {{
     polygraphy run "$@" --load-inputs {INPUTS_FILE} --load-outputs {REFERENCE_FILE} \\
         --check-error-stat mean --rtol 0 --atol \\
-        {tolerance_lines(tolerances)}
+        {tolerance_lines(tolerances)} || exit 1
 }}
 mode=${{1:---engine}}
 """
@@ -432,13 +423,7 @@ mode=${{1:---engine}}
     text += f"""\
 case "$mode" in
 --engine)
-{rtx}    status=0
-    check {ENGINE_FILE} --model-type engine --trt{plugins} --save-outputs {OUTPUTS_FILE} || status=$?
-    # {EVIDENCE_FILE}: release, GPU, layers and errors, for trt-tui compare --evidence; no weights, no samples.
-    "${{PYTHON:-python3}}" {EVIDENCE_SCRIPT_FILE} {layer_file_paths(Path(ENGINE_FILE))[0].name} ||
-        echo "{EVIDENCE_FILE} is not written. {_PYTHON_HINT}" >&2
-    rm -f {OUTPUTS_FILE}
-    exit $status
+{rtx}    check {ENGINE_FILE} --model-type engine --trt{plugins}
     ;;
 --onnxrt)
     # Its optimizer would compute Q and DQ differently from TensorRT.
@@ -536,8 +521,7 @@ _FILE_DESCRIPTIONS = {
     PRECISION_SCRIPT_FILE: "layer constraints for TensorRT 8.6", TF32_SCRIPT_FILE: "clears TF32",
     "build.sh": "builds model.engine", "build.cpp": "the same in C++, for your own code",
     INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "their outputs in FP32",
-    "verify.sh": "checks the engine, and writes result.json",
-    EVIDENCE_SCRIPT_FILE: "writes result.json: release, GPU, layers and errors; no weights and no samples",
+    "verify.sh": "checks the engine",
     CHECKSUM_FILE: "checksums of the files, which verify.sh compares",
     "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"
 }

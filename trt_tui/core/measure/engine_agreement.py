@@ -157,13 +157,13 @@ def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[st
         simulated_error = group_errors.accumulated if group_errors is not None else None
         if engine_error is None or simulated_error is None or simulated_error.nonfinite_count:
             continue
-        if engine_error.nonfinite_count or is_worse_than_simulated(engine_error, simulated_error, UNEXPLAINED_GAP_DB):
+        if engine_error.nonfinite_count or _is_worse_than_simulated(engine_error, simulated_error):
             return EngineDivergence(group.name, engine_error, simulated_error)
     return None
 
 
-def is_worse_than_simulated(engine_errors: ErrorMetrics, simulated_errors: ErrorMetrics, max_gap_db: float) -> bool:
-    """Returns True if the SQNR of an engine is lower than simulated by more than a gap in dB.
+def _is_worse_than_simulated(engine_errors: ErrorMetrics, simulated_errors: ErrorMetrics) -> bool:
+    """Returns True if the SQNR of an engine is lower than simulated by more than `UNEXPLAINED_GAP_DB`.
 
     An exact simulation rounds nothing, so the engine may be as far from it as two backends in FP32 are. False if an
     SQNR is unknown.
@@ -173,7 +173,7 @@ def is_worse_than_simulated(engine_errors: ErrorMetrics, simulated_errors: Error
     if simulated_errors.exact:
         return engine_errors.sqnr_db < MIN_FP32_SQNR_DB
     return (simulated_errors.sqnr_db is not None
-            and simulated_errors.sqnr_db - engine_errors.sqnr_db > max_gap_db)
+            and simulated_errors.sqnr_db - engine_errors.sqnr_db > UNEXPLAINED_GAP_DB)
 
 
 def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
