@@ -8,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests import networks
+from tests.networks import feeds
+from trt_tui.backends import onnxruntime
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration import range_methods, tensor_collection
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
@@ -17,6 +20,7 @@ from trt_tui.core.calibration.range_methods import RANGE_METHODS, choose_amax
 from trt_tui.core.calibration.statistics import StatsReducer, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
@@ -236,6 +240,20 @@ def test_histogram_methods_in_chunks_and_slices(tmp_path, model, monkeypatch, me
         assert calibration.ranges[name] == choose_amax(histogram(array), method)
         read = select_ranges_for_type(calibration.range_table, FP8)
         assert read[name] == choose_amax(histogram(array), method, quantized_type=FP8)
+
+
+@pytest.mark.parametrize(("model", "tensor"), [
+    (networks.attention_operator(has_past=True), "attended"), (networks.with_if(), "/before/Conv_output_0")])
+def test_a_part_of_a_network_is_executed_as_the_whole(opened, tmp_path, monkeypatch, backend, model, tensor):
+    """A node keeps the outputs that its operator needs, and a removed If takes the weights of its branches along."""
+    monkeypatch.setattr(onnxruntime, "_MIN_SHARED_WEIGHT_BYTES", 64)
+    network = opened(model)
+    arrays = feeds(model, n=2, batch=2)
+    np.savez(tmp_path / "a.npz", **arrays)
+    result = calibrate(network.model, [tensor], load_samples(tmp_path / "a.npz", network.inputs, batch=2), backend)
+    with backend.load(add_outputs(network.model, [tensor])) as runner:
+        expected = runner.run(arrays)[tensor]
+    assert result.ranges[tensor] == pytest.approx(np.abs(expected).max())
 
 
 @pytest.mark.parametrize("method", RANGE_METHODS)

@@ -7,7 +7,7 @@ from .build import Builder, floats
 from .decoder import decoder
 from .encoders import bert, vit
 from .feeding import Handed, feeds, random_images, random_mask
-from .kernels import attention_block, odd_kernels, upsampler
+from .kernels import attention_block, attention_operator, odd_kernels, upsampler
 from .large import many_layers, synthetic_tree
 from .light import LIGHT_NAMES, light
 from .odd import (
@@ -26,7 +26,8 @@ from .seeding import quiet_session
 from .small import chain, mlp, small_resnet, unet_small
 
 __all__ = [
-    "LIGHT_NAMES", "Builder", "Handed", "attention_block", "badly_named", "bert", "chain", "decoder", "feeds", "floats",
-    "half", "light", "many_layers", "mlp", "odd_kernels", "opset7", "quantized", "quiet_session", "random_images",
-    "random_mask", "save_with_external_data", "small_resnet", "synthetic_tree", "unet_small", "upsampler", "vit",
-    "with_custom_operator", "with_if", "with_local_function", "with_loop", "with_sequence"]
+    "LIGHT_NAMES", "Builder", "Handed", "attention_block", "attention_operator", "badly_named", "bert", "chain",
+    "decoder", "feeds", "floats", "half", "light", "many_layers", "mlp", "odd_kernels", "opset7", "quantized",
+    "quiet_session", "random_images", "random_mask", "save_with_external_data", "small_resnet", "synthetic_tree",
+    "unet_small", "upsampler", "vit", "with_custom_operator", "with_if", "with_local_function", "with_loop",
+    "with_sequence"]

@@ -33,6 +33,35 @@ def attention_block(seed: int = 0) -> onnx.ModelProto:
     return b.model([floats("x", 2, 16, 64)], [floats("y", 2, 16, 64)], name="attention_block")
 
 
+def attention_operator(seed: int = 0, *, gain: float = 1.0, has_past: bool = False, mask: np.ndarray | None = None,
+                       **attributes: float) -> onnx.ModelProto:
+    """Q, K and V of two heads of 8 channels, one operator Attention, and a MatMul behind it; opset 23.
+
+    Input ``x`` float32 (batch, 6, 16), output ``y`` alike. With a past also ``past_k`` and ``past_v`` (batch, 2, 5, 8)
+    and the outputs ``present_k`` and ``present_v``.
+
+    Args:
+        gain: The factor of Q and of K.
+        mask: Values that are added to the scores.
+    """
+    b = Builder(seed, opset=23)
+    sizes, merged = b.weight("sizes", np.array([0, -1, 2, 8])), b.weight("merged", np.array([0, -1, 16]))
+
+    def heads(name: str) -> str:
+        product = b.node("MatMul", ["x", b.kernel(f"{name}.weight", (16, 16), 16, 1.0 if name == "v" else gain**2)],
+                         f"/{name}")
+        return b.node("Transpose", [b.node("Reshape", [product, sizes], f"/{name}")], f"/{name}", perm=[0, 2, 1, 3])
+
+    past, present = (["past_k", "past_v"], ["present_k", "present_v"]) if has_past else ([], [])
+    inputs = [*map(heads, "qkv"), b.weight("mask", mask) if mask is not None else "", *past]
+    b.nodes.append(onnx.helper.make_node("Attention", inputs, ["attended", *present], name="/Attention", **attributes))
+    values = b.node("Reshape", [b.node("Transpose", ["attended"], "/merge", perm=[0, 2, 1, 3]), merged], "/merge")
+    b.node("MatMul", [values, b.kernel("o.weight", (16, 16), 16, 1.0)], "/o", output="y")
+    return b.model([floats("x", "batch", 6, 16), *(floats(name, "batch", 2, 5, 8) for name in past)],
+                   [floats("y", "batch", 6, 16), *(floats(name, "batch", 2, "all", 8) for name in present)],
+                   name="attention_operator", ir_version=11)
+
+
 def upsampler(seed: int = 0) -> onnx.ModelProto:
     """A generator of images: a Conv, three ConvTransposes that double the size, a Conv and a Tanh; opset 17.
 

@@ -26,6 +26,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS
 from trt_tui.core.network.opset_conversion import find_ir_version
 from trt_tui.core.network.qdq_steps import TENSORRT_DOMAIN
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import name_list_text
@@ -297,17 +298,14 @@ class TypedLowering(GraphEditor):
         for index, value in enumerate(node.inputs):
             if value is not None and value.name in self.types:
                 node.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
-        for attr in node.attributes.values():
-            if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                graphs = (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value
-                for graph in (nested for subgraph in graphs for nested in (subgraph, *subgraph.subgraphs())):
-                    for inner in graph:
-                        for index, value in enumerate(inner.inputs):
-                            if value is not None and value.name in self.types:
-                                inner.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
-                    for index, value in enumerate(graph.outputs):
-                        if value.name in self.types:
-                            graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)
+        for graph in (nested for subgraph in list_subgraphs(node) for nested in (subgraph, *subgraph.subgraphs())):
+            for inner in graph:
+                for index, value in enumerate(inner.inputs):
+                    if value is not None and value.name in self.types:
+                        inner.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
+            for index, value in enumerate(graph.outputs):
+                if value.name in self.types:
+                    graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)
 
     def _restore_fp32_output(self, output_index: int, value: ir.Value) -> None:
         """Casts a network output back to FP32; the output of a fusion barrier stays in FP16, which avoids the Cast."""

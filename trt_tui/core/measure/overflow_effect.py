@@ -27,6 +27,7 @@ from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import FP16_OVERFLOW
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
@@ -237,7 +238,7 @@ def _find_exposed_operands(graph: ir.Graph, gates: set[str], judged_values: Iter
         node = pending.pop()
         if node is not None and node not in needed:
             needed.add(node)
-            inner = (inner_node for subgraph in _subgraphs(node) for inner_node in subgraph.all_nodes())
+            inner = (inner_node for subgraph in list_subgraphs(node) for inner_node in subgraph.all_nodes())
             pending += [value.producer() for member in (node, *inner) for value in member.inputs if value is not None]
     exposed: list[ir.Value] = []
     visited: set[ir.Value] = set()
@@ -248,7 +249,7 @@ def _find_exposed_operands(graph: ir.Graph, gates: set[str], judged_values: Iter
             continue
         visited.add(value)
         for node in {use.node for use in value.uses()}:
-            if node.graph is not graph or any(_subgraphs(node)):
+            if node.graph is not graph or list_subgraphs(node):
                 return None
             if node in needed:
                 if not _may_read_infinity(node) and value.dtype is ir.DataType.FLOAT and value not in exposed:
@@ -262,12 +263,6 @@ def _may_read_infinity(node: ir.Node) -> bool:
     target = ir.DataType(node.attributes.get_int("to", 0) or 0) if node.op_type == "Cast" else ir.DataType.FLOAT
     return not node.domain and node.op_type in _TRANSPARENT_OPERATORS and (
         target.is_floating_point() or target is ir.DataType.BOOL)
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    return [graph for attribute in node.attributes.values() for graph in (
-        [attribute.as_graph()] if attribute.type is ir.AttributeType.GRAPH else
-        attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ())]
 
 
 def _are_arrays_equal(array: np.ndarray, reference: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.errors import InputError
 
 SCOPE_KEY = "trt_tui.scope"
@@ -42,16 +43,8 @@ def inline_functions(model: ir.Model, file_name: str) -> None:
             for call in pending_calls:
                 calls += _inline_call(graph, call, model.functions[call.op_identifier()], fresh_names, model.functions)
             pending_calls = calls
-        graphs.extend(subgraph for node in graph for subgraph in _list_subgraphs(node))
+        graphs.extend(subgraph for node in graph for subgraph in list_subgraphs(node))
     model.functions.clear()
-
-
-def _list_subgraphs(node: ir.Node) -> list[ir.Graph]:
-    subgraphs: list[ir.Graph] = []
-    for attr in node.attributes.values():
-        if attr.type in _GRAPH_ATTRIBUTES and not attr.is_ref():
-            subgraphs.extend((attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value)
-    return subgraphs
 
 
 # -- checks before the expansion --------------------------------------------------------------------------------------

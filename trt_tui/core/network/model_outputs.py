@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from trt_tui.core.network.subgraphs import remove_unused_nodes
 
 
 def drop_unused_nodes(model: ir.Model) -> None:
-    RemoveUnusedNodesPass()(model)
+    """Removes the nodes and initializers on which no output depends, except initializers that are inputs."""
+    used = remove_unused_nodes(model.graph)
+    for name, value in list(model.graph.initializers.items()):
+        if id(value) not in used and not value.is_graph_input():
+            del model.graph.initializers[name]
 
 
 def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:

@@ -24,6 +24,7 @@ from trt_tui.core.network.randomness import randomness_notes
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.network.structure_check import OLDEST_OPSET, check_operand_ranks, check_operator_opsets
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.network.typed_refusals import refusal_summary_lines
 from trt_tui.core.network.unsupported_operators import unsupported_operator_notes
 from trt_tui.errors import InputError
@@ -239,12 +240,8 @@ def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str
             graph.outputs[index] = result
     inner_values = outer_values.new_child(own_values)
     for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                _add_identities_for_outer_values(attribute.as_graph(), inner_values, fresh_names)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for subgraph in attribute.as_graphs():
-                    _add_identities_for_outer_values(subgraph, inner_values, fresh_names)
+        for subgraph in list_subgraphs(node):
+            _add_identities_for_outer_values(subgraph, inner_values, fresh_names)
 
 
 def _drop_unused_weights(opened_model: OpenedModel) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.formatting import name_list_text
 
 RUNTIME_DOMAINS = frozenset(
@@ -32,13 +33,7 @@ def is_plugin(node: ir.Node) -> bool:
         is_foreign = not onnx.defs.has(node.op_type) and node.op_type not in RUNTIME_ONLY_OPERATORS
     else:
         is_foreign = node.domain not in RUNTIME_DOMAINS
-    return is_foreign or any(is_plugin(inner_node) for graph in _list_subgraphs(node) for inner_node in graph)
-
-
-def _list_subgraphs(node: ir.Node) -> list[ir.Graph]:
-    return [graph for attribute in node.attributes.values() if not attribute.is_ref() for graph in (
-        [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else
-        list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else [])]
+    return is_foreign or any(is_plugin(inner_node) for graph in list_subgraphs(node) for inner_node in graph)
 
 
 def find_blocking_plugin(node: ir.Node, input_names: Sequence[str], blocking_plugins: Mapping[str, str]) -> str:

@@ -33,6 +33,7 @@ from trt_tui.core.network.qdq_steps import (
     round_to_type,
     type_limits,
 )
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 _WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)
@@ -167,9 +168,7 @@ def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, i
     """
     workarounds = _RefusedNodeRewriter(graph)
     for node in list(graph):
-        has_subgraph = any(attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-                           for attribute in node.attributes.values())
-        if not node.domain and node.op_type != "Cast" and not has_subgraph:
+        if not node.domain and node.op_type != "Cast" and not list_subgraphs(node):
             workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
 
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.subgraphs import list_values_read_by_node
 
 Nodes = list[ir.Node]
 """The nodes of a graph under construction, in order."""
@@ -181,17 +182,6 @@ class NodeEmitter:
                     stack.append(producers[id(value)])
         return ([node for node in self.nodes if id(node) in visited],
                 [value for value in self.initializers.values() if id(value) in used])
-
-
-def list_values_read_by_node(node: ir.Node) -> list[ir.Value]:
-    """Returns the values that a node and its subgraphs read."""
-    values = [value for value in node.inputs if value is not None]
-    for attr in node.attributes.values():
-        if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            for graph in (attr.as_graph(),) if attr.type == ir.AttributeType.GRAPH else attr.as_graphs():
-                values.extend(value for inner in graph for value in list_values_read_by_node(inner))
-                values.extend(graph.outputs)
-    return values
 
 
 def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:

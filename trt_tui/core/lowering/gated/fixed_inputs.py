@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.emitter import list_values_read_by_node
 from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.subgraphs import remove_unused_nodes
 
 
 def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
@@ -21,7 +21,7 @@ def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
     fixed = {value_name(value): value for value in graph.inputs if value.name in arrays}
     _select_branches(graph, {id(value): bool(arrays[name]) for name, value in fixed.items()
                              if value.dtype == ir.DataType.BOOL and not arrays[name].ndim})
-    used = _remove_unused_nodes(graph)
+    used = remove_unused_nodes(graph)
     graph.inputs[:] = [value for value in graph.inputs if value.name not in fixed]
     for name, value in fixed.items():
         if id(value) in used:
@@ -55,14 +55,3 @@ def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 _select_branches(attribute.as_graph(), conditions)
-
-
-def _remove_unused_nodes(graph: ir.Graph) -> set[int]:
-    """Removes the nodes on which no output depends. Returns the ids of the values that outputs and other nodes read."""
-    used = {id(value) for value in graph.outputs}
-    for node in reversed(graph):
-        if any(id(value) in used for value in node.outputs):
-            used.update(map(id, list_values_read_by_node(node)))
-        else:
-            graph.remove(node)
-    return used
