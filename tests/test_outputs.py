@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, quantizes_activations, reduces_precision
-from trt_tui.core.measure.judged_outputs import list_tensor_outputs, non_tensor_output_notes
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs, unjudged_output_notes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -68,7 +68,7 @@ def test_a_network_of_sequences_alone_is_refused_with_the_reason(run, tmp_path):
     code, _, err = run(*command)
     assert code == 2 and "no output that can be judged" in err and "s: a sequence of tensors" in err
     network = open_network(tmp_path / "net.onnx")
-    assert list_tensor_outputs(network) == () and len(non_tensor_output_notes(network)) == 1
+    assert list_tensor_outputs(network) == () and len(unjudged_output_notes(network)) == 1
 
 
 DOUBLE = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["n", 8])

@@ -21,9 +21,11 @@ from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.measure.judged_outputs import (
     find_judged_inner_tensors,
     list_tensor_outputs,
-    non_tensor_output_notes,
     select_judged_outputs,
+    unjudged_output_notes,
 )
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.network import open_network
@@ -37,7 +39,7 @@ from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
 from trt_tui.jobs.preview_server import PreviewServer
 from trt_tui.options import Options
 
-FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP16, Precision.INT8))
+FP32, FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
 
 
 def weight(name, *sizes):
@@ -45,13 +47,13 @@ def weight(name, *sizes):
     return numpy_helper.from_array(values.astype(np.float32), name)
 
 
-def saved(path, nodes, outputs, domain, opset=17, weights=()):
+def saved(path, nodes, outputs, domain, opset=17, weights=(), samples=8):
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
     graph = helper.make_graph(nodes, "net", [image], [helper.make_tensor_value_info(*one) for one in outputs],
                               [weight("k1", 8, 3, 3, 3), *weights])
     imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
-    np.savez(path.with_suffix(".npz"), x=np.random.default_rng(0).standard_normal((8, 3, 8, 8), np.float32))
+    np.savez(path.with_suffix(".npz"), x=np.random.default_rng(0).standard_normal((samples, 3, 8, 8), np.float32))
     return Options(str(path), str(path.with_suffix(".npz")), batch=4, whatif_samples=0)
 
 
@@ -60,7 +62,7 @@ FRONT = [helper.make_node("Conv", ["x", "k1"], ["c1"], "conv1", pads=[1, 1, 1, 1
 NMS = {"plugin_version": "1", "background_class": -1, "max_output_boxes": 20, "score_threshold": 0.25, "box_coding": 1}
 
 
-def detector(path, domain="TRT", opset=17):
+def detector(path, domain="TRT", opset=17, samples=8):
     """Boxes and scores, and what EfficientNMS_TRT makes of them."""
     nodes = [*FRONT]
     for name in ("boxes", "scores"):
@@ -73,7 +75,7 @@ def detector(path, domain="TRT", opset=17):
     weights += [numpy_helper.from_array(np.array([0, size, 64]), f"s_{name}")
                 for name, size in (("boxes", 4), ("scores", 5))]
     outputs = [("num", TensorProto.INT32, ["N", 1]), ("kept", TensorProto.FLOAT, ["N", 20, 4])]
-    return saved(path, nodes, outputs, domain, opset, weights)
+    return saved(path, nodes, outputs, domain, opset, weights, samples)
 
 
 def middle(path, operator="Twice", domain="mine", outputs=("t",)):
@@ -90,7 +92,7 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     judged = select_judged_outputs(network)
     assert [one.name for one in judged] == ["boxes", "scores"] == list(find_judged_inner_tensors(network, judged))
     assert all("computed by the plugin nms (EfficientNMS_TRT)" in one.note for one in judged)
-    assert not list_tensor_outputs(network) and len(non_tensor_output_notes(network)) == 2
+    assert not list_tensor_outputs(network) and len(unjudged_output_notes(network)) == 2
     assert any("nms (EfficientNMS_TRT)" in note and "--plugins" in note and "--ort-ops" in note
                for note in network.notes)
     assert "--ort-ops" in network.get_layer(
@@ -117,6 +119,24 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     given = {one.name: helper.get_attribute_value(one) for one in nms.attribute}
     assert (nms.name, nms.domain, list(nms.output)) == ("nms", domain, ["num", "kept"])
     assert given == {**NMS, "plugin_version": b"1", "score_threshold": pytest.approx(0.25)}
+
+
+@pytest.mark.parametrize("judge", [(), ("c_boxes",)])
+@pytest.mark.parametrize("further", [(), ("boxes", "scores")])
+def test_each_output_behind_a_plugin_makes_a_pass_uncertain_by_name(tmp_path, further, judge):
+    """Also if other outputs of the network are judged, and if the user names what is judged."""
+    options = detector(tmp_path / "det.onnx", samples=16)
+    model = onnx.load(options.model)
+    model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in further)
+    onnx.save(model, options.model)
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.OpenNetwork(replace(options, judge=judge)))
+    events = worker.answer(rq.CompareRuns({"fp16": FP16, "fp32": FP32}, False, "fp16"))
+    accuracies = {one.run: one.accuracy for one in events if isinstance(one, ev.AccuracyMeasured) and one.final}
+    for accuracy in accuracies.values():
+        outcome = judge_accuracy([parse_target("sqnr>=20")], accuracy)
+        assert outcome.outcome is Outcome.UNCERTAIN_PASS and accuracies.keys() == {"fp16", "fp32"}
+        assert [reason.split()[2] for reason in outcome.reasons if "not judged" in reason] == ["num", "kept"]
 
 
 @pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])

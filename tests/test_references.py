@@ -7,6 +7,7 @@ import json
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from polygraphy.comparator import RunResults
 from polygraphy.json import save_json
 
@@ -253,6 +254,21 @@ def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):
     code, text, err = run("search", options.model, "--data", options.data, "--batch", 4, "--reference",
                           f"{tmp_path / 'saved.json'}:int8", "--tolerance", "sqnr>=45", "-o", tmp_path / "p.json")
     assert code == 0 and "INT8 meets it already: nothing to do (exact)" in text, err
+
+
+@pytest.mark.parametrize("judge", [(), ("--judge", "y")])
+def test_an_output_that_a_reference_lacks_makes_a_pass_uncertain_unless_the_user_leaves_it_out(answered, tmp_path, run,
+                                                                                               judge):
+    options, _, y = answered
+    model = onnx.load(options.model)
+    inner = model.graph.node[0].output[0]
+    model.graph.output.append(helper.make_tensor_value_info(inner, onnx.TensorProto.FLOAT, None))
+    onnx.save(model, options.model)
+    reference = results(tmp_path / "torch.json", torch=rows(y, 16))
+    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK, "--reference",
+                          reference, "--runs", "fp16", "--target", "sqnr>=30", *judge)
+    assert code == 0 and f"the output {inner} is not judged" * (not judge) in text, err
+    assert ("not judged" in text) == ("PASS?" in text) == (not judge), text
 
 
 def test_a_network_is_held_against_another(tmp_path, run):

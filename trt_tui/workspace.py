@@ -30,7 +30,7 @@ from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, pars
 from trt_tui.core.data.userscript import find_annotations_path, list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judged_outputs import JudgedOutput, select_judged_outputs
+from trt_tui.core.measure.judged_outputs import JudgedOutput, find_unjudged_outputs, select_judged_outputs
 from trt_tui.core.measure.reference import (
     NoCommonTensorsError,
     is_network_file,
@@ -376,7 +376,9 @@ class Workspace:
     def analysis(self) -> Analysis:
         """The simulation on the judged samples."""
         return Analysis(self.network, self.backend, self.data_sets.judged_samples, self.judged_outputs,
-                        metric=self.metric, boundary_type=self.options.other, reference_source=self.reference_source)
+                        metric=self.metric, boundary_type=self.options.other, reference_source=self.reference_source,
+                        unjudged_outputs=find_unjudged_outputs(
+                            self.network, None if self.options.judge else self.judged_outputs))
 
     @property
     def execution_mode(self) -> ExecutionMode | None:

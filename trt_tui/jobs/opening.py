@@ -8,7 +8,7 @@ from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason
-from trt_tui.core.measure.judged_outputs import non_tensor_output_notes
+from trt_tui.core.measure.judged_outputs import unjudged_output_notes
 from trt_tui.core.measure.reference import collect_reference_info, reference_notes
 from trt_tui.core.network.quick_outline import iterate_preliminary_outlines
 from trt_tui.core.runner import EngineBackend
@@ -150,7 +150,7 @@ def _make_network_opened_event(job: int, workspace: Workspace) -> ev.NetworkOpen
     if unused_labels and workspace.metric is None:
         warnings.append(f"The data hold labels ({', '.join(unused_labels)}), but no --metric uses them.")
     warnings += [f"{output.name}: {output.note}" for output in workspace.judged_outputs if "judged" in output.note]
-    warnings += [*non_tensor_output_notes(network), *filter(None, [no_lower_precision_reason(network)])]
+    warnings += [*unjudged_output_notes(network), *filter(None, [no_lower_precision_reason(network)])]
     reference = None
     if workspace.reference_source is not None:
         scored = workspace.analysis.metric_tensors

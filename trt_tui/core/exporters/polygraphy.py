@@ -29,6 +29,7 @@ from trt_tui.core.lowering.implicit_quantization import (
     find_source_layer,
     lower_to_implicit_quantization,
 )
+from trt_tui.core.lowering.lowering_checks import weak_typing_notes
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -204,7 +205,8 @@ def write_polygraphy_export(context: ExportContext) -> WrittenExport:
     write_polygraphy_script(path, constraints, f"Precisions of {network.name}", command, omissions)
     algorithm = calibration_algorithm(method if method in CALIBRATORS else "")
     return WrittenExport([path, *write_fp32_network_and_cache(context, constraints, algorithm)],
-                         config_barrier_notes(network, config))
+                         (*config_barrier_notes(network, config),
+                          *weak_typing_notes(network, constraints.precision_flags)))
 
 
 def _python_literal(text: str, width: int = 110) -> str:

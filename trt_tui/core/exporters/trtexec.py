@@ -33,6 +33,7 @@ from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
     groups_by_release_dependent_precision,
     replace_file_precision,
+    weak_typing_notes,
 )
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.moves.config import PrecisionConfig
@@ -297,12 +298,14 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
                                   context.builder_options)
     written_paths = write_onnx_export(replace(context, path=companion_paths["typed"])).paths
     omissions: Mapping[str, Any] = {}
+    notes = config_barrier_notes(network, config)
     if not _special_precision_labels(network, replace_file_precision(network, config)):
         constraints = lower_to_implicit_quantization(network, config, context.ranges)
         written_paths += write_fp32_network_and_cache(context, constraints, CALIBRATOR)
         omissions = implicit_omission_record(network, config, companion_paths["base"].name, constraints)
+        notes = (*notes, *weak_typing_notes(network, constraints.precision_flags))
     write_trtexec_script(path, lines, f"Builds {network.name} in the precisions of its config.", omissions)
-    return WrittenExport([path, *written_paths], config_barrier_notes(network, config))
+    return WrittenExport([path, *written_paths], notes)
 
 
 def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQuantizationConstraints,

@@ -13,9 +13,14 @@ that also had Q/DQ did not build.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS, refuse_unsupported_precisions, replace_file_precision
+from trt_tui.core.lowering.lowering_checks import (
+    WEAK_PRECISIONS,
+    refuse_unsupported_precisions,
+    replace_file_precision,
+    weak_typing_notes,
+)
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.typed_network import TypedNetwork, lower_rewritten_network
@@ -75,6 +80,7 @@ def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
         precisions.clear()  # all layers are FP32 without constraints
         output_types.clear()
     names = tuple(layer.name for layer in network.layers)
+    typed_network = replace(typed_network, notes=(*typed_network.notes, *weak_typing_notes(network, flags)))
     return typed_network, ExplicitQuantizationConstraints(precisions, output_types, {}, frozenset(flags), names)
 
 

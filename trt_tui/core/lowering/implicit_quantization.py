@@ -22,20 +22,26 @@ The rules follow these facts:
   operators have no INT8 implementation, and INT8 is never requested for them.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from trt_tui.core.lowering import scales
-from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS, refuse_unsupported_precisions, replace_file_precision
+from trt_tui.core.lowering.lowering_checks import (
+    WEAK_PRECISIONS,
+    refuse_unsupported_precisions,
+    replace_file_precision,
+    weak_typing_notes,
+)
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import LayerConstraints
@@ -138,7 +144,7 @@ class _ImplicitLowering:
         return ImplicitQuantizationConstraints(self.precisions,
                                                self.output_types, self.ranges, frozenset(flags), self.network.model,
                                                tuple(self.estimated_ranges), self.config.tf32, self.refused_layers,
-                                               tuple(self._list_notes()), inner_ranges=self.inner_ranges,
+                                               tuple(self._list_notes(flags)), inner_ranges=self.inner_ranges,
                                                constant_ranges=self.constant_ranges,
                                                layer_names=tuple(layer.name for layer in self.network.layers))
 
@@ -157,7 +163,7 @@ class _ImplicitLowering:
     def _lower_float_group(self, group: FusionGroup) -> None:
         precision = self._find_float_precision(group)
         for layer in self._list_layers(group):
-            if self._has_subgraph(layer):
+            if list_subgraphs(self.network.node(layer.name)):
                 self.refused_layers[layer.name] = "the layers inside its subgraphs have no names to tell a precision by"
             elif layer.kind is LayerKind.COPY:
                 # Without a constraint, TensorRT moves values in the fastest type, which can be narrower.
@@ -186,10 +192,6 @@ class _ImplicitLowering:
             if self._is_result_used_outside_group(
                     layer, group) and self._find_precision_kinds_of_readers(layer) != {"quantized"}:
                 self.output_types[layer.name] = self._find_float_precision(group)
-
-    def _has_subgraph(self, layer: Layer) -> bool:
-        return any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-                   for attr in self.network.node(layer.name).attributes.values())
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class _ImplicitLowering:
         if reason:
             self.refused_layers.update((name, reason) for name in group.layers if name not in self.refused_layers)
 
-    def _list_notes(self) -> list[str]:
+    def _list_notes(self, flags: Collection[Precision]) -> list[str]:
         notes = []
         if self.ranges:
             notes.append("TensorRT itself quantizes the weights, with its own scales.")
@@ -255,6 +257,7 @@ class _ImplicitLowering:
                 f"{counted_noun_text(len(self.estimated_ranges), 'tensor')} inside INT8 groups not calibrated; given "
                 f"the "
                 "group's range, which only matters if TensorRT does not fuse them.")
+        notes += weak_typing_notes(self.network, flags)
         if self.config.other is Precision.BF16 and any(self._is_int8(group) for group in self.network.groups):
             notes.append("Results of INT8 layers are FP32 in place of BF16: TensorRT has no such INT8 kernels.")
         return notes

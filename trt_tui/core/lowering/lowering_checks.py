@@ -11,7 +11,7 @@ from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP, CUBIC_GR
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES
 from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text, name_list_text
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text
 
 WEAK_PRECISIONS = frozenset((Precision.INT8,))
 """The precisions of `groups_by_release_dependent_precision` that a weakly typed TensorRT supports."""
@@ -80,10 +80,29 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
         notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
         first_reason = next(iter(refusals or notes), "it has no layer in FP32")
         return (f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and "
-                "therefore exact")
+                "therefore exact"
+                + (f". A weakly typed engine is not: {layers_text} may run in lower precisions there"
+                   if (layers_text := body_layers_text(network)) else ""))
     if not any(Precision.INT8 in group.allowed_precisions for group in network.groups):
         return "No layer of this network can run in INT8: the error of the INT8 run comes from the other layers"
     return ""
+
+
+def body_layers_text(network: NetworkOutline) -> str:
+    """Returns the number of float layers inside control flow and the nodes around them, as text; "" if there are none.
+    """
+    layers = [layer for layer in network.layers if layer.body_layers]
+    count = sum(layer.body_layers for layer in layers)
+    names = name_list_text([layer.name for layer in layers], max_count=3)
+    return f"{counted_noun_text(count, 'float layer')} inside {escape_hidden_characters(names)}" if layers else ""
+
+
+def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Precision]) -> tuple[str, ...]:
+    """Returns a note on layers to which a weakly typed build gives any precision of its flags; () if there are none."""
+    layers_text = body_layers_text(network)
+    flags_text = " and ".join(sorted(flag.label for flag in precision_flags))
+    return ((f"Not judged: {layers_text} run in {flags_text} as TensorRT likes, because they take no precision.", )
+            if layers_text and precision_flags else ())
 
 
 def precision_requirements_text(precision: Precision) -> str:

@@ -28,6 +28,7 @@ from trt_tui.core.measure.fp16_range import (
     make_fp16_range_caveats,
     uses_fp16,
 )
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
 from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED, Magnitudes
 from trt_tui.core.measure.overflow_effect import OverflowEffect
@@ -36,6 +37,7 @@ from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
+from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats, make_unjudged_output_caveats
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.small_layers import has_many_small_layers
@@ -113,18 +115,21 @@ class Analysis(Simulation):
             done_count += 1
             accuracy = reducer.compute_accuracy(with_metric=done_count in (1, len(indices)))
             if done_count == len(indices) and with_caveats:
-                accuracy = self.add_caveats(accuracy, indices, source.find_caveats(indices))
+                lacking = {output.tensor: f"{source.run.name} lacks it" for output in self.judged_outputs
+                           if output.tensor not in tensors and output.tensor in list_tensor_outputs(self.network)}
+                accuracy = self.add_caveats(accuracy, indices, (
+                    *make_unjudged_output_caveats(self.unjudged_outputs | lacking), *source.find_caveats(indices)))
             yield PartialResult(accuracy, done_count, len(indices))
         for refined in reducer.resample_metric_interval(accuracy) if with_metric_interval and indices else ():
             yield PartialResult(refined, len(indices), len(indices))
 
     def find_config_caveats(self, config: PrecisionConfig, feed_indices: Sequence[int]) -> tuple[Caveat, ...]:
         """Returns the caveats of a simulated config: moves whose equality in FP32 has limits, FP16 overflows on some
-        feeds, and known gaps between simulation and engine."""
+        feeds, layers that are not simulated, and known gaps between simulation and engine."""
         if self.is_regrouped:
             return ()
         gaps = (*(Caveat("data dependent", text) for text in config.list_equality_limits(self.network)),
-                *find_known_gap_caveats(self.network, config))
+                *find_unsimulated_layer_caveats(self.network, config), *find_known_gap_caveats(self.network, config))
         if not uses_fp16(self.network, config):
             return gaps
         magnitudes = self.get_magnitudes(feed_indices)

@@ -106,16 +106,31 @@ def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedO
             if (network.blocking_plugins or metric_needs_inner_tensors) and judged_output.tensor not in outputs))
 
 
-def non_tensor_output_notes(network: Network) -> tuple[str, ...]:
-    """Returns a note for each network output that is not judged, because it is not a tensor or comes from a plugin."""
+def find_unjudged_outputs(network: Network, judged_outputs: Sequence[JudgedOutput] | None = None) -> dict[str, str]:
+    """Returns the reason why a network output is not judged, by name of the output.
+
+    Args:
+        judged_outputs: The judged outputs, if the default selection is reduced to those that a reference has.
+    """
+    reasons: dict[str, str] = {}
     whole = set(list_tensor_outputs(network))
     kinds: dict[type, str] = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
-    return tuple(
-        f"{info.name}: computed after the plugin {network.blocking_plugins[info.name]}, in engines only: not judged"
-        if info.name in network.blocking_plugins else
-        f"{info.name}: {kinds.get(type(network.ir_value(info.name).type), 'no tensor')}, which is not judged"
-        for info in network.outputs
-        if info.name not in whole)
+    judged_tensors = None if judged_outputs is None else {output.tensor for output in judged_outputs}
+    for name in (info.name for info in network.outputs):
+        if name in network.blocking_plugins:
+            reasons[name] = f"computed after the plugin {network.blocking_plugins[name]}, in engines only"
+        elif name not in whole:
+            reasons[name] = kinds.get(type(network.ir_value(name).type), "no tensor")
+        elif judged_tensors is not None:
+            selected = {output.tensor for output in _select_judged_tensors(network, name)}
+            if selected and judged_tensors.isdisjoint(selected):
+                reasons[name] = "the reference lacks it"
+    return reasons
+
+
+def unjudged_output_notes(network: Network) -> tuple[str, ...]:
+    """Returns a note for each network output that is not judged, because it is not a tensor or comes from a plugin."""
+    return tuple(f"{name}: {reason}: not judged" for name, reason in find_unjudged_outputs(network).items())
 
 
 _SCORE_OPERATORS = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalAveragePool"))
@@ -161,7 +176,7 @@ def select_judged_outputs(
                                   for output in _select_judged_tensors(network, info.name))
     if not selected:
         raise InputError(
-            f"{network.name} has no output that can be judged", "; ".join(non_tensor_output_notes(network))
+            f"{network.name} has no output that can be judged", "; ".join(unjudged_output_notes(network))
             or "none of its outputs is a tensor computed from the inputs", "Name a tensor with --judge.")
     return _exclude_masked_values(network, selected)
 

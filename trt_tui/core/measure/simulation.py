@@ -27,6 +27,7 @@ from trt_tui.core.measure.judged_outputs import (
     JudgedOutput,
     find_class_score_output,
     find_judged_inner_tensors,
+    find_unjudged_outputs,
     list_tensor_outputs,
     take_judged_slice,
 )
@@ -67,6 +68,8 @@ class Simulation:
         extra_tensors: Tensors that executions yield in addition to the judged ones.
         reference_source: The run that is the reference, which has all judged tensors; None for FP32 of the network
             itself.
+        unjudged_outputs: The reason why a network output is not judged, by name; by default those of
+            `trt_tui.core.measure.judged_outputs.find_unjudged_outputs`.
 
     Attributes:
         metric_tensors: Tensors that the metric receives; empty without a metric.
@@ -89,8 +92,10 @@ class Simulation:
         boundary_type: Precision = Precision.FP16,
         reference_source: IndexedRunSource | None = None,
         extra_tensors: Sequence[str] = (),
+        unjudged_outputs: Mapping[str, str] | None = None,
     ) -> None:
         self.network = network
+        self.unjudged_outputs = dict(find_unjudged_outputs(network) if unjudged_outputs is None else unjudged_outputs)
         self.backend = backend
         self.samples = samples
         self.judged_outputs = tuple(judged_outputs)

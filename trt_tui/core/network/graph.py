@@ -14,6 +14,7 @@ from trt_tui.core.network.operators import COPIES, INTEGER_OPERATORS, PRODUCTS, 
 from trt_tui.core.network.plugins import blocking_plugin_reason, find_blocking_plugin
 from trt_tui.core.network.randomness import is_random
 from trt_tui.core.network.scopes import read_scope_from_metadata
+from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.network.unsupported_operators import unsupported_operator_reason
 from trt_tui.core.runner import TensorInfo
 
@@ -21,7 +22,6 @@ SHAPE_READERS = frozenset(("Shape", "Size"))
 """Operators that read the shape of a tensor, but none of its values."""
 
 _ANY_FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class LayerGraph:
@@ -142,18 +142,13 @@ def iterate_captured_tensors(node: ir.Node) -> Iterator[str]:
     The names include outer tensors that a subgraph only returns, which `onnx_ir.analysis.analyze_implicit_usage` leaves
     out.
     """
-    for attr in node.attributes.values():
-        if attr.type not in _GRAPH_ATTRIBUTES:
-            continue
-        for subgraph in (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value:
-            graphs = [subgraph, *subgraph.subgraphs()]
-            inner_values = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-            inner_values.update(value for inner_node in subgraph.all_nodes() for value in inner_node.outputs)
-            used_values = [
-                value for inner_node in subgraph.all_nodes() for value in inner_node.inputs if value is not None
-            ]
-            used_values += [value for graph in graphs for value in graph.outputs]
-            yield from dict.fromkeys(value.name for value in used_values if value not in inner_values)
+    for subgraph in list_subgraphs(node):
+        graphs = [subgraph, *subgraph.subgraphs()]
+        inner_values = {value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
+        inner_values.update(value for inner_node in subgraph.all_nodes() for value in inner_node.outputs)
+        used_values = [value for inner_node in subgraph.all_nodes() for value in inner_node.inputs if value is not None]
+        used_values += [value for graph in graphs for value in graph.outputs]
+        yield from dict.fromkeys(value.name or "" for value in used_values if value not in inner_values)
 
 
 # -- classification ---------------------------------------------------------------------------------------------------
@@ -179,12 +174,12 @@ def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_t
             static_tensors.update(outputs)
     return Layer(node.name or "", node.op_type, node.domain, index, inputs, outputs, kind,
                  read_scope_from_metadata(node.metadata_props, node.meta.get(SCOPE_KEY, ())),
-                 count_macs(node, _value_shape), note)
+                 count_macs(node, _value_shape), note, sum(map(_count_float_layers, list_subgraphs(node))))
 
 
 def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
     """Returns the kind of a node, and the reason why it cannot take a lower precision ("" if it can)."""
-    if any(attr.type in _GRAPH_ATTRIBUTES for attr in node.attributes.values()):
+    if list_subgraphs(node):
         return LayerKind.OPAQUE, f"{node.op_type} contains a subgraph, which stays in FP32"
     if reason := unsupported_operator_reason(node):
         return LayerKind.OPAQUE, reason
@@ -209,6 +204,23 @@ def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
             return LayerKind.OPAQUE, "computes in FP64"
         return LayerKind.INTEGER, "integer or boolean result"
     return (LayerKind.COPY if node.op_type in COPIES else LayerKind.COMPUTE), ""
+
+
+def _count_float_layers(body: ir.Graph) -> int:
+    """Returns the number of layers of a subgraph, at any depth, that compute floats.
+
+    Layers that compute from constants and shapes alone do not count.
+    """
+    static_values = {value for graph in (body, *body.subgraphs()) for value in graph.initializers.values()}
+    count = 0
+    for node in body.all_nodes():
+        if node.op_type in SHAPE_READERS or not is_random(node) and all(
+                value is None or value.const_value is not None or value in static_values for value in node.inputs):
+            static_values.update(node.outputs)
+        elif not list_subgraphs(node) and node.op_type not in (*COPIES, *INTEGER_OPERATORS, "Cast"):
+            count += any(value.dtype in (None, *_ANY_FLOAT_TYPES) and not isinstance(
+                value.type, ir.SequenceType | ir.OptionalType) for value in node.outputs)
+    return count
 
 
 def count_macs(node: ir.Node, find_shape: Callable[[ir.Value], Shape | None]) -> int | None:

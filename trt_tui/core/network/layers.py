@@ -45,6 +45,7 @@ class Layer:
         scope: Call path in the file (local functions, exporter metadata), outermost first; may be empty.
         macs: Multiply-accumulates of one execution; an open batch size counts as 1. None if unknown.
         refusal_reason: The reason why the layer cannot take a lower precision; "" if it can.
+        body_layers: Number of layers inside its subgraphs, at any depth, that compute floats.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Layer:
     scope: tuple[str, ...] = ()
     macs: int | None = None
     refusal_reason: str = ""
+    body_layers: int = 0
 
 
 @dataclass(frozen=True)
