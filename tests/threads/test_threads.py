@@ -115,8 +115,7 @@ TROUBLES = {
         (EXPORT_IN_FP16, ("exceeds FP16 and is clamped to ±32752.",)), (LOSS_IN_FP16, ("PASS",))]),
     "multiplied mask, FP16 file": Trouble(lambda: threads.halved(threads.attention(-1e10, multiplied=True)), [
         (LOSS, (" is beyond FP16's range: its value is infinite, beyond FP16's 65504; ",
-                "  next step: write a mask value such as -32752 (export --repair-constants), or run the layer in "
-                "FP32"))]),
+                "  next step: export it again from FP32 with a mask value such as -32752, or run the layer in FP32"))]),
     "added mask": Trouble(lambda: threads.attention(-1e8), [
         (EXPORT_IN_FP16, ("exceeds FP16 and is clamped to ±32752.",)), (LOSS_IN_FP16, ("PASS",))]),
     "rows of padding": Trouble(lambda: threads.attention(-65504.0, bias=-40.0, fully_masked=True), [

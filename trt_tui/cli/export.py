@@ -33,7 +33,7 @@ from trt_tui.errors import InputError
                        *VERBOSE_OPTIONS)
 @precision_option
 @option_under_heading(
-    "Output", "--format", "kind", metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),
+    "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),
     help=f"{'; '.join(f'{name}: {export_format.description}' for name, export_format in EXPORT_FORMATS.items())}.")
 @file_path_option(
     "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
@@ -49,33 +49,19 @@ from trt_tui.errors import InputError
     "in FP32 and in the precisions of the config, its inputs, its outputs in FP32, and the Polygraphy commands that "
     "show the fault.")
 @option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it computes.")
-@option_under_heading(
-    "Output", "--repair-constants", is_flag=True, help="In place of a config: write the network itself, with the "
-    "constants repaired that FP16 or BF16 lost. Masks become finite, and epsilons larger than 0; all else stays.")
 @option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
-def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str | None, output: str,
-           repair_constants: bool, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
+def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
+           no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
     """Write a config as precision.json or in the format of another tool."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
     from trt_tui.core.network.target_release import parse_release
-    from trt_tui.core.precision import Precision
 
-    if kind is None and not repair_constants:
-        raise click.UsageError("Missing option '--format'.", click.get_current_context())
     refuse_ineffective_options()
-    if kind is not None:
-        require_config_or_precision("export", config_path, precision)
+    require_config_or_precision("export", config_path, precision)
     if replace_stdout_alias(output) == "-":
         raise InputError("an export goes to a file", "stdout lists the files that were written", "Name a file with -o.")
     options = collect_options(model, 0, arguments)
-    if kind is None:
-        with ConfigWriter(options, precision=Precision.FP32.value,
-                          written_paths=check_output_paths(model, arguments, None, output)) as writer:
-            written = writer.repair_constants(output)
-        print_messages(*written.info_lines)
-        click.echo(output)
-        return
     if kind == "bundle":
         release_text = arguments["tensorrt_release"]
         release = parse_release(release_text).family if release_text is not None else ""

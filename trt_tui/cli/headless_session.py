@@ -539,10 +539,6 @@ class ConfigWriter:
             rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors,
                              config_calibration=self._config_calibration), ev.ConfigExported)
 
-    def repair_constants(self, path: str) -> ev.ConfigExported:
-        """Writes the network file with the constants repaired that its 16-bit type lost."""
-        return self._send_request(rq.RepairConstants(path), ev.ConfigExported)
-
     def write_text(self, text: str, path: str) -> ev.ConfigExported:
         return self._send_request(rq.WriteTextFile(path, text), ev.ConfigExported)
 

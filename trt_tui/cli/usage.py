@@ -124,11 +124,6 @@ INEFFECTIVE_OPTIONS = (
                        "the installed release builds the engine", "Leave it out, or write -o typed.onnx."),
     IneffectiveOptions(("build", ), ("optimization_level", ), lambda values: bool(values["quick"]),
                        "--quick sets optimization level 0 already", "Leave out one of them."),
-    IneffectiveOptions(("export", ), ("kind", "config_path", "precision", "force", "other", "tf32", "keep", "no_keep",
-                                      "tensor_ranges", "reference", "tensorrt_release", "start", "stop", "no_samples",
-                                      *_DATA_OPTIONS, *_PRODUCTION_OPTIONS),
-                       lambda values: values["repair_constants"],
-                       "--repair-constants writes the file itself, and no config", "Leave one of them out."),
     IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,
                        lambda values: not EXPORT_FORMATS[values["kind"]].has_build_commands,
                        "this format has no builder settings", "Leave it out."),
@@ -189,6 +184,8 @@ REMOVED_OPTIONS = {
     "--locate": _ERRORS_INSIDE_ENGINE,
     "--max-builds": _ERRORS_INSIDE_ENGINE,
     "--max-seconds": _ERRORS_INSIDE_ENGINE,
+    "--repair-constants": "Export the file again from FP32: trt-tui compare names the first constant that is not "
+                          "finite. With --reference FP32.onnx trt-tui takes the lost constants from that network.",
 }
 """What to do in place of each option that an earlier version had."""
 

@@ -34,7 +34,6 @@ from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.target_release import BuildTarget, parse_release
 from trt_tui.core.precision import Precision
 from trt_tui.files.writing import (
-    file_transaction,
     fill_folder_atomically,
     require_empty_folder,
     write_file_atomically,
@@ -93,21 +92,6 @@ def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobRep
     write_file_atomically(Path(request.path), request.text)
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
     yield from ()
-
-
-def run_repair_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                   request: rq.RepairConstants) -> Steps[None]:
-    """Writes the network file with repaired constants. Its external data are copied if it is in another folder."""
-    from trt_tui.core.exporters.constant_repair import write_repaired_network
-
-    yield Urgency.BUILD
-    network, path = workspace.network, Path(request.path)
-    workspace.require_unchanged_files()
-    refuse_overwriting_inputs([path], [network.path, *network.external_files])
-    with file_transaction():
-        report = write_repaired_network(network.path, network.external_files, path)
-    reporter.send(ev.ConfigExported(reporter.job, (request.path,), (
-        *report.repaired, *(f"left as it is: {text}" for text in report.left))))
 
 
 def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -540,16 +540,6 @@ class RemoveUnusedQdq(Request):
 
 
 @dataclass(frozen=True)
-class RepairConstants(Request):
-    """A request to write the network file with the constants repaired that its 16-bit type lost. The answer is the
-    event `ConfigExported`."""
-
-    job_kind = JobKind("trt_tui.jobs.export.run_repair_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
-                       needs_hashes=False)
-    path: str
-
-
-@dataclass(frozen=True)
 class WriteTextFile(Request):
     """A request to write a text file. The answer is the event `ConfigExported`."""
 

@@ -20,9 +20,8 @@ _DIVIDING_OPERATORS = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0, "Sqrt": 0}
 _EPSILON_OPERATORS = frozenset(("Add", "Max", "Clip"))
 _MAX_UPSTREAM_DEPTH = 6
 
-REMEDY = ("Correct the network or the data. A file in half precision can have lost a value: write it with export "
-          "--repair-constants, export it again from FP32, or name the FP32 network that it was made from with "
-          "--reference.")
+REMEDY = ("Correct the network or the data. A file in half precision can have lost a value: export it again from FP32, "
+          "or name the FP32 network that it was made from with --reference.")
 """The next step after a value that is not finite, as a sentence."""
 
 

@@ -676,7 +676,7 @@ def _find_mask_cause(facts: CauseFacts) -> Cause | None:
         "mask", f"the mask {mask.tensor} is beyond FP16's range",
         f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond "
         f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
-        f"write a mask value such as -{FP16_MAX / 2:.0f} (export --repair-constants), or run the layer in FP32")
+        f"export it again from FP32 with a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
 
 
 def _find_weight_overflow_cause(facts: CauseFacts) -> Cause | None:
