@@ -42,7 +42,7 @@ NO_CHANGES = {
     "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",
     "redo", "view", "colour", "sort", "sort_by", "copy", "pane_tree", "pane_detail", "pane_blocks",
     "pictures", "build", "quick_build", "engine", "compare", "stop", "jobs", "mark", "diff", "export", "log",
-    "help", "explain", "theme", "quit", "sessions", "write_view"}
+    "help", "explain", "theme", "quit", "sessions"}
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 
 

@@ -465,19 +465,6 @@ async def test_the_page_and_the_main_screen_agree_on_the_config_in_hand(tmp_path
         assert shown is Outcome.FAIL and current.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
 
 
-async def test_the_page_is_written_to_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    async with opened(tmp_path) as (app, main, pilot):
-        await answered(pilot, "a", "enter")
-        await press(pilot, "a")
-        page = app.screen
-        count = len(page.options)
-        await answered(pilot, "Y", "enter", "enter")
-        assert app.screen is page
-        text = (tmp_path / "small_resnet-search.txt").read_text()
-        assert "configs tried" in text and len([line for line in text.splitlines() if " dB" in line]) >= count
-
-
 async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
     async with opened(tmp_path, searched=2) as (app, main, pilot):
         await answered(pilot, "a", "enter")

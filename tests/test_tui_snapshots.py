@@ -73,7 +73,6 @@ PICTURES = {
     "log": ({"builder": H200}, "b o", (SMALL,)),
     "history": ({}, "space down equals_sign z Z", (TINY, SMALL)),
     "sessions": ({}, "space S", (TINY, SMALL)),
-    "to_file": ({}, "Y", (TINY, SMALL)),
 }
 """By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
 
@@ -95,7 +94,7 @@ def steady(monkeypatch):
     pytest.param(name, size, id=f"{name}-{SIZES[size]}") for name, (_, _, sizes) in PICTURES.items() for size in sizes])
 def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
     options, keys, _ = PICTURES[name]
-    shows_folder = name in ("exports", "to_file")
+    shows_folder = name == "exports"
     monkeypatch.chdir("/" if shows_folder else tmp_path)  # no picture holds a test's folder
     folder = tmp_path if shows_folder else Path()
     if "no_color" in name:

@@ -410,17 +410,6 @@ class Session(EditableSession):
         else:
             self.send_request(rq.ExportConfig(format_name, str(path), self.config))
 
-    def write_view(self, path: Path, text: str, overwrite: bool = False) -> None:
-        """Requests that the background process writes a table or chart of the screen. `notice` reports the file.
-
-        Raises:
-            InputError: The file exists and ``overwrite`` is False, or the file is an input.
-        """
-        if os.path.exists(path) and not overwrite:
-            raise InputError(f"{path} exists", "", "Choose another name, or overwrite it.")
-        self._refuse_overwriting_inputs([path], self.config_path)
-        self.send_request(rq.WriteTextFile(str(path), text))
-
     def export_bundle(self, path: Path, release: str, with_samples: bool,
                       config_calibration: Calibration | None = None) -> None:
         """Requests that the background process writes a folder with all files that production needs for the config.

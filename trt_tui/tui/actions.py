@@ -66,7 +66,7 @@ _FOOTERS: Mapping[Focus, Mapping[str, str]] = {
                    "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
                    "quit": ""},
     Focus.CONFIGS: {"open": "select", "mark": "", "diff": "", "configs": "name, pin", "pane_tree": "list", "undo": "",
-                    "history": "", "build": "", "export": "", "write_view": "", "quit": ""},
+                    "history": "", "build": "", "export": "", "quit": ""},
     Focus.FILTER: {"open": "keep", "close": "clear"}}
 """The actions in the footer by focus, in the order of their ranks, with their labels there; "" for the usual label.
 

@@ -19,7 +19,6 @@ from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import keys, themes
 from trt_tui.tui.main_screen import MainScreen
-from trt_tui.tui.screens.dialogs import WritableScreen
 from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.state.explanations import explain_term, find_term_at
 from trt_tui.tui.terminal import TerminalDriver, call_on_termination_signal
@@ -136,11 +135,6 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         """Explains a word that was clicked in a dialog or on a page."""
         if (term := find_term_at(message.text, message.x)) is not None:
             self.push_screen(ExplanationDialog(lambda: explain_term(term)))
-
-    @on(WritableScreen.WriteRequested)
-    def _write_view_of_page(self, message: WritableScreen.WriteRequested) -> None:
-        """Opens the dialog that writes the table or chart of a page to a file."""
-        self.main_screen.write_view_of_page(message.content)
 
     def on_mount(self) -> None:
         """Installs the signal handlers, and opens the session after the first screen is drawn."""

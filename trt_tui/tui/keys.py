@@ -28,7 +28,7 @@ KEYS: KeyTable = {
     "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
     "history": ("Z",), "sessions": ("S",), "view": ("t",),
     "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
-    "copy": ("y",), "write_view": ("Y",),
+    "copy": ("y",),
     "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
@@ -46,19 +46,23 @@ DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p
 DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 """The default keys of all actions, on the main screen and in dialogs."""
 
+REMOVED_KEYS: Mapping[str, str] = {
+    "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables"}
+"""The message for each key that had an action in an earlier release: the way round, with action ids in braces."""
+
 _MOVE_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
 ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVE_ACTIONS, "copy", "log"),
     "a file": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "lists": (*_MOVE_ACTIONS, "write_view", "toggle"),
+    "lists": (*_MOVE_ACTIONS, "toggle"),
     "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "the configs": (*_MOVE_ACTIONS, "write_view", "toggle", "configs", "mark", "diff", "name", "pin"),
-    "the jobs": (*_MOVE_ACTIONS, "write_view", "toggle", "jobs", "stop", "stop_all"),
+    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
+    "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
-    "the history": (*_MOVE_ACTIONS, "write_view", "toggle", "history"),
-    "the sessions": (*_MOVE_ACTIONS, "write_view", "toggle", "sessions", "delete_session"),
-    "a search result": (*_MOVE_ACTIONS, "find", "write_view"),
-    "the charts": (*_MOVE_ACTIONS, "write_view", "left", "right", "next_picture")}
+    "the history": (*_MOVE_ACTIONS, "toggle", "history"),
+    "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
+    "a search result": (*_MOVE_ACTIONS, "find"),
+    "the charts": (*_MOVE_ACTIONS, "left", "right", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
 _SHOWN_KEY_NAMES = {

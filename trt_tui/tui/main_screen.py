@@ -20,11 +20,10 @@ from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.explanation import ExplanationController
-from trt_tui.tui.controllers.export import ExportController
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.view import ViewController
-from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.keys import REMOVED_KEYS, fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.history import HistoryPage
@@ -32,7 +31,6 @@ from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
-from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.block_map import BlockMap
@@ -74,7 +72,8 @@ class MainScreen(ReliableTimers, Screen[None]):
                     Binding(key, f"do('{action.id}')", action.label, show=False)
                     for action in ACTIONS
                     for key in action.key_names
-                ]
+                ] + [Binding(key, f"show_way_round('{key}')", show=False) for key in REMOVED_KEYS
+                     if not any(key in action.key_names for action in ACTIONS)]
             })
 
     def __init__(self, session: Session, quit_app: Callable[[], None], tutorial: Tutorial | None = None) -> None:
@@ -176,15 +175,15 @@ class MainScreen(ReliableTimers, Screen[None]):
         """Hides the hint, whose keys do not work in the dialog that has opened."""
         self.presenter.draw_status_lines()
 
-    def write_view_of_page(self, content: ViewContent) -> None:
-        """Shows the dialog that writes the table or chart of a page to a file."""
-        self._get_controller(ExportController).open_write_dialog([content])
-
     # -- events of the panes ------------------------------------------------------------------------------------
 
     def action_do(self, action_id: str) -> None:
         """Performs the action of a pressed key or a clicked text."""
         self.presenter.perform_action(action_id)
+
+    def action_show_way_round(self, key: str) -> None:
+        """Shows what replaces the action that a key had in an earlier release."""
+        self.presenter.show_message(f"{key}: {fill_in_keys(REMOVED_KEYS[key])}")
 
     def action_see(self, view: str) -> None:
         """Shows the view whose name was clicked."""

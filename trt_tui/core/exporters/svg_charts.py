@@ -155,26 +155,6 @@ def histogram_svg(tensor: str, stats: TensorStats, amax: float | None) -> str:
     return _svg_document(f"Values of {_shorten_name(tensor, 70)}", bottom + 46, shapes)
 
 
-def text_svg(title: str, lines: Sequence[Sequence[tuple[str, str, bool]]], widths: Sequence[int]) -> str:
-    """Draws lines of text in a font of fixed width, so that characters that draw a chart keep their columns.
-
-    Args:
-        lines: The parts of each line: text, colour ("" for that of texts), and True for bold.
-        widths: The width of each line in cells.
-    """
-    cell_size, line_height = 7.8, 16
-    shapes = []
-    for index, (line, width) in enumerate(zip(lines, widths, strict=True)):
-        parts = "".join(f'<tspan fill="{colour or _TEXT_COLOUR}" font-weight="{"bold" if is_bold else "normal"}">'
-                        f"{_escape_xml(text)}</tspan>" for text, colour, is_bold in line if text)
-        if parts:
-            shapes.append(f'<text x="16" y="{_TOP_MARGIN + index * line_height}" font-size="13" xml:space="preserve" '
-                          f'font-family="monospace" textLength="{width * cell_size:.1f}" '
-                          f'lengthAdjust="spacingAndGlyphs">{parts}</text>')
-    document_width = max(_WIDTH, math.ceil(max(widths, default=0) * cell_size) + 32)
-    return _svg_document(title, _TOP_MARGIN + len(lines) * line_height + 10, shapes, document_width)
-
-
 # -- shapes ---------------------------------------------------------------------------------------------------------
 
 

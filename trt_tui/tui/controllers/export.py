@@ -1,7 +1,7 @@
 """The export action: it writes a config as files for production, for other tools or as a report."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,11 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
-from trt_tui.tui.actions import Focus
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem
-from trt_tui.tui.screens.export import ExportDialog, FileDialog, find_file_dialog_of_job
-from trt_tui.tui.screens.write_view import WriteViewDialog
-from trt_tui.tui.state.view_files import (
-    VIEW_FORMATS,
-    ViewContent,
-    accuracy_view,
-    config_view,
-    format_view,
-    layer_view,
-    view_title,
-)
+from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
 
 
 class ExportController(Controller):
@@ -34,7 +23,6 @@ class ExportController(Controller):
 
     def __init__(self, presenter: Presenter) -> None:
         super().__init__(presenter)
-        self._view_suffix = next(iter(VIEW_FORMATS))
         self._exported_configs: dict[int, PrecisionConfig] = {}
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
@@ -42,7 +30,7 @@ class ExportController(Controller):
         return {ev.ConfigExported: self._show_finished_export, ev.JobCancelled: self._show_cancelled_export}
 
     def _show_finished_export(self, event: ev.ConfigExported) -> None:
-        if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
         tutorial, config = self.presenter.tutorial, self._exported_configs.pop(event.job, None)
         if config is not None:
@@ -54,7 +42,7 @@ class ExportController(Controller):
 
     def _show_cancelled_export(self, event: ev.JobCancelled) -> None:
         self._exported_configs.pop(event.job, None)
-        if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_failure("it was stopped", "", "")
 
     @register_action(label="export", help="Write precision.json, the typed network, files for other tools, or a report",
@@ -80,60 +68,15 @@ class ExportController(Controller):
             require_empty_folder(path)
             self._send_request_from_dialog(lambda: session.export_group(path, group), export_format)
         else:
-            self._write_file(path, lambda overwrite: session.export_config(export_format, path, overwrite),
-                             export_format)
-
-    def _write_file(self, path: Path, send_request: Callable[[bool], None], export_format: str = "") -> None:
-        """Sends the request to write a file, after a question if the file exists.
-
-        Args:
-            send_request: Sends the request. Its argument is True if the file may be overwritten.
-            export_format: The key of the format of an export; "" for a table or a chart.
-
-        Raises:
-            InputError: The path is a folder.
-        """
-        if os.path.isdir(path):
-            raise InputError(f"{path} is a folder", "", "Name a file in it.")
-        if os.path.exists(path):
-            self._export_after_confirmation(
-                ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
-                lambda confirmed: send_request(True) if confirmed else None, export_format)
-        else:
-            self._send_request_from_dialog(lambda: send_request(False), export_format)
-
-    @register_action(label="file", help="Write the focused list, or another table or chart, to a file as text, "
-                     "Markdown, CSV or SVG; on pages too", group="Files",
-                     disabled_reason=Controller.network_not_open_reason)
-    def write_view(self) -> None:
-        """Shows the dialog that writes a table of the main screen to a file. The focused one is proposed."""
-        presenter, session = self.presenter, self.session
-        detail_lines = presenter.text_pane("detail").lines
-        contents: list[tuple[Focus | None, ViewContent]] = [
-            (Focus.LIST, layer_view(session, self.layer_list.row_values, self.layer_list.build_visible_rows())),
-            (None, accuracy_view(session)), (Focus.CONFIGS, config_view(session))]
-        if presenter.heat_map.display:
-            contents.append((Focus.BLOCKS, ViewContent("blocks", view_title(session, "blocks"),
-                                                       presenter.heat_map.list_lines())))
-        if detail_lines:
-            contents.append((Focus.DETAIL, ViewContent("detail", view_title(session, "detail"), detail_lines)))
-        self.open_write_dialog([content for _, content in
-                                sorted(contents, key=lambda entry: entry[0] is not presenter.focus)])
-
-    def open_write_dialog(self, contents: Sequence[ViewContent]) -> None:
-        """Shows the dialog that writes one of some tables and charts to a file."""
-        self.open_dialog(WriteViewDialog(contents, Path(self.session.options.model), self._view_suffix,
-                                         self._request_view_file))
-
-    def _request_view_file(self, content: ViewContent, path: Path) -> None:
-        """Requests a file with a table or a chart, after a question if the file exists.
-
-        Raises:
-            InputError: The suffix is of no format, the content has no columns for CSV, or the path is a folder.
-        """
-        text = format_view(content, path)
-        self._view_suffix = path.suffix.lower()
-        self._write_file(path, lambda overwrite: self.session.write_view(path, text, overwrite))
+            if os.path.isdir(path):
+                raise InputError(f"{path} is a folder", "", "Name a file in it.")
+            if os.path.exists(path):
+                self._export_after_confirmation(
+                    ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
+                    lambda confirmed: session.export_config(export_format, path, True) if confirmed else None,
+                    export_format)
+            else:
+                self._send_request_from_dialog(lambda: session.export_config(export_format, path), export_format)
 
     def _ask_for_tensorrt_release(self, bundle_path: Path) -> None:
         """Asks for the TensorRT release of a bundle, and whether the bundle may contain samples."""
@@ -158,12 +101,8 @@ class ExportController(Controller):
             lambda: on_answer(confirmed is True), export_format))
 
     def _send_request_from_dialog(self, send_request: Callable[[], None], export_format: str) -> None:
-        """Sends an export request. The open export dialog then waits for the job, or shows why the request failed.
-
-        Args:
-            export_format: The key of the format of an export; "" for a table or a chart.
-        """
-        dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, FileDialog))
+        """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""
+        dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, ExportDialog))
         earlier_jobs = set(self.session.pending_requests)
         try:
             send_request()
@@ -171,5 +110,5 @@ class ExportController(Controller):
             dialog.show_failure(error.title, error.cause, error.next_step)
         for job in set(self.session.pending_requests) - earlier_jobs:
             dialog.wait_for_job(job)
-            if export_format and EXPORT_FORMATS[export_format].contains_config:
+            if EXPORT_FORMATS[export_format].contains_config:
                 self._exported_configs[job] = self.session.config

@@ -9,7 +9,7 @@ from trt_tui.session.jobs import Job
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog
-from trt_tui.tui.screens.export import find_file_dialog_of_job
+from trt_tui.tui.screens.export import find_export_dialog_of_job
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.job_list import stopped_jobs_text
 from trt_tui.tui.state.status import UnreadFailure
@@ -27,14 +27,14 @@ class JobController(Controller):
         return {ev.JobFailed: self._show_failed_job, ev.ChildProcessDied: self._show_child_process_exit}
 
     def _show_failed_job(self, event: ev.JobFailed) -> None:
-        if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_failure(event.title, event.cause, event.next_step)
         else:
             self._set_unread_failure(event, event.title, event.cause, event.next_step)
 
     def _show_child_process_exit(self, event: ev.ChildProcessDied) -> None:
         for job in range(event.job + 1):
-            if (dialog := find_file_dialog_of_job(self.presenter.app.screen_stack, job)) is not None:
+            if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, job)) is not None:
                 dialog.show_failure("the background process ended", "", "Try again.")
         self._set_unread_failure(
             event, "The background process ended", f"{event.reason} {event.log}".strip(),

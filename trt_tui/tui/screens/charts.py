@@ -12,17 +12,16 @@ from textual.containers import Vertical
 
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen, fit_key_hints
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen, fit_key_hints
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.charts import CHARTS, chart_title_line
 from trt_tui.tui.state.row_values import RowValues
-from trt_tui.tui.state.view_files import ViewContent, view_title
 from trt_tui.tui.widgets.lines import Lines
 
 _MAX_SCROLL_LINES = 10 ** 6
 
 
-class ChartsPage(WritableScreen):
+class ChartsPage(OverlayScreen):
     """A page that shows one chart at a time.
 
     The widgets of the page keep their places for all charts, because a new layout would repaint the whole page.
@@ -89,13 +88,9 @@ class ChartsPage(WritableScreen):
         hints = [f"1-{len(CHARTS)} chart"]
         hints += ["{left}{right} sample  {open} measures it alone"] * bool(chart.samples)
         hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
-        hints += ["{write_view} to a file", "{close} close"]
+        hints += ["{close} close"]
         self.query_one("#pictures", Lines).lines = [chart_title_line(frame, self.chart_index, width)]
         self.query_one("#picture-keys", Lines).lines = [[(fit_key_hints("  ".join(hints), width - 2).plain, "dim")]]
-
-    def build_view_content(self) -> ViewContent:
-        label = CHARTS[self.chart_index].label
-        return ViewContent(label, view_title(self.session, label), self._drawn_chart.lines)
 
     def on_key(self, event: events.Key) -> None:
         """Shows the chart whose number was typed."""

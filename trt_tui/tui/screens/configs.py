@@ -11,14 +11,13 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.session.history import MAX_NAME_LENGTH, ConfigNote
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, Prompt, WritableScreen
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, Prompt
 from trt_tui.tui.state.config_list import ConfigMarks
-from trt_tui.tui.state.view_files import ViewContent, config_view
 from trt_tui.tui.widgets.inputs import ConfigList
 from trt_tui.tui.widgets.lines import Lines
 
 
-class ConfigsPage(Dialog, WritableScreen):
+class ConfigsPage(Dialog):
     """The page of all configs with their results. Its result is the config that the user chooses.
 
     Args:
@@ -38,7 +37,7 @@ class ConfigsPage(Dialog, WritableScreen):
             yield Lines(id="config-header")
             yield ConfigList()
         yield KeyHints("{open} selects it  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
-                       "{write_view} to a file  {close} close")
+                       "{close} close")
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.update_config_list)
@@ -91,9 +90,6 @@ class ConfigsPage(Dialog, WritableScreen):
         except InputError as error:
             return f"{error.title}: {error.cause}"
         return ""
-
-    def build_view_content(self) -> ViewContent:
-        return config_view(self.session)
 
     def action_diff(self) -> None:
         self.show_diff()

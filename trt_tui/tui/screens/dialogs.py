@@ -21,7 +21,6 @@ from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, p
 from trt_tui.tui.keys import ACTIONS_BY_SCREEN, DEFAULT_KEYS, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
 from trt_tui.tui.state.marks import CHOSEN_MARK
-from trt_tui.tui.state.view_files import ViewContent
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
 
@@ -101,26 +100,6 @@ class OverlayScreen(Screen[Any]):
         """Scrolls the scrollable widgets of the screen by a number of lines, wherever the mouse is."""
         for widget in self.query("VerticalScroll, OptionList"):
             widget.scroll_relative(y=line_count, animate=False)
-
-
-class WritableScreen(OverlayScreen):
-    """A screen whose table or chart can be written to a file with a key."""
-
-    BINDINGS = [Binding("Y", "write_view", id="write_view")]
-
-    class WriteRequested(Message):
-        """A message that the user wants to write the table or chart of a screen to a file."""
-
-        def __init__(self, content: ViewContent) -> None:
-            super().__init__()
-            self.content = content
-
-    @abstractmethod
-    def build_view_content(self) -> ViewContent:
-        """Returns the table or chart of the screen."""
-
-    def action_write_view(self) -> None:
-        self.post_message(self.WriteRequested(self.build_view_content()))
 
 
 class Dialog(OverlayScreen, ModalScreen[Any]):
@@ -382,7 +361,7 @@ class Prompt(Dialog):
             self.dismiss(event.value)
 
 
-class TextPage(ScrollingDialog, WritableScreen):
+class TextPage(ScrollingDialog):
     """A page of lines to read, with a heading."""
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
@@ -398,7 +377,7 @@ class TextPage(ScrollingDialog, WritableScreen):
                 lines = Lines(self.page_lines)
                 lines.styles.height = max(1, len(self.page_lines))
                 yield lines
-        yield KeyHints("{up}{down} scroll  {write_view} to a file  {close} close")
+        yield KeyHints("{up}{down} scroll  {close} close")
 
     def on_mount(self) -> None:
         if self.starts_at_end:
@@ -408,9 +387,6 @@ class TextPage(ScrollingDialog, WritableScreen):
     def text(self) -> str:
         """The text of the page, without styles."""
         return self.query_one(Lines).text
-
-    def build_view_content(self) -> ViewContent:
-        return ViewContent(self.heading.partition(":")[0].lower(), self.heading, self.query_one(Lines).lines)
 
 
 class LivePage(TextPage):

@@ -1,6 +1,5 @@
 """The dialog in which the user chooses a format and a path for an export."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ _LINES_BESIDE_FORMATS = 11
 """The lines of the dialog besides the list: border, heading, path, a note of three lines, and keys."""
 
 
-class FileDialog(Dialog):
-    """A dialog that asks for a path, and then shows the result or the error of the job that writes the file.
+class ExportDialog(Dialog):
+    """A dialog that asks for an export format and a path, and then shows the result or the error of the export.
 
     The dialog stays open until the user closes it.
 
@@ -35,87 +34,13 @@ class FileDialog(Dialog):
         job: The number of the job; None if none runs.
         is_finished: True after the file was written. No field has the focus then, so that a letter meant for the main
             screen changes no path, and enter closes the dialog.
-    """
-
-    BINDINGS = [CLOSE_BINDING, Binding("enter", "open", id="open")]
-
-    CHOICE_KEYS = OTHER_FIELD_KEYS = ""
-    """The entries of the key line while a choice has the focus, and those that lead to a choice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.job: int | None = None
-        self.is_finished = False
-
-    @abstractmethod
-    def request_file(self, path: Path) -> None:
-        """Requests the file. The function that sends the request calls `wait_for_job`.
-
-        Raises:
-            TrtTuiError: The file cannot be written there.
-        """
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Requests the file, unless it is being written."""
-        if not event.value.strip() or self.job is not None:
-            return
-        self.show_note("", False)
-        try:
-            self.request_file(Path(event.value.strip()).expanduser())
-        except TrtTuiError as error:
-            self.show_failure(error.title, error.cause, error.next_step)
-
-    def wait_for_job(self, job_number: int) -> None:
-        """Shows that the job runs, and keeps the dialog open until it ends."""
-        self.job = job_number
-        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"), False)
-        self._show_current_keys()
-
-    def show_finished_export(self, notice: str) -> None:
-        """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
-        another widget."""
-        self.job, self.is_finished = None, True
-        self.set_focus(None)
-        self.show_note(f"{notice}.", False)
-        self._show_current_keys()
-
-    def show_failure(self, title: str, cause: str, next_step: str) -> None:
-        """Shows why the file was not written; the user can then try another path or format."""
-        self.job = None
-        self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
-        self._show_current_keys()
-
-    def on_descendant_focus(self) -> None:
-        """Shows the keys of the field with the focus. After a file was written, the field is there for another one."""
-        if self.focused is not None:
-            self.is_finished = False
-            self._show_current_keys()
-
-    def _show_current_keys(self) -> None:
-        keys = f"{{open}} writes it  {self.OTHER_FIELD_KEYS}" if self.job is None else self.OTHER_FIELD_KEYS
-        if self.is_finished:
-            keys = f"{{open}} closes this  {self.OTHER_FIELD_KEYS}"
-        elif not isinstance(self.focused, Input):
-            keys = self.CHOICE_KEYS
-        self.query_one(KeyHints).show_keys(f"{keys}  {{close}} close")
-
-    def action_open(self) -> None:
-        """Closes the dialog after the file was written."""
-        if self.is_finished:
-            self.dismiss(None)
-
-
-class ExportDialog(FileDialog):
-    """A dialog that asks for an export format and a path.
 
     Args:
         write_export: Requests the export of a format to a path. The function calls `wait_for_job` after it sent a
             request.
     """
 
-    BINDINGS = [Binding("up", "formats", id="up")]
-
-    CHOICE_KEYS, OTHER_FIELD_KEYS = "{open} chooses the format  {up}{down} go", "{up} formats"
+    BINDINGS = [CLOSE_BINDING, Binding("enter", "open", id="open"), Binding("up", "formats", id="up")]
 
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
@@ -123,6 +48,8 @@ class ExportDialog(FileDialog):
         self.model_path = Path(session.options.model)
         self.export_formats = list(EXPORT_FORMATS)
         self.export_format = self.export_formats[0]
+        self.job: int | None = None
+        self.is_finished = False
 
     def default_export_path(self, export_format: str) -> str:
         """Returns the proposed path for an export format, in the current folder."""
@@ -159,12 +86,58 @@ class ExportDialog(FileDialog):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.query_one(Input).focus()
 
-    def request_file(self, path: Path) -> None:
-        self.write_export(self.export_format, path)
-
     def action_formats(self) -> None:
         self.query_one(KeyedOptionList).focus()
 
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Requests the file, unless it is being written."""
+        if not event.value.strip() or self.job is not None:
+            return
+        self.show_note("", False)
+        try:
+            self.write_export(self.export_format, Path(event.value.strip()).expanduser())
+        except TrtTuiError as error:
+            self.show_failure(error.title, error.cause, error.next_step)
 
-def find_file_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> FileDialog | None:
-    return next((screen for screen in screens if isinstance(screen, FileDialog) and screen.job == job_number), None)
+    def wait_for_job(self, job_number: int) -> None:
+        """Shows that the job runs, and keeps the dialog open until it ends."""
+        self.job = job_number
+        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"), False)
+        self._show_current_keys()
+
+    def show_finished_export(self, notice: str) -> None:
+        """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
+        another widget."""
+        self.job, self.is_finished = None, True
+        self.set_focus(None)
+        self.show_note(f"{notice}.", False)
+        self._show_current_keys()
+
+    def show_failure(self, title: str, cause: str, next_step: str) -> None:
+        """Shows why the file was not written; the user can then try another path or format."""
+        self.job = None
+        self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
+        self._show_current_keys()
+
+    def on_descendant_focus(self) -> None:
+        """Shows the keys of the field with the focus. After a file was written, the field is there for another one."""
+        if self.focused is not None:
+            self.is_finished = False
+            self._show_current_keys()
+
+    def _show_current_keys(self) -> None:
+        keys = "{open} writes it  {up} formats" if self.job is None else "{up} formats"
+        if self.is_finished:
+            keys = "{open} closes this  {up} formats"
+        elif not isinstance(self.focused, Input):
+            keys = "{open} chooses the format  {up}{down} go"
+        self.query_one(KeyHints).show_keys(f"{keys}  {{close}} close")
+
+    def action_open(self) -> None:
+        """Closes the dialog after the file was written."""
+        if self.is_finished:
+            self.dismiss(None)
+
+
+def find_export_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> ExportDialog | None:
+    return next((screen for screen in screens if isinstance(screen, ExportDialog) and screen.job == job_number), None)

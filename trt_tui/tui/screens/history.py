@@ -8,9 +8,8 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, WritableScreen
-from trt_tui.tui.state.change_texts import history_lines, history_title_line, history_view
-from trt_tui.tui.state.view_files import ViewContent
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints
+from trt_tui.tui.state.change_texts import history_lines, history_title_line
 from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -19,7 +18,7 @@ class StepList(ValueList[int]):
     """The list of the steps of the history by their indices, the newest first."""
 
 
-class HistoryPage(Dialog, WritableScreen):
+class HistoryPage(Dialog):
     """The page of the history. Its result is the index of the step that the user goes back to.
 
     Args:
@@ -37,7 +36,7 @@ class HistoryPage(Dialog, WritableScreen):
             yield Static("History", classes="heading")
             yield Lines(id="history-header")
             yield StepList()
-        yield KeyHints("{open} goes back to it, {undo} undoes that  {write_view} to a file  {close} close")
+        yield KeyHints("{open} goes back to it, {undo} undoes that  {close} close")
 
     def on_mount(self) -> None:
         self.query_one(StepList).focus()
@@ -60,9 +59,6 @@ class HistoryPage(Dialog, WritableScreen):
     @property
     def text(self) -> str:
         return self.query_one(StepList).text
-
-    def build_view_content(self) -> ViewContent:
-        return history_view(self.session, self.titles)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self.query_one(StepList).values[event.option_index])

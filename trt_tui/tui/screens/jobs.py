@@ -9,9 +9,8 @@ from textual.widgets import Static
 
 from trt_tui.session.jobs import Job
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, WritableScreen
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints
 from trt_tui.tui.state.job_list import job_table_header, job_table_rows
-from trt_tui.tui.state.view_files import ViewContent, view_title
 from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -20,7 +19,7 @@ class JobList(ValueList[Job]):
     """The list of jobs, with running and waiting jobs first."""
 
 
-class JobsPage(Dialog, WritableScreen):
+class JobsPage(Dialog):
     """The page of all jobs, on which the user can stop one job or all jobs.
 
     Args:
@@ -39,7 +38,7 @@ class JobsPage(Dialog, WritableScreen):
             yield Static("Jobs", classes="heading")
             yield Lines([job_table_header()], id="jobs-header")
             yield JobList()
-        yield KeyHints("{stop} stops this one  {stop_all} all  {write_view} to a file  {close} close")
+        yield KeyHints("{stop} stops this one  {stop_all} all  {close} close")
 
     def on_mount(self) -> None:
         self.query_one(JobList).focus()
@@ -54,10 +53,6 @@ class JobsPage(Dialog, WritableScreen):
     @property
     def text(self) -> str:
         return self.query_one(JobList).text
-
-    def build_view_content(self) -> ViewContent:
-        rows = job_table_rows(self.session, 118)
-        return ViewContent("jobs", view_title(self.session, "jobs"), [job_table_header(), *(line for _, line in rows)])
 
     def action_stop(self) -> None:
         """Stops the selected job."""

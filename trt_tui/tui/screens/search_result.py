@@ -12,7 +12,7 @@ from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, WritableScreen
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen
 from trt_tui.tui.spans import Line, clip_line
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
@@ -26,7 +26,6 @@ from trt_tui.tui.state.search_result import (
     search_page_title,
 )
 from trt_tui.tui.state.tree import TreeModel
-from trt_tui.tui.state.view_files import FILE_WIDTH, ViewContent, view_title
 from trt_tui.tui.widgets.lines import Lines
 
 SEARCH_AGAIN = "search again"
@@ -39,7 +38,7 @@ MIN_HEIGHT_WITH_GAP = 18
 """The minimum height of the page, in lines, at which a blank line is between the checks and the changes."""
 
 
-class SearchResultPage(WritableScreen):
+class SearchResultPage(OverlayScreen):
     """The page of the configs that a search offers, with the changes that the selected config would make.
 
     Its result is the chosen `SearchOption`, or `SEARCH_AGAIN`. Closed without a result, the page changes nothing. The
@@ -95,16 +94,6 @@ class SearchResultPage(WritableScreen):
         """The text of the page, without styles."""
         return self.query_one("#search-result", Lines).text
 
-    def build_view_content(self) -> ViewContent:
-        """Returns the offered configs, and the checks and changes of the selected one, each in full."""
-        option, session = self.chosen_option, self.session
-        lines: list[Line] = search_option_lines(session, self.tree_model, self.search_status, self.options,
-                                                self._cursor_index, FILE_WIDTH, len(self.options))
-        lines += [*search_check_lines(session, self.search_status, option, FILE_WIDTH), [],
-                  *search_change_lines(session, self.tree_model, self.search_status, option, FILE_WIDTH), [],
-                  *search_note_lines(session, self.search_status, FILE_WIDTH)]
-        return ViewContent("search", view_title(session, self._title), lines)
-
     @property
     def _title(self) -> str:
         return search_page_title(self.session, self.search_status, self.has_newer_result)
@@ -159,7 +148,7 @@ class SearchResultPage(WritableScreen):
         hints += ["{last} checks in full"] * bool(hidden_count and has_cut_checks)
         if not self.has_newer_result and not self.session.is_searching:
             hints += ["{find} searches again"]
-        hints += ["{page_up} back"] * bool(self._top_line) + ["{write_view} to a file"]
+        hints += ["{page_up} back"] * bool(self._top_line)
         text = ""
         for hint in map(fill_in_keys, hints):  # without enough room, whole hints are left out
             text += f"  {hint}" if cell_width(text) + cell_width(hint) + 2 <= width else ""

@@ -10,10 +10,9 @@ from textual.widgets import OptionList, Static
 from trt_tui.errors import InputError
 from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionEntry
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, ConfirmDialog, Dialog, KeyHints, WritableScreen
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, ConfirmDialog, Dialog, KeyHints
 from trt_tui.tui.state.change_texts import clock_text
-from trt_tui.tui.state.session_list import session_line, session_title_line, sessions_view
-from trt_tui.tui.state.view_files import ViewContent
+from trt_tui.tui.state.session_list import session_line, session_title_line
 from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -22,7 +21,7 @@ class SessionList(ValueList[str]):
     """The list of sessions by their names, the newest first."""
 
 
-class SessionsPage(Dialog, WritableScreen):
+class SessionsPage(Dialog):
     """The page of the saved sessions. Its result is the name of the session that the user opens.
 
     Args:
@@ -62,15 +61,11 @@ class SessionsPage(Dialog, WritableScreen):
         """Shows the name of the selected session, which the command line takes."""
         name = self.query_one(SessionList).values[event.option_index]
         self.query_one(KeyHints).show_keys(
-            f"{{open}} opens it  {{delete_session}} deletes it  --session {name}  {{write_view}} to a file  "
-            "{close} close")
+            f"{{open}} opens it  {{delete_session}} deletes it  --session {name}  {{close}} close")
 
     @property
     def text(self) -> str:
         return self.query_one(SessionList).text
-
-    def build_view_content(self) -> ViewContent:
-        return sessions_view(self.session, list(self._entries.values()))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Closes the page with the chosen session; the current session only closes the page."""

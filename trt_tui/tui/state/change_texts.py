@@ -12,7 +12,6 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import decisive_value_span, target_outcome_line
 from trt_tui.tui.spans import Line, pad_or_shorten, shorten_middle
 from trt_tui.tui.state.marks import CURSOR_MARK
-from trt_tui.tui.state.view_files import FILE_WIDTH, ViewContent, view_title
 
 _MAX_LISTED_CHANGES = 3
 """The maximum number of changes of one step that are listed one by one."""
@@ -130,14 +129,6 @@ def history_lines(session: Session, titles: Mapping[str, str], width: int) -> li
             *[(f"{value_text:>{_VALUE_WIDTH}} ", value_style or style)] * _is_wide(width),
             (f"{outcome[0][0]:<{_OUTCOME_WIDTH}}", outcome[0][1])]))
     return lines
-
-
-def history_view(session: Session, titles: Mapping[str, str]) -> ViewContent:
-    """Returns the history for a file, the newest step first, with the changes in full."""
-    table = [["time", "change", "config", "accuracy", "target"]]
-    table += [[" ".join(text.split()) for text, _ in line[1:]]
-              for _, line in history_lines(session, titles, FILE_WIDTH)]
-    return ViewContent("history", view_title(session, "history"), table=table)
 
 
 def clock_text(seconds: float, current_time: float | None = None) -> str:

@@ -1,15 +1,11 @@
 """The list of the saved sessions of a network."""
 
-from collections.abc import Sequence
-
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import escape_hidden_characters
-from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
 from trt_tui.tui.state.change_texts import clock_text
 from trt_tui.tui.state.marks import CURSOR_MARK
-from trt_tui.tui.state.view_files import FILE_WIDTH, ViewContent, view_title
 
 _TIME_WIDTH, _CONFIG_WIDTH, _OUTCOME_WIDTH, _SAMPLES_WIDTH = 13, 14, 13, 9
 """The widths of the columns of the list in cells."""
@@ -43,11 +39,3 @@ def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Li
             (pad_or_shorten(outcome, _OUTCOME_WIDTH - 1) + " ", style),
             (samples, "dim"),
             *clip_line([(escape_hidden_characters(end_text), "")], room)]
-
-
-def sessions_view(session: Session, entries: Sequence[SessionEntry]) -> ViewContent:
-    """Returns the list of sessions for a file."""
-    outline = session.opened_network.outline
-    table = [["saved", "config", "result", "samples", "target"]]
-    table += [[" ".join(text.split()) for text, _ in session_line(entry, outline, FILE_WIDTH)[1:]] for entry in entries]
-    return ViewContent("sessions", view_title(session, "sessions"), table=table)

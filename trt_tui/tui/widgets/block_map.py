@@ -131,10 +131,6 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
     def line_text(self, y: int) -> str:
         return "".join(escape_hidden_characters(text) for text, _ in self._build_line(y)).rstrip()
 
-    def list_lines(self) -> list[Line]:
-        """Returns all lines of the heat map, as wide as they are drawn."""
-        return [self._build_line(y) for y in range(self._line_count)]
-
     @property
     def _line_count(self) -> int:
         """The number of lines: the header, the roles, the text of the cell and the legend, or one message."""
