@@ -152,7 +152,7 @@ def test_the_screen_agrees_with_the_commands(session, mlp, sqnr, outcome):
     driven = session(mlp).settled()
     driven.set_target(f"sqnr>={CASES[outcome](figure, low, high):.6f}")
     row = "".join(text for text, _ in summary_lines(driven, 120, 40)[-1 if not outcome.endswith("?") else -2])
-    line = "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line)
+    line = "".join(text for text, _ in config_table(driven, 80)[1][0].line)
     assert outcome_words(row) == outcome_words(line) == [outcome], (row, line)
     assert config_status.config_meets_target_simulated(
         driven, driven.config) is config_status.current_config_meets_target(driven) is outcome.startswith("PASS")
@@ -195,7 +195,7 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     measured.runs[RunKind.BUILT_ENGINE] = EngineResult(built, "TensorRT")
     assert driven.comparison_record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
     shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
-    assert "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line).split()[-2:] == shown
+    assert "".join(text for text, _ in config_table(driven, 80)[1][0].line).split()[-2:] == shown
     row = next(line for line in summary_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
     assert outcome_words("".join(text for text, _ in row)) == shown
     assert not config_status.current_config_meets_target(driven)

@@ -19,7 +19,7 @@ from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state import marks
 from trt_tui.tui.state.columns import LAYER_COLUMNS, LAYER_COLUMNS_BY_ID, fit_columns
-from trt_tui.tui.state.config_list import ConfigMarks, config_table
+from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.explanations import explain_cell, find_term_at, list_explained_terms
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.summary import list_summary_columns
@@ -72,7 +72,7 @@ def test_steps_of_a_column_name_keys_that_exist(column):
 def test_every_title_of_a_table_is_explained(tmp_path, measured_before):
     session = local.measured(tmp_path, builder=H200)
     titles = {column.title for width in (60, 80, 120) for column in list_summary_columns(session, width)}
-    header, _ = config_table(session, ConfigMarks().configs_by_letter, 120)
+    header, _ = config_table(session, 120)
     titles |= {text.strip() for text, _ in header if text.strip()}
     titles |= {metric.title for metric in ERROR_METRICS.values()}
     own = {session.metric_name.rpartition(":")[2]} | {title for title in titles if title.startswith("TRT")}

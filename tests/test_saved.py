@@ -25,7 +25,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import client
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.client import child_log_path
-from trt_tui.session.history import ChangeHistory, ConfigNames, HistoryStep, UserState
+from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
 from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession
 from trt_tui.session.session_folder import SessionFolder, SessionWriter
 from trt_tui.tui import tutorial
@@ -58,7 +58,7 @@ def history(*configs):
 def configs_of(changes):
     """The configs of the past, the present and what was undone."""
     past, current, future = changes.snapshot()
-    return [one.state.config for one in past], current.state.config, [one.state.config for one in future]
+    return [one.config for one in past], current.config, [one.config for one in future]
 
 
 @pytest.fixture
@@ -84,8 +84,7 @@ def test_history_names_and_target_come_back(store):
     first.release_session_lock()
     saved = store().load_session(STRUCTURE, "/models/net.onnx")
     back = saved.to_change_history()
-    assert configs_of(back) == configs_of(past) and {one.state.target_text for one in back.steps[2:3]} == {"sqnr>=20"}
-    assert [one.time for one in back.steps] == [one.time for one in past.steps]
+    assert configs_of(back) == configs_of(past) and back.state.target_text == "sqnr>=20"
     assert saved.to_config_names().exported_configs == {config("a")}
     assert saved.to_config_names() == names and saved.target == "sqnr>=20" and saved.note == ""
     assert saved.preview_gpu == (8, 6)
@@ -100,14 +99,13 @@ def distinct(configs):
 def test_any_history_survives_its_file(past, current, future):
     import msgspec
 
-    steps = [[HistoryStep(UserState(one), 7.0) for one in configs] for configs in (past, [current], future)]
-    saved = SavedSession.from_state(outline(), ChangeHistory.from_snapshot(steps[0], steps[1][0], steps[2]),
-                                    ConfigNames([(current, "now")]), "")
+    changes = ChangeHistory.from_snapshot([*map(UserState, past)], UserState(current), [*map(UserState, future)])
+    saved = SavedSession.from_state(outline(), changes, ConfigNames([(current, "now")]), "")
     back = msgspec.json.decode(msgspec.json.encode(saved), type=SavedSession)
     earlier, now, undone = back.to_change_history().snapshot()
-    assert [one.state.config for one in earlier] == distinct([*past, current])
-    assert [one.state.config for one in undone] == distinct([*future, current])
-    assert now.state.config == current and now.time == 7.0 and back.to_config_names() == {current: "now"}
+    assert [one.config for one in earlier] == distinct([*past, current])
+    assert [one.config for one in undone] == distinct([*future, current])
+    assert now.config == current and back.to_config_names() == {current: "now"}
 
 
 @pytest.mark.parametrize(("damage", "cause"), [

@@ -771,17 +771,10 @@ async def test_changes_the_target(tmp_path):
         assert app.screen.query_one("#tolerance", Input).value == "sqnr>=9"
 
 
-async def test_marks_compares_and_takes_up_configs(tmp_path):
+async def test_takes_up_configs(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        first, name = app.session.config, main.presenter.layer_list.tree_model.titles[current(main)]
-        await press(pilot, "d")
-        assert "only one config" in status(main)
-        await answered(pilot, "m", "space", "m")
-        assert [app.session.config_names[main.presenter.config_marks.configs_by_letter[letter]]
-                for letter in "AB"] == ["c0", "c1"]
-        await press(pilot, "d")
-        assert isinstance(app.screen, TextPage) and all(word in app.screen.text for word in (name, "INT8", "FP32"))
-        await press(pilot, "escape", "c")
+        first = app.session.config
+        await answered(pilot, "space", "c")
         assert isinstance(app.screen, ConfigsPage)
         await press(pilot, "j", "enter")
         assert app.screen is main and app.session.config == first

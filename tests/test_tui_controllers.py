@@ -57,7 +57,7 @@ async def test_every_action_has_a_handler_a_reason_and_words(tmp_path):
 SHIFTED = set('~!@#$%^&*()_+{}|:"<>?')
 
 
-CAPITALS = {"history", "sessions"}
+CAPITALS = {"sessions"}
 """Actions with a capital letter alone: few need them often, and the list of commands has them without a key."""
 
 

@@ -26,7 +26,7 @@ from trt_tui.tui.screens.dialogs import Picker
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state import detail, engine_page, engine_texts, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
-from trt_tui.tui.state.config_list import config_difference_lines, config_table
+from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.job_list import job_table_rows, job_texts
 from trt_tui.tui.state.marks import DIVERGENCE_MARK
@@ -129,7 +129,7 @@ def test_a_quick_build_is_called_one_wherever_its_time_stands(build):
         line = table(session, width)["c0 ="]
         assert f"{number_text(result.latency_ms[0])} quick" in " ".join(line.split())
         assert megabytes_text(result.engine_bytes) not in line.split()
-    _, lines = config_table(session, {}, 60)
+    _, lines = config_table(session, 60)
     assert "quick" in text(lines[0].line) and number_text(result.latency_ms[0]) not in text(lines[0].line)
     assert engine_texts.build_result_text(result, 200).startswith("built quickly in ")
     assert "ms" not in text(column_title_line(fit_columns(80, True), found(session))).split()
@@ -146,7 +146,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
     for width in WIDTHS:
         assert "built, cannot run here" in table(session, width)["c0 ="]
         assert table(session, width)["c0 ="].split()[-2] == megabytes_text(result.engine_bytes)
-    assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, {}, 60)[1][0].line)
+    assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, 60)[1][0].line)
     session.results[session.config].store_accuracy(replace(session.get_run_results("config").accuracy, agreement=None))
     assert "cannot run here" in table(session, 80)["c0 ="]
     session.set_target("sqnr>=5")
@@ -168,7 +168,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     for width in WIDTHS:
         row = table(session, width)["c0 ="].partition("│")[2]
         assert row.split()[0] == f"≠{decibels(result.accuracy)}" and "PASS" in row and "FAIL" not in row
-    assert found(session).is_target_met and "≠" in text(config_table(session, {}, 60)[1][0].line)
+    assert found(session).is_target_met and "≠" in text(config_table(session, 60)[1][0].line)
     assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
     gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
@@ -478,30 +478,8 @@ def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) ->
     assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())
 
 
-def test_two_configs_differ_by_the_kernels_that_are_lost_and_gained(start) -> None:
-    session = start(builder=None)
-    one = session.config
-    session.toggle_fp32([VIT.group_by_name[QKV]])
-    assert not any("kernels" in text(line) for line in config_difference_lines(session, MODEL, one, session.config))
-    session.requests_previews = True
-    assert "d again shows them" in text(config_difference_lines(session, MODEL, one, session.config)[-1])
-    previewed(session, PREVIEW, one)
-    previewed(session, replace(PREVIEW, kernels=(*PREVIEW.kernels[1:], Kernel("gemm", ("FP32",), ("FP32",), (QKV,)))))
-    lines = [text(line) for line in config_difference_lines(session, MODEL, one, session.config)]
-    assert lines[-3:] == ["kernels (preview RTX 1.7, SM89): 2 and 2, 1 lost, 1 gained",
-                          f" - gemm INT8 > FP16: {QKV}", f" + gemm FP32 > FP32: {QKV}"]
-
-
-def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
+def test_warnings_of_builders_are_reasons(build) -> None:
     session, engine = build()
-    one = session.config
-    session.set_config(one.with_group_precision([VIT.group_by_name[QKV]], Precision.FP32))
-    session.request_build()
-    session.rest()
-    lines = [text(line) for line in config_difference_lines(session, MODEL, one, session.config)]
-    said = next(place for place, line in enumerate(lines) if line.startswith("kernels (as built, TensorRT 11.4"))
-    assert any(line.startswith(" - ") and "INT8" in line and QKV in line for line in lines[said:])
-    assert any(line.startswith(" + ") and "FP32" in line and QKV in line for line in lines[said:])
     group = VIT.group_by_name[QKV]
     session.results.get_or_create_results(session.config).runs[RunKind.BUILT_ENGINE] = replace(engine,
                                                         builder_warnings={QKV: ("no range for x: it falls back", )})

@@ -53,8 +53,9 @@ async def test_a_file_that_exists_or_cannot_be_written_loses_nothing(tmp_path, m
 
 async def test_a_key_without_an_action_any_more_names_the_way_round(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        await press(pilot, "Y")
-        assert app.screen is main and "e exports a report" in status(main)
+        for key, text in {"Y": "e exports a report", "m": "--config A --config B", "Z": "z undoes"}.items():
+            await press(pilot, key)
+            assert app.screen is main and text in status(main)
 
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40), (200, 60)])
@@ -75,7 +76,7 @@ async def test_the_footer_follows_the_focus(tmp_path, size):
             await answered(pilot, *closes)
         if size[1] >= 34:
             await press(pilot, "4")
-            assert footer().startswith(" enter select  m mark A/B  d diff")
+            assert footer().startswith(" enter select  c name")
         assert main.presenter.layer_list.view in View
 
 

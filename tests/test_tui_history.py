@@ -1,23 +1,19 @@
-"""Undo, redo and the history: trt_tui.session.history, editable_session, tui.state.change_texts, screens.history."""
+"""Undo and redo: trt_tui.session.history, editable_session, tui.state.change_texts."""
 
 import random
-import time
-from dataclasses import replace
 
 import pytest
 
 from tests import local
-from tests.screen import answered, opened, press, screen_text, status
-from trt_tui.core.measure.results import ExportedRun
-from trt_tui.core.measure.runs import RunKind
+from tests.screen import answered, opened, press, status
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
-from trt_tui.session.history import ChangeHistory, ConfigNote, UserState
+from trt_tui.session.history import UserState
 from trt_tui.tui.controllers import ACTIONS
-from trt_tui.tui.screens.history import HistoryPage, StepList
-from trt_tui.tui.state.change_texts import change_text, clock_text, history_lines
+from trt_tui.tui.state.change_texts import change_text
+from trt_tui.tui.state.session_list import clock_text
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -29,9 +25,8 @@ CHANGES = {
     "all_found": ("slash", *"conv", "enter", "0", "3"), "filter": ("slash", *"fc", "enter"),
     "close": ("slash", *"fc", "enter", "escape"), "target": ("g", "end", "backspace", "5", "enter"),
     "configs": ("space", "down", "space", "c", "end", "enter"), "name": ("c", "n", *"best", "enter", "escape"),
-    "comment": ("c", "n", *": mine", "enter", "escape"), "pin": ("c", "p", "escape"),
     "pane_configs": ("space", "4", "end", "enter", "1"),
-    "history": ("space", "down", "space", "Z", "end", "enter"), "next_bad": ("slash", *"pool", "enter", "n")}
+    "next_bad": ("slash", *"pool", "enter", "n")}
 """The keys of each action that changes what is kept in a session: config, target, filter, names and notes."""
 
 UNDONE_ELSEWHERE = {"toggle_kernel", "remove_qdq", "free", "find", "preview_gpu"}
@@ -41,7 +36,7 @@ test_tui_controllers.py, test_tui_search.py and test_tui_engines.py; toggle_kern
 NO_CHANGES = {
     "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",
     "redo", "view", "colour", "sort", "sort_by", "copy", "pane_tree", "pane_detail", "pane_blocks",
-    "pictures", "build", "quick_build", "engine", "compare", "stop", "jobs", "mark", "diff", "export", "log",
+    "pictures", "build", "quick_build", "engine", "compare", "stop", "jobs", "export", "log",
     "help", "explain", "theme", "quit", "sessions"}
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 
@@ -57,10 +52,10 @@ async def test_each_change_is_undone_and_redone(tmp_path):
     async with opened(tmp_path, **options) as (app, main, pilot):
         session, filter_input = app.session, main.presenter.filter_input
         for action, keys in CHANGES.items():
-            before, index = session.user_state, session.history.current_index
+            before, index = session.user_state, len(session.history.snapshot()[0])
             await answered(pilot, "w", *keys)
             assert app.screen is main, action
-            after, count = session.user_state, session.history.current_index - index
+            after, count = session.user_state, len(session.history.snapshot()[0]) - index
             assert count > 0, f"{action} changes something"
             for _ in range(count):
                 await press(pilot, "z")
@@ -84,9 +79,7 @@ def change_at_random(session, chance) -> None:
         lambda: session.toggle_fp32([group]), lambda: session.set_precision([group], Precision.FP16),
         lambda: session.step_precisions(groups[:3], False), lambda: session.set_config(config),
         lambda: session.set_target(f"sqnr>={chance.randint(5, 30)}"), lambda: session.set_filter(chance.choice("abc")),
-        lambda: session.toggle_config_pin(config),
-        lambda: session.label_config(config, f"name{chance.randint(0, 999)}", chance.choice(["", "a comment"])),
-        lambda: session.return_to_step(chance.randrange(len(session.history.steps)))])()
+        lambda: session.rename_config(config, f"name{chance.randint(0, 999)}")])()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -101,70 +94,17 @@ def test_n_changes_are_undone_by_n_undos_and_come_back_by_n_redos(tmp_path, meas
         except InputError:
             continue  # a name that is taken
         if session.user_state != states[-1]:
-            states = [*states, session.user_state] if len(session.history.steps) == len(states) + 1 else (
-                [step.state for step in session.history.steps])
+            states.append(session.user_state)
         assert session.user_state == session.history.state
-    count = len(session.history.steps) - 1
-    for step in reversed(session.history.steps[:-1]):
-        assert session.undo() and session.user_state == step.state
+    count = len(states) - 1
+    for state in reversed(states[:-1]):
+        assert session.undo() and session.user_state == state
         assert len({*session.config_names.values()}) == len(session.config_names), "names stay unique"
     assert not session.undo() and session.user_state == states[0]
     for _ in range(count):
         assert session.redo()
     assert not session.redo() and session.user_state == states[-1]
     session.child.scheduler.inbox.clear()
-
-
-def test_going_back_keeps_what_was_undone_and_is_undone_by_one_step():
-    configs = [PrecisionConfig.from_precision(precision) for precision in (Precision.INT8, Precision.FP16,
-                                                                           Precision.BF16, Precision.FP32)]
-    history = ChangeHistory(configs[0])
-    for config in configs[1:]:
-        history.push_config(config)
-    history.undo()
-    assert history.return_to_step(0) and history.current == configs[0]
-    assert [step.state.config for step in history.steps] == [*configs, configs[2], configs[0]]
-    assert not history.return_to_step(0), "it is there already"
-    assert history.undo() and history.current == configs[2]
-
-
-async def test_the_history_says_what_was_changed_when_and_how_accurate_it_is(tmp_path):
-    async with opened(tmp_path, target="sqnr>=12") as (app, main, pilot):
-        session = app.session
-        first = session.config
-        await press(pilot, "Z")
-        assert "nothing was changed yet" in status(main)
-        await answered(pilot, "space", "g", "end", "backspace", "5", "enter", "slash", *"mlp", "enter")
-        group = next(iter(session.config.precision_moves))
-        await press(pilot, "z")
-        assert "undone: filter: mlp" in status(main)
-        shown_name = main.presenter.layer_list.tree_model.titles[group]
-        await press(pilot, "full_stop", "Z")
-        page = app.screen
-        assert isinstance(page, HistoryPage) and page.query_one(StepList).selected_value == 3
-        newest, target, raised, beginning = page.text.splitlines()
-        assert "> " in newest and "filter: mlp" in newest and "target: sqnr>=12 → sqnr>=15" in target
-        assert f"{shown_name[-5:]}: INT8 → FP32" in raised and "c1" in raised
-        assert "the beginning" in beginning and "c0" in beginning
-        assert f"{group}: INT8 → FP32" == change_text(session, *(step.state for step in session.history.steps[:2]), {})
-        assert f"{shown_name}: INT8 → FP32" == change_text(
-            session, *(step.state for step in session.history.steps[:2]), main.presenter.layer_list.tree_model.titles)
-        assert time.strftime("%H:") in newest and "~" in raised and "FAIL" in beginning
-        await answered(pilot, "end", "enter")
-        assert app.screen is main and session.config == first and session.target_text == "sqnr>=12"
-        assert "went back: " in status(main) and main.presenter.layer_list.matches is None
-        await answered(pilot, "z")
-        assert session.config != first and session.target_text == "sqnr>=15" and session.filter_text == "mlp"
-        await press(pilot, "Z", "escape")
-        assert app.screen is main
-
-
-@pytest.mark.parametrize("size", [(60, 15), (200, 60)])
-async def test_the_history_fits_any_screen(tmp_path, size):
-    async with opened(tmp_path, size=size) as (app, main, pilot):
-        await answered(pilot, "space", "g", "end", "backspace", "5", "enter", "Z")
-        assert "→" in app.screen.text and "FAIL" in screen_text(app)
-        assert all(len(line) <= size[0] for line in screen_text(app).splitlines())
 
 
 def test_changes_in_plain_words(tmp_path, measured_before):
@@ -177,9 +117,7 @@ def test_changes_in_plain_words(tmp_path, measured_before):
             (UserState(raised, start.target_text), "2 layers: INT8 → FP32"),
             (UserState(config, "sqnr>=3"), f"target: {start.target_text} → sqnr>=3"),
             (UserState(config, start.target_text, "a"), "filter: a"),
-            (UserState(config, start.target_text, "", {config: "best"}), f"{name} named best"),
-            (UserState(config, start.target_text, "", {}, {config: ConfigNote("mine", True)}),
-             f"{name} pinned, {name}: mine"), (start, "")):
+            (UserState(config, start.target_text, "", {config: "best"}), f"{name} named best"), (start, "")):
         assert change_text(session, start, state, {}) == text
     back = UserState(PrecisionConfig.from_precision(Precision.FP32), "", "b")
     assert change_text(session, back, start, {}).count("→") == 3
@@ -192,28 +130,3 @@ def test_changes_in_plain_words(tmp_path, measured_before):
 def test_the_time_of_a_step_may_make_no_sense(tmp_path, seconds, shown):
     text = clock_text(seconds, 1.7e9)
     assert (text == "") == (shown == "")
-
-
-def test_the_lines_of_a_long_history_are_fast(tmp_path, measured_before):
-    session = local.measured(tmp_path, "small_resnet")
-    session.request_preview = session.request_toggles = lambda *_: None
-    for index in range(200):
-        session.history.push_config(session.config.with_toggled_fp32([session.outline.groups[index % 5]]))
-    started = time.perf_counter()
-    assert len(history_lines(session, {}, 80)) == 201
-    assert time.perf_counter() - started < 5
-
-
-def test_a_step_shows_the_value_that_decides_its_outcome(tmp_path, measured_before):
-    session = local.measured(tmp_path, target="sqnr>=1")
-
-    def line() -> str:
-        return "".join(part for part, _ in history_lines(session, {}, 120)[-1][1])
-
-    results = session.results[session.config]
-    name, values = results.accuracy.worst_output
-    assert f" ~{values.errors.sqnr_db:.1f} dB PASS" in line()
-    low = replace(results.accuracy, intervals=None, outputs={
-        name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))})
-    results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(low, "ONNX Runtime 1 CPU", "cpu")}
-    assert " -20.0 dB FAIL" in line()

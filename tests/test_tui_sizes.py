@@ -34,7 +34,7 @@ async def test_the_last_column_is_blank_and_ends_stay(tmp_path, size):
         assert main.presenter.layer_tree.size.height >= 5
 
 
-PAGES = ("f1", "f3", "f9", "c", "e", "a", "Z", "S", "8 2")
+PAGES = ("f1", "f3", "f9", "c", "e", "a", "S", "8 2")
 """The keys that open pages and dialogs of each width."""
 
 

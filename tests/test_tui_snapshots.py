@@ -14,7 +14,7 @@ from trt_tui.jobs import engine_build, ranges
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session import event_reducer, jobs
-from trt_tui.tui.state import change_texts, job_list
+from trt_tui.tui.state import job_list, session_list
 
 pytestmark = pytest.mark.usefixtures("quick")
 TINY, HUGE = (60, 15), (200, 60)
@@ -57,7 +57,6 @@ PICTURES = {
     "samples": ({}, "8 2 enter", (SMALL,)),
     "methods": ({}, "7 7", (SMALL,)),
     "rules": ({}, "5", (SMALL,)),
-    "diff": ({}, "space n space d", (SMALL,)),
     "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),
     "engine_preview": ({"builder": H200}, "f6", (SMALL,)),
     "engine_no_color": ({"builder": OTHERWISE}, "b space", (LARGE,)),
@@ -71,7 +70,6 @@ PICTURES = {
     "classes": ({}, "8 3", (SMALL,)),
     "jobs": ({"builder": H200, "held": (rq.BuildEngine,)}, "b f9", (SMALL,)),
     "log": ({"builder": H200}, "b o", (SMALL,)),
-    "history": ({}, "space down equals_sign z Z", (TINY, SMALL)),
     "sessions": ({}, "space S", (TINY, SMALL)),
 }
 """By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
@@ -86,7 +84,7 @@ def steady(monkeypatch):
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
     monkeypatch.setattr(event_reducer, "time", noon)
     monkeypatch.setattr(job_list, "time", noon)
-    monkeypatch.setattr(change_texts, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1),
+    monkeypatch.setattr(session_list, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1),
                                                               strftime=noon.strftime))
 
 

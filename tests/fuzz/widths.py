@@ -220,7 +220,7 @@ class Case:
     def lines(self, width: int, height: int, hint: Hint) -> list[spans.Line]:
         session = self.app.session
         return [summary.header_line(session, width), *summary.summary_lines(session, width, height),
-                *(one.line for one in config_table(session, {}, width)[1]),
+                *(one.line for one in config_table(session, width)[1]),
                 *status_lines(session, StatusLines(), hint, width, width >= 120)]
 
 

@@ -4,7 +4,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
@@ -202,20 +201,14 @@ class EditableSession(ReportingSession):
         with self.undoable_change():
             self.filter_text = text
 
-    def label_config(self, config: PrecisionConfig, name: str, comment: str) -> None:
-        """Gives a config a name and a comment.
+    def rename_config(self, config: PrecisionConfig, name: str) -> None:
+        """Gives a config a name.
 
         Raises:
             InputError: The errors of `ConfigNames.rename_config`.
         """
         with self.undoable_change():
             self.config_names.rename_config(config, name)
-            self.config_names.set_config_comment(config, comment)
-
-    def toggle_config_pin(self, config: PrecisionConfig) -> None:
-        """Pins a config to the top of the list, or removes the pin."""
-        with self.undoable_change():
-            self.config_names.toggle_config_pin(config)
 
     def undo(self) -> bool:
         """Undoes the last change of the user. Returns True if there was a change."""
@@ -224,10 +217,6 @@ class EditableSession(ReportingSession):
     def redo(self) -> bool:
         """Redoes the last undone change. Returns True if there was one."""
         return self._go_through_history(self.history.redo)
-
-    def return_to_step(self, index: int) -> bool:
-        """Goes back to a step of the history, as a change that undo takes back. Returns True if anything changed."""
-        return self._go_through_history(partial(self.history.return_to_step, index))
 
     def _go_through_history(self, move_in_history: Callable[[], bool]) -> bool:
         """Restores the state to which a function has moved the history. Returns the result of the function."""
@@ -241,7 +230,7 @@ class EditableSession(ReportingSession):
             self.set_initial_target()
             self.update_target_baseline()
         self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
-        self.config_names.restore_labels(state.chosen_names, state.notes)
+        self.config_names.restore_chosen_names(state.chosen_names)
         if state.preview_gpu != self.preview_gpu:
             self._set_preview_gpu(state.preview_gpu)
             self.request_preview()

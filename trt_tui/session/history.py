@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
-
-
-@dataclass(frozen=True)
-class ConfigNote:
-    """The user's note about a config.
-
-    Attributes:
-        comment: The user's comment.
-        pinned: True if the config is pinned to the top of the list. A pinned config is always saved.
-    """
-
-    comment: str = ""
-    pinned: bool = False
 
 
 def join_targets(targets: Iterable[str]) -> str:
@@ -47,7 +33,6 @@ class UserState:
         target_text: The targets as the user gave them; "" for the default target.
         filter_text: The filter of the rows; "" for no filter.
         chosen_names: The names that the user gave to configs.
-        notes: The user's notes about configs.
         choice_reasons: The reasons of the search for the moves of ``config``, by group or tensor.
         preview_gpu: The compute capability of previews, as (major, minor); None for the default.
     """
@@ -56,17 +41,8 @@ class UserState:
     target_text: str = ""
     filter_text: str = ""
     chosen_names: Mapping[PrecisionConfig, str] = field(default_factory=dict)
-    notes: Mapping[PrecisionConfig, ConfigNote] = field(default_factory=dict)
     choice_reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
     preview_gpu: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class HistoryStep:
-    """A state in the history of a session, and the Unix time of the change that made it; 0 if unknown."""
-
-    state: UserState
-    time: float = 0.0
 
 
 class ChangeHistory:
@@ -76,29 +52,19 @@ class ChangeHistory:
     """
 
     def __init__(self, initial_config: PrecisionConfig) -> None:
-        self._past: list[HistoryStep] = []
-        self._future: list[HistoryStep] = []
-        self._current = HistoryStep(UserState(initial_config))
+        self._past: list[UserState] = []
+        self._future: list[UserState] = []
+        self._current = UserState(initial_config)
 
     @property
     def current(self) -> PrecisionConfig:
         """The config of the current state."""
-        return self._current.state.config
+        return self._current.config
 
     @property
     def state(self) -> UserState:
         """The current state."""
-        return self._current.state
-
-    @property
-    def steps(self) -> tuple[HistoryStep, ...]:
-        """All steps from the oldest one to the last undone one."""
-        return (*self._past, self._current, *reversed(self._future))
-
-    @property
-    def current_index(self) -> int:
-        """The index of the current step in `steps`."""
-        return len(self._past)
+        return self._current
 
     def push_config(self, config: PrecisionConfig) -> bool:
         """Makes a config the current one, as `push_state` does with a state in which only the config differs."""
@@ -114,12 +80,12 @@ class ChangeHistory:
             return False
         self._past.append(self._current)
         self._future.clear()
-        self._current = HistoryStep(state, time.time())
+        self._current = state
         return True
 
     def replace_state(self, state: UserState) -> None:
         """Replaces the current state without an undo step, for changes that are not the user's."""
-        self._current = replace(self._current, state=state)
+        self._current = state
 
     def undo(self) -> bool:
         """Restores the previous state. Returns True if there was a previous state."""
@@ -137,40 +103,24 @@ class ChangeHistory:
         self._current = self._future.pop()
         return True
 
-    def return_to_step(self, index: int) -> bool:
-        """Makes the state of a step the current one, as a change that undo takes back. Returns True if it differs.
-
-        Undone steps stay in the history. A copy of the current step then follows them.
-        """
-        state = self.steps[index].state
-        if state == self.state:
-            return False
-        if self._future:
-            self._past += [self._current, *reversed(self._future)]
-            self._future.clear()
-            self._current = HistoryStep(self.state, time.time())
-        return self.push_state(state)
-
     def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
         """Changes every config of the history in place, without an undo step."""
-        def change_step(step: HistoryStep) -> HistoryStep:
-            state = step.state
-            return replace(step, state=replace(
+        def change_state(state: UserState) -> UserState:
+            return replace(
                 state, config=change_config(state.config),
-                chosen_names={change_config(config): name for config, name in state.chosen_names.items()},
-                notes={change_config(config): note for config, note in state.notes.items()}))
+                chosen_names={change_config(config): name for config, name in state.chosen_names.items()})
 
-        self._past, self._future = list(map(change_step, self._past)), list(map(change_step, self._future))
-        self._current = change_step(self._current)
+        self._past, self._future = list(map(change_state, self._past)), list(map(change_state, self._future))
+        self._current = change_state(self._current)
 
-    def snapshot(self) -> tuple[list[HistoryStep], HistoryStep, list[HistoryStep]]:
-        """Returns the past steps (oldest first), the current step, and the undone steps (the next redo last)."""
+    def snapshot(self) -> tuple[list[UserState], UserState, list[UserState]]:
+        """Returns the past states (oldest first), the current state, and the undone states (the next redo last)."""
         return list(self._past), self._current, list(self._future)
 
     @classmethod
-    def from_snapshot(cls, past: list[HistoryStep], current: HistoryStep, future: list[HistoryStep]) -> ChangeHistory:
+    def from_snapshot(cls, past: list[UserState], current: UserState, future: list[UserState]) -> ChangeHistory:
         """Builds a history from the result of `snapshot`."""
-        history = cls(current.state.config)
+        history = cls(current.config)
         history._past, history._current, history._future = list(past), current, list(future)
         return history
 
@@ -194,18 +144,15 @@ class ConfigNames(dict[PrecisionConfig, str]):
     """The names of the configs in the order of their first use: c0, c1, ..., or the user's names.
 
     Attributes:
-        notes: The user's notes about configs.
         chosen_names: The names that the user gave to configs.
         exported_configs: The configs that were exported for production.
         search_doubts: The reasons for doubt that searches found in configs.
     """
 
     def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
-                 notes: Mapping[PrecisionConfig, ConfigNote] | None = None,
                  exported_configs: Iterable[PrecisionConfig] = (),
                  search_doubts: Mapping[PrecisionConfig, SearchDoubt] | None = None) -> None:
         super().__init__(names)
-        self.notes = dict(notes or {})
         self.exported_configs = set(exported_configs)
         self.search_doubts = dict(search_doubts or {})
         self.chosen_names = {config: name for config, name in self.items() if not _NUMBERED_NAME.fullmatch(name)}
@@ -231,39 +178,21 @@ class ConfigNames(dict[PrecisionConfig, str]):
         """Returns the name that a config has without a name of the user; its name if there is no other."""
         return self._numbered_names.get(config, self.get(config, ""))
 
-    def restore_labels(self, chosen_names: Mapping[PrecisionConfig, str],
-                       notes: Mapping[PrecisionConfig, ConfigNote]) -> None:
-        """Replaces all names and notes of the user. Configs without such a name get their numbered name again."""
+    def restore_chosen_names(self, chosen_names: Mapping[PrecisionConfig, str]) -> None:
+        """Replaces all names of the user. Configs without such a name get their numbered name again."""
         renamed = self.chosen_names.keys() - chosen_names.keys()
-        self.chosen_names, self.notes = dict(chosen_names), dict(notes)
+        self.chosen_names = dict(chosen_names)
         self.update({**dict.fromkeys(renamed, ""), **chosen_names})
         for config in renamed:
             numbered_name = self._numbered_names.get(config, "")
             self[config] = numbered_name if numbered_name not in {"", *self.values()} else self._find_free_name()
 
-    def set_config_comment(self, config: PrecisionConfig, comment: str) -> None:
-        """Sets the comment of a config; "" removes it."""
-        self._set_note(config, replace(self.notes.get(config, ConfigNote()), comment=comment))
-
-    def toggle_config_pin(self, config: PrecisionConfig) -> bool:
-        """Pins a config to the top of the list, or removes the pin. Returns True if the config is pinned afterwards."""
-        note = self.notes.get(config, ConfigNote())
-        self._set_note(config, replace(note, pinned=not note.pinned))
-        return not note.pinned
-
-    def _set_note(self, config: PrecisionConfig, note: ConfigNote) -> None:
-        self.notes[config] = note
-        if note == ConfigNote():
-            del self.notes[config]
-
     def list_configs_newest_first(self) -> list[tuple[PrecisionConfig, str]]:
-        """Returns the configs with their names: first the pinned configs, then the others, each from newest to
-        oldest."""
-        newest = list(reversed(self.items()))
-        return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
+        """Returns the configs with their names, from newest to oldest."""
+        return list(reversed(self.items()))
 
     def copy(self) -> ConfigNames:
-        names = ConfigNames(self.items(), self.notes, self.exported_configs, self.search_doubts)
+        names = ConfigNames(self.items(), self.exported_configs, self.search_doubts)
         names.chosen_names, names._numbered_names = dict(self.chosen_names), dict(self._numbered_names)
         return names
 

@@ -232,9 +232,7 @@ class SessionOpener:
         other_count = sum(move.kind != RangeMove.kind for move in dropped)
         state.history.map_configs(lambda config: config.without_measured_moves())
         state.config_names = ConfigNames(
-            ((config.without_measured_moves(), name) for config, name in state.config_names.items()),
-            {config.without_measured_moves(): note
-             for config, note in state.config_names.notes.items()})
+            (config.without_measured_moves(), name) for config, name in state.config_names.items())
         state.config_names.chosen_names = dict(state.history.state.chosen_names)
         state.config_names.get_config_name(state.config)
         if dropped:

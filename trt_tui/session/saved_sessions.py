@@ -18,7 +18,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, Precision
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
-from trt_tui.session.history import ChangeHistory, ConfigNames, ConfigNote, HistoryStep, SearchDoubt, UserState
+from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, UserState
 
 FORMAT = "trt-tui/session"
 VERSION = 2
@@ -36,7 +36,6 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     Attributes:
         groups: Precisions by group in version 1; empty in later versions, which use `moves`.
         ranges: Ranges by tensor in version 1; empty in later versions.
-        time: The Unix time of the change that led to the config; 0 if unknown.
         target_text: The target before or after the config; None for the target of the session.
         exported: True if the config was exported for production. Only named configs have it.
         doubt, doubt_targets: The reason for doubt that a search found in the config, and the targets of that search.
@@ -47,38 +46,32 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     tf32: bool = False
     moves: list[dict[str, Any]] = []
     name: str = ""
-    comment: str = ""
-    pinned: bool = False
     groups: dict[str, dict[str, Any]] = {}
     ranges: dict[str, dict[str, Any]] = {}
-    time: float = 0.0
     target_text: str | None = None
     exported: bool = False
     doubt: str = ""
     doubt_targets: str = ""
 
     @classmethod
-    def from_history_step(cls, step: HistoryStep, session_target: str) -> StoredConfig:
-        """Builds the stored form of a step of the history. Names, notes and filters are not part of it."""
-        target_text = step.state.target_text
-        return msgspec.structs.replace(cls.from_precision_config(step.state.config), time=step.time,
-                                       target_text=None if target_text == session_target else target_text)
+    def from_user_state(cls, state: UserState, session_target: str) -> StoredConfig:
+        """Builds the stored form of a state of the history. Names and filters are not part of it."""
+        return msgspec.structs.replace(cls.from_precision_config(state.config),
+                                       target_text=None if state.target_text == session_target else state.target_text)
 
-    def to_history_step(self, session: SavedSession, config_names: ConfigNames) -> HistoryStep:
-        """Returns the step of the history, with the current names and notes of the saved session."""
+    def to_user_state(self, session: SavedSession, config_names: ConfigNames) -> UserState:
+        """Returns the state of the history, with the current names of the saved session."""
         target_text = session.target if self.target_text is None else self.target_text
-        return HistoryStep(UserState(self.to_precision_config(), target_text, "", config_names.chosen_names,
-                                     config_names.notes), self.time)
+        return UserState(self.to_precision_config(), target_text, "", config_names.chosen_names)
 
     @classmethod
-    def from_precision_config(cls, config: PrecisionConfig, name: str = "",
-                              note: ConfigNote | None = None, exported: bool = False,
+    def from_precision_config(cls, config: PrecisionConfig, name: str = "", exported: bool = False,
                               doubt: SearchDoubt | None = None) -> StoredConfig:
-        """Builds the stored form of a config. Only listed configs have names, notes, exports and doubts."""
+        """Builds the stored form of a config. Only listed configs have names, exports and doubts."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
-        note, doubt = note or ConfigNote(), doubt or SearchDoubt("", "")
-        return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned,
-                   exported=exported, doubt=doubt.text, doubt_targets=doubt.targets)
+        doubt = doubt or SearchDoubt("", "")
+        return cls(config.quantized, config.other, config.tf32, moves, name, exported=exported, doubt=doubt.text,
+                   doubt_targets=doubt.targets)
 
     def to_precision_config(self) -> PrecisionConfig:
         """Returns the config.
@@ -105,7 +98,7 @@ class _SessionFileHeader(msgspec.Struct):
 
 
 class SavedSession(msgspec.Struct):
-    """A saved session: the history of configs, their names and notes, the target, and the GPU of previews.
+    """A saved session: the history of configs, their names, the target, and the GPU of previews.
 
     Attributes:
         sha256: The hash of the weights behind the ranges; "" if unknown.
@@ -132,42 +125,34 @@ class SavedSession(msgspec.Struct):
     def from_state(cls, outline: NetworkOutline, history: ChangeHistory, config_names: ConfigNames, target: str,
                    sha256: str = "", outcome: str = "", samples: str = "",
                    preview_gpu: tuple[int, int] | None = None) -> SavedSession:
-        """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind. Pinned configs are always
-        stored."""
+        """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind."""
         past, current, future = history.snapshot()
-        current = replace(current, state=replace(current.state, target_text=target))
-        past_steps, future_steps = _list_distinct_steps(past, current), _list_distinct_steps(future, current)
+        current = replace(current, target_text=target)
+        past_states, future_states = _list_distinct_states(past, current), _list_distinct_states(future, current)
         return cls(FORMAT, VERSION, os.path.realpath(outline.path),
-                   [StoredConfig.from_history_step(step, target) for step in past_steps[-MAX_STORED_CONFIGS:]],
-                   StoredConfig.from_history_step(current, target),
-                   [StoredConfig.from_history_step(step, target) for step in future_steps[-MAX_STORED_CONFIGS:]], [
-                       StoredConfig.from_precision_config(config, name, config_names.notes.get(config),
-                                                          config in config_names.exported_configs,
+                   [StoredConfig.from_user_state(state, target) for state in past_states[-MAX_STORED_CONFIGS:]],
+                   StoredConfig.from_user_state(current, target),
+                   [StoredConfig.from_user_state(state, target) for state in future_states[-MAX_STORED_CONFIGS:]], [
+                       StoredConfig.from_precision_config(config, name, config in config_names.exported_configs,
                                                           config_names.search_doubts.get(config))
-                       for index, (config, name) in enumerate(config_names.items())
-                       if index >= len(config_names)
-                       - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
+                       for config, name in list(config_names.items())[-MAX_STORED_CONFIGS:]
                    ], target, sha256=sha256, outcome=outcome, samples=samples, preview_gpu=preview_gpu)
 
     def to_change_history(self) -> ChangeHistory:
-        """Returns the history, in which all steps have the names and notes of the saved session."""
+        """Returns the history, in which all states have the names of the saved session."""
         names = self.to_config_names()
-        past, (current,), future = ([stored_config.to_history_step(self, names) for stored_config in stored_configs]
+        past, (current,), future = ([stored_config.to_user_state(self, names) for stored_config in stored_configs]
                                     for stored_configs in (self.past, [self.current], self.future))
         return ChangeHistory.from_snapshot(past, current, future)
 
     def to_config_names(self) -> ConfigNames:
-        """Returns the names, notes, exports and doubts of the configs in the saved session."""
+        """Returns the names, exports and doubts of the configs in the saved session."""
         stored = [(stored_config.to_precision_config(), stored_config) for stored_config in self.named_configs]
         return ConfigNames(
-            ((config, stored_config.name) for config, stored_config in stored), {
-                config: ConfigNote(stored_config.comment, stored_config.pinned)
-                for config, stored_config in stored
-                if stored_config.comment or stored_config.pinned
-            }, (config for config, stored_config in stored if stored_config.exported), {
-                config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets)
-                for config, stored_config in stored if stored_config.doubt
-            })
+            ((config, stored_config.name) for config, stored_config in stored),
+            (config for config, stored_config in stored if stored_config.exported),
+            {config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets)
+             for config, stored_config in stored if stored_config.doubt})
 
     def list_configs(self) -> list[PrecisionConfig]:
         """Returns all configs of the saved session.
@@ -196,13 +181,10 @@ class SavedSession(msgspec.Struct):
         return ""
 
 
-def _list_distinct_steps(steps: list[HistoryStep], current: HistoryStep) -> list[HistoryStep]:
-    """Returns the steps that lead to the current one without those that changed only names, notes or filters."""
-    def stored_part(step: HistoryStep) -> tuple[PrecisionConfig, str]:
-        return step.state.config, step.state.target_text
-
-    return [step for step, next_step in pairwise([*steps, current])
-            if stored_part(step) != stored_part(next_step)]
+def _list_distinct_states(states: list[UserState], current: UserState) -> list[UserState]:
+    """Returns the states that lead to the current one without those that changed only names or filters."""
+    return [state for state, next_state in pairwise([*states, current])
+            if (state.config, state.target_text) != (next_state.config, next_state.target_text)]
 
 
 def read_session_file(path: Path) -> SavedSession | str:

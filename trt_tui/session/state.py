@@ -239,7 +239,7 @@ class SessionState:
     def user_state(self) -> UserState:
         """Everything that the user changes, as it is now. The history contains copies of earlier states."""
         return UserState(self.config, self.target_text or "", self.filter_text, dict(self.config_names.chosen_names),
-                         dict(self.config_names.notes), dict(self.choice_reasons), self.preview_gpu)
+                         dict(self.choice_reasons), self.preview_gpu)
 
     @contextmanager
     def undoable_change(self) -> Iterator[None]:

@@ -65,8 +65,8 @@ _FOOTERS: Mapping[Focus, Mapping[str, str]] = {
     Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "previous_bad": "", "toggle": "", "higher": "", "lower": "",
                    "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
                    "quit": ""},
-    Focus.CONFIGS: {"open": "select", "mark": "", "diff": "", "configs": "name, pin", "pane_tree": "list", "undo": "",
-                    "history": "", "build": "", "export": "", "quit": ""},
+    Focus.CONFIGS: {"open": "select", "configs": "name", "pane_tree": "list", "undo": "", "build": "", "export": "",
+                    "quit": ""},
     Focus.FILTER: {"open": "keep", "close": "clear"}}
 """The actions in the footer by focus, in the order of their ranks, with their labels there; "" for the usual label.
 

@@ -23,7 +23,7 @@ from trt_tui.formatting import (
     counted_noun_text,
     number_text,
 )
-from trt_tui.session.results import collect_run_accuracies, find_decisive_outcome, outcome_texts
+from trt_tui.session.results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
 
@@ -212,15 +212,6 @@ def accuracy_order(session: Session, accuracy: Accuracy | None) -> float:
     margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
     energy = accuracy.judged_error
     return margin if margin is not None else -math.inf if energy is None else -energy
-
-
-def decisive_value_span(session: Session, config: PrecisionConfig) -> Span:
-    """Returns the styled value of the run of a config that decides its outcome (`find_decisive_outcome`)."""
-    outcomes, results = session.config_target_outcomes(config), session.results.get_results_or_empty(config)
-    decisive = find_decisive_outcome(outcomes)
-    kind = next((kind for kind, outcome in outcomes.items() if outcome is decisive), RunKind.SIMULATED_CONFIG)
-    accuracy = collect_run_accuracies(results).get(kind, results.accuracy)
-    return target_value_span(session, accuracy, is_simulated=kind is RunKind.SIMULATED_CONFIG)
 
 
 def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated: bool = True) -> Span:

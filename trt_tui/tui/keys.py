@@ -26,20 +26,20 @@ KEYS: KeyTable = {
     "toggle": ("space",), "toggle_kernel": ("u",), "higher": ("equals_sign",), "lower": ("minus",),
     "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
     "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
-    "history": ("Z",), "sessions": ("S",), "view": ("t",),
+    "sessions": ("S",), "view": ("t",),
     "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
     "copy": ("y",),
     "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
     "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
-    "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
-    "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
+    "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",),
+    "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
     "explain": ("f3",),
     "preview_gpu": ("f12",), "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The default keys of the actions on the main screen. The first key of each action needs no ctrl, and no
 shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
 
-DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",),
-                         "next_picture": ("tab", "n"), "stop_all": ("a",), "delete_session": ("d", "delete")}
+DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "next_picture": ("tab", "n"), "stop_all": ("a",),
+                         "delete_session": ("d", "delete")}
 """The default keys of actions that exist in dialogs only. An action that the main screen also has keeps its key there.
 """
 
@@ -47,6 +47,8 @@ DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 """The default keys of all actions, on the main screen and in dialogs."""
 
 REMOVED_KEYS: Mapping[str, str] = {
+    "Z": "{undo} undoes the changes one by one, and {redo} redoes them",
+    **dict.fromkeys("md", "{export} exports two configs, and trt-tui compare --config A --config B compares them"),
     "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables"}
 """The message for each key that had an action in an earlier release: the way round, with action ids in braces."""
 
@@ -56,10 +58,9 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "a file": ("up", "down", "left", "right", "toggle", "open", "close"),
     "lists": (*_MOVE_ACTIONS, "toggle"),
     "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
+    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "name"),
     "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
     "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
-    "the history": (*_MOVE_ACTIONS, "toggle", "history"),
     "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
     "a search result": (*_MOVE_ACTIONS, "find"),
     "the charts": (*_MOVE_ACTIONS, "left", "right", "next_picture")}

@@ -26,7 +26,6 @@ from trt_tui.tui.controllers.view import ViewController
 from trt_tui.tui.keys import REMOVED_KEYS, fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
-from trt_tui.tui.screens.history import HistoryPage
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
@@ -111,8 +110,7 @@ class MainScreen(ReliableTimers, Screen[None]):
             with Vertical(id="right"):
                 yield TitleRule(id="detail-rule")
                 yield Lines(id="detail")
-                yield TitleRule(fill_in_keys("{pane_configs} Configs"), fill_in_keys("{mark} marks A/B, {diff} diff"),
-                                id="configs-rule")
+                yield TitleRule(fill_in_keys("{pane_configs} Configs"), id="configs-rule")
                 yield Lines(id="configs-header")
                 yield ConfigList(id="configs")
         yield TitleRule(id="job-rule")
@@ -155,9 +153,9 @@ class MainScreen(ReliableTimers, Screen[None]):
         self._update_open_page()
 
     def _update_open_page(self) -> None:
-        """Updates an open page of charts, jobs, log, history or search with the newest data."""
+        """Updates an open page of charts, jobs, log or search with the newest data."""
         page = self.app.screen
-        if isinstance(page, (LivePage, JobsPage, ChartsPage, HistoryPage, SearchResultPage)) and page.is_mounted:
+        if isinstance(page, (LivePage, JobsPage, ChartsPage, SearchResultPage)) and page.is_mounted:
             page.update_lines()
 
     def _update_elapsed_times(self) -> None:

@@ -98,7 +98,7 @@ class Tutorial:
         if results.engine_result is not None or results.exported_run is not None:
             return Hint()
         past, _, _ = session.history.snapshot()
-        earlier_config = past[-1].state.config if past else session.config
+        earlier_config = past[-1].config if past else session.config
         undo = (f", {shown_key('undo')} goes back to {config_name(session, earlier_config)}"
                 if earlier_config != session.config and is_confirmed_by_execution(session, earlier_config) else "")
         if session.builder is not None:

@@ -18,7 +18,6 @@ from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import column_title_line, fit_columns
-from trt_tui.tui.state.config_list import ConfigMarks
 from trt_tui.tui.state.detail_pane import detail_pane_lines, detail_title
 from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.hint import Hint, next_step_hint
@@ -42,7 +41,6 @@ class Presenter(ScreenPanes):
 
     Attributes:
         actions: All actions by their ids, in the order of the help page.
-        config_marks: The configs marked as A and B.
         tutorial: The tutorial that the hint line shows to a new user; None if there is none.
         has_stale_values: True if the values of the rows changed after the last draw.
 
@@ -56,7 +54,6 @@ class Presenter(ScreenPanes):
         super().__init__(screen, LayerList(session))
         self.session, self.quit_app, self.tutorial = session, quit_app, tutorial
         self.status = StatusLines()
-        self.config_marks = ConfigMarks()
         self.actions: dict[str, BoundAction] = {}
         self.has_stale_values = False
         self._requested_details: object = None
@@ -298,8 +295,7 @@ class Presenter(ScreenPanes):
         self.screen.call_after_refresh(self.draw_all)
 
     def draw_config_list(self) -> None:
-        self.config_list.show_configs(self.session, self.config_marks.configs_by_letter,
-                                      self.text_pane("configs-header"))
+        self.config_list.show_configs(self.session, self.text_pane("configs-header"))
 
     def draw_layer_tree(self, cursor_key: str | None = None) -> None:
         """Draws the layer list, its title and the heat map.

@@ -11,8 +11,7 @@ from trt_tui.errors import InputError
 from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, ConfirmDialog, Dialog, KeyHints
-from trt_tui.tui.state.change_texts import clock_text
-from trt_tui.tui.state.session_list import session_line, session_title_line
+from trt_tui.tui.state.session_list import clock_text, session_line, session_title_line
 from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
 

@@ -1,14 +1,13 @@
-"""The list of configs with their results, and the differences between two configs."""
+"""The list of configs with their results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import EngineResult, ExportedRun
 from trt_tui.core.measure.target import AGREEMENT, ALL_PARTS, Target
-from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
-    EXPORTED_NETWORK,
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
@@ -17,15 +16,12 @@ from trt_tui.formatting import (
     pad_left,
     pad_right,
 )
-from trt_tui.session.history import ConfigNote
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
+from trt_tui.tui.config_status import target_outcome_line, target_value_span
+from trt_tui.tui.spans import Line, Span, clip_line
 from trt_tui.tui.state import engine_texts
-from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK, PINNED_MARK
-from trt_tui.tui.state.preview_texts import kernel_difference_lines
+from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK
 from trt_tui.tui.state.target_gauge import value_margin_text
-from trt_tui.tui.state.tree import TreeModel
 
 
 @dataclass(frozen=True)
@@ -37,61 +33,31 @@ class ConfigLine:
     line: Line
 
 
-class ConfigMarks:
-    """The configs that the user marked as A and B, by letter."""
-
-    def __init__(self) -> None:
-        self.configs_by_letter: dict[str, PrecisionConfig] = {}
-
-    def toggle_mark(self, config: PrecisionConfig) -> str:
-        """Marks a config as A or B, or removes its mark.
-
-        The config becomes A if there is no A yet, or if both letters are in use; else B.
-
-        Returns:
-            The letter of the config; "" if its mark was removed.
-        """
-        letter = next((letter for letter, marked in self.configs_by_letter.items() if marked == config), None)
-        if letter is not None:
-            del self.configs_by_letter[letter]
-            return ""
-        if "A" not in self.configs_by_letter or "B" in self.configs_by_letter:
-            self.configs_by_letter = {"A": config}
-            return "A"
-        self.configs_by_letter["B"] = config
-        return "B"
-
-
-def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
-                 width: int) -> tuple[Line, list[ConfigLine]]:
+def config_table(session: Session, width: int) -> tuple[Line, list[ConfigLine]]:
     """Returns the header and the lines of the config list, newest config first, with as many columns as fit."""
     if session.outline is None:
         return [], []
-    letters = {config: mark for mark, config in config_marks.items()}
     kind = session.target.kind if session.target is not None else "sqnr"
     metric = next(iter(session.results.reference_metric), "metric")[:8]
     if session.target is not None and session.target.part_name is not None:
         metric = "worst" if session.target.part_name == ALL_PARTS else session.target.part_name[-8:]
     title = {"metric": metric, "sqnr": "", "agreement": AGREEMENT.title}.get(kind, kind[:8])
-    notes = session.config_names.notes
-    comment = "comment" if any(note.comment for note in notes.values()) else ""
     ms = "ms" if session.builder is not None else ""  # an exported network has no latency
     columns = list_run_columns("config list")
     titles = {"name": "", "raised": "raised", **{column.title: column.title for column in columns}, "target": title,
               "margin": MARGIN_MARK, "built": engine_texts.built_column_title(session, width < 60), "ms": ms,
-              "outcome": "", "comment": comment}
+              "outcome": ""}
     margin_target = session.target or Target("sqnr", 0.0)
     rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
     for config, name in session.config_names.list_configs_newest_first():
-        results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
+        results = session.results.get_results_or_empty(config)
         accuracy, engine = results.accuracy, results.engine_result
-        is_current, pinned_mark = config == session.config, PINNED_MARK if note.pinned else " "
+        is_current = config == session.config
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
         built, latency = (_engine_result_spans(session, engine) if engine is not None else
                           _exported_run_spans(session, results.exported_run))
         rows.append((config, name, {
-            "name": (f"{letters.get(config, pinned_mark)}{CURSOR_MARK if is_current else ' '}{name}",
-                     "strong" if is_current else ""),
+            "name": (f" {CURSOR_MARK if is_current else ' '}{name}", "strong" if is_current else ""),
             "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
             **{column.title: (column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style)
                for column in columns},
@@ -99,20 +65,19 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
             "margin": (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
             "built": built, "ms": latency,
             "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
-            "comment": (note.comment, "dim"),
         }))
     shown_columns = [column for column, text in titles.items() if text or column in ("name", "outcome")]
     widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
               for column in shown_columns}
     # Without enough room, columns are dropped in this order. Errors are dropped only if the target is another value.
-    for column in ("comment", "raised", "margin", *(column.title for column in reversed(columns) if title)):
+    for column in ("raised", "margin", *(column.title for column in reversed(columns) if title)):
         if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
 
     gap = "  " if sum(widths[shown] + 2 for shown in shown_columns) - 2 <= width else " "
 
     def build_line(row: Mapping[str, Span]) -> Line:
-        spans = [((pad_right if column in ("name", "outcome", "comment") else pad_left)(row[column][0], widths[column]),
+        spans = [((pad_right if column in ("name", "outcome") else pad_left)(row[column][0], widths[column]),
                   row[column][1]) for column in shown_columns]
         return clip_line([span for cell in spans for span in ((gap, ""), cell)][1:], width)
 
@@ -146,33 +111,3 @@ def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, 
     value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
     value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
     return (value_text, ""), ("quick", "dim") if engine.is_quick_build else (latency, "")
-
-
-def config_difference_lines(session: Session, tree_model: TreeModel, first: PrecisionConfig,
-                            second: PrecisionConfig) -> list[Line]:
-    """Returns the differences between two configs: a line for each changed group or range, then the results and
-    kernels."""
-    names = config_name(session, first), config_name(session, second)
-    differences = [(line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject)),
-                    line.first_text, line.second_text)
-                   for line in list_config_differences(first, second, tree_model.outline)]
-    if not differences:
-        return [[("They are the same.", "dim")]]
-    width = min(48, max(line_width([(name, "")]) for name, *_ in differences))
-    lines: list[Line] = [[(" " * (width + 2), ""), (pad_right(names[0], 18), "strong"), (names[1], "strong")]]
-    short_names = shorten_distinctly((name for name, *_ in differences), width)
-    lines += [[(pad_right(short_names[name], width) + "  ", ""), (f"{first_text:<18}", ""), (second_text, "")]
-              for name, first_text, second_text in differences]
-    results = [session.results.get_results_or_empty(config) for config in (first, second)]
-    metric_name = next(iter(session.results.reference_metric), "")
-    for column in list_run_columns("configs", {"metric": metric_name, "engine": "", EXPORTED_NETWORK: ""}):
-        texts = [column.text(RunRow(entry.accuracy, SIMULATED_MARK, entry.engine_result)) or NOT_MEASURED
-                 for entry in results]
-        if set(texts) != {NOT_MEASURED}:
-            lines.append([(column.title.ljust(width + 2), "dim"), *((f"{text:<18}", "") for text in texts)])
-    accuracies = [config_results.accuracy for config_results in results]
-    if any(accuracy is not None for accuracy in accuracies) and not metric_name and session.target is not None and (
-            session.target.kind != "sqnr"):
-        lines.append([("output".ljust(width + 2), "dim"),
-                      *((f"{target_value_span(session, accuracy)[0]:<18}", "") for accuracy in accuracies)])
-    return lines + kernel_difference_lines(session, first, second)

@@ -27,7 +27,6 @@ BARRIER_MARK = "┤"
 SAME_VALUE_MARK, MARGIN_MARK = "≈", "±"
 OTHER_PRECISION_MARK = "≠"
 OPENED_MARK, CLOSED_MARK, CURSOR_MARK = "▾", "▸", ">"
-PINNED_MARK = "•"
 RUNNING_MARK, DONE_MARK = "⋯", "✓"
 CHOSEN_MARK = "●"
 """The mark of the current entry in a list of choices."""
@@ -109,9 +108,6 @@ MARKS = (
     Mark(OTHER_PRECISION_MARK, "The builder chose another precision than requested.", place="engine"),
     Mark(UNKNOWN_GLYPH, "No engine or preview reports this row.", place="engine"),
     Mark("+", "The number of other fused layers in the same kernel.", place="engine"),
-    Mark(PINNED_MARK, "A pinned config, which stays at the top of the list.", place="configs"),
-    Mark("A", "The first of the two configs that are compared.", place="configs"),
-    Mark("B", "The second of the two configs that are compared.", place="configs"),
     Mark(RUNNING_MARK, "A running job.", place="jobs"),
     Mark(DONE_MARK, "A finished job.", place="jobs"),
     Mark(CHOSEN_MARK, "The current choice.", place="choices"),

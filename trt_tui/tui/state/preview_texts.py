@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
 from trt_tui.core.engines.preview import BARRIER_SPLITS, BREAKS_MHA, NO_EFFECT, STANDALONE_QDQ, Preview
 from trt_tui.core.exporters.preview_report import groups_in_kernel_text
-from trt_tui.core.measure.kernel_diff import diff_kernels
 from trt_tui.core.measure.unused_qdq import find_unused_quantization_of_group
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -15,11 +14,10 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span
+from trt_tui.tui.spans import Span
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 _SHORT_MARKS = {STANDALONE_QDQ: "Q/DQ", BREAKS_MHA: "MHA split"}
-_MAX_LISTED_KERNELS = 12
 _MARK_SENTENCES = {NO_EFFECT: "no effect: the engine is the same without this choice",
                    BREAKS_MHA: "splits MHA: without this choice the attention is one kernel",
                    BARRIER_SPLITS: "the fusion barrier takes kernels apart",
@@ -141,19 +139,3 @@ def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], conf
     text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     return f"preview {preview.builder_text}: {text}" + (
         f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else "") if text else ""
-
-
-def kernel_difference_lines(session: Session, first_config: PrecisionConfig,
-                            second_config: PrecisionConfig) -> list[Line]:
-    """Returns the kernels that differ between two configs, from their engines, else from their previews.
-
-    The list is empty if neither kind of kernels is known for both configs.
-    """
-    first, second = (session.results.get_results_or_empty(config) for config in (first_config, second_config))
-    change = diff_kernels(first, second)
-    if change is None:
-        is_pending = session.can_preview_engines and (first.preview is None or second.preview is None)
-        return [[], [(f"kernels: the preview is being built, {shown_key('diff')} again shows them",
-                      "dim")]] if is_pending else []
-    return [[], [(change.description, "strong")],
-            *([(f" {line[:2]}", "key"), (line[2:], "")] for line in change.diff_lines(_MAX_LISTED_KERNELS))]

@@ -1,10 +1,11 @@
 """The list of the saved sessions of a network."""
 
+import time
+
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
-from trt_tui.tui.state.change_texts import clock_text
 from trt_tui.tui.state.marks import CURSOR_MARK
 
 _TIME_WIDTH, _CONFIG_WIDTH, _OUTCOME_WIDTH, _SAMPLES_WIDTH = 13, 14, 13, 9
@@ -39,3 +40,13 @@ def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Li
             (pad_or_shorten(outcome, _OUTCOME_WIDTH - 1) + " ", style),
             (samples, "dim"),
             *clip_line([(escape_hidden_characters(end_text), "")], room)]
+
+
+def clock_text(seconds: float, current_time: float | None = None) -> str:
+    """Returns a Unix time as text: "14:02:11" for today, else with the day; "" for 0, or for an impossible time."""
+    try:
+        moment = time.localtime(seconds)
+        today = time.localtime(current_time)[:3]
+    except (OverflowError, ValueError, OSError):  # a time from a file
+        return ""
+    return "" if not seconds else time.strftime("%H:%M:%S" if moment[:3] == today else "%d %b %H:%M", moment)

@@ -1,6 +1,6 @@
 """Widgets for input: lists with a cursor, and a text field."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from textual.binding import Binding
@@ -91,9 +91,9 @@ class ConfigList(ValueList[PrecisionConfig]):
         super().__init__(id=id)
         self._current_config: PrecisionConfig | None = None
 
-    def show_configs(self, session: Session, config_marks: Mapping[str, PrecisionConfig], header: Lines) -> None:
+    def show_configs(self, session: Session, header: Lines) -> None:
         """Updates the config list and its header if they changed. With the focus, the cursor stays on its config."""
-        titles, lines = config_table(session, config_marks, header.size.width - 1 or 60)
+        titles, lines = config_table(session, header.size.width - 1 or 60)
         header.lines = [[(" ", ""), *titles]]  # list entries are indented by one cell
         is_first_draw = not self.values
         self.fill_list([config_line.config for config_line in lines], [config_line.line for config_line in lines])
