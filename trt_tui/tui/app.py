@@ -69,10 +69,10 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         self.theme = themes.DARK.name
         self.options = options
         self.session = session_factory(options, self.post_session_event, **session_options)
-        table, self._key_file_errors = keys.read_key_file(keys.user_keys_path())
-        keys.use_key_table(table)
-        self.set_keymap(keys.find_changed_keys())
-        self.main_screen = MainScreen.make_class_with_current_keys()(self.session, self.quit, tutorial)
+        keymap, self._key_file_warning = keys.read_key_file(keys.user_keys_path())
+        keys.use_keymap(keymap)
+        self.set_keymap(keymap)
+        self.main_screen = MainScreen(self.session, self.quit, tutorial)
         self._session_ended = False
         self.type_ahead_queue = TypeAheadQueue(self, super().on_event)
 
@@ -148,11 +148,9 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         self.exit(return_code=128 + signal_number)
 
     def _start_session(self) -> None:
-        if self._key_file_errors:
-            self.session.log.extend(self._key_file_errors)
-            more_text = f" ({len(self._key_file_errors) - 1} more: {keys.shown_key('log')})" if len(
-                self._key_file_errors) > 1 else ""
-            self.main_screen.presenter.show_message(f"{self._key_file_errors[0]}{more_text}")
+        if self._key_file_warning:
+            self.session.log.append(self._key_file_warning)
+            self.main_screen.presenter.show_message(self._key_file_warning)
         try:
             self.session.start()
         except TrtTuiError as error:

@@ -3,14 +3,12 @@
 A text that names a key calls `shown_key`, so that it is correct after such changes too.
 """
 
-import difflib
-import unicodedata
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import platformdirs
-import yaml
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.files.read_budget import limit_file_reading
@@ -52,19 +50,8 @@ REMOVED_KEYS: Mapping[str, str] = {
     "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables"}
 """The message for each key that had an action in an earlier release: the way round, with action ids in braces."""
 
-_MOVE_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
-ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
-    "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVE_ACTIONS, "copy", "log"),
-    "a file": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "lists": (*_MOVE_ACTIONS, "toggle"),
-    "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "name"),
-    "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
-    "an explanation": (*_MOVE_ACTIONS, "left", "right", "explain"),
-    "the sessions": (*_MOVE_ACTIONS, "toggle", "sessions", "delete_session"),
-    "a search result": (*_MOVE_ACTIONS, "find"),
-    "the charts": (*_MOVE_ACTIONS, "left", "right", "next_picture")}
-"""The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
+LIST_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit", "toggle")
+"""The actions whose keys are active in every list to choose from."""
 
 _SHOWN_KEY_NAMES = {
     "full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
@@ -73,21 +60,23 @@ _SHOWN_KEY_NAMES = {
     "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"
 }
 _KEY_NAMES_BY_TEXT = {shown: name for name, shown in _SHOWN_KEY_NAMES.items()}
-_OTHER_KEY_NAMES = {"tab", "backspace", "insert", "delete", "home", "end", "enter", "space",
-                    *(f"f{number}" for number in range(1, 25))}
-_TEXTUAL_CHARACTER_NAMES = {"commercial_at": "at", "plus_sign": "plus", "low_line": "underscore"}
-"""Characters with different names in Textual and Unicode, besides the characters in `_SHOWN_KEY_NAMES`."""
 MAX_KEY_FILE_BYTES = 1 << 20
 """The maximum size of a ``keys.json``."""
-_SPLIT_ARROW_CHARACTERS = "[OABCD"
-"""Characters that arrive as separate keys if a slow connection splits the bytes of an arrow key."""
 
 _current_keys: dict[str, tuple[str, ...]] = dict(DEFAULT_KEYS)
 
 
-def use_key_table(key_table: KeyTable) -> None:
-    """Makes a key table the current one of this process."""
-    _current_keys.update(key_table)
+def use_keymap(keymap: Mapping[str, str]) -> None:
+    """Makes the keys of a Textual keymap the current ones of this process; other actions have their default keys.
+
+    An action of the main screen loses a default key that the keymap gives to another one, as in Textual.
+    """
+    changed_keys = {action: tuple(_KEY_NAMES_BY_TEXT.get(name, name) for name in keys.split(","))
+                    for action, keys in keymap.items()}
+    taken_keys = {name for action in changed_keys.keys() & KEYS.keys() for name in changed_keys[action]}
+    for action, names in DEFAULT_KEYS.items():
+        free_names = tuple(name for name in names if name not in taken_keys or action not in KEYS)
+        _current_keys[action] = changed_keys.get(action, free_names)
 
 
 def get_action_keys(action_id: str) -> tuple[str, ...]:
@@ -96,17 +85,13 @@ def get_action_keys(action_id: str) -> tuple[str, ...]:
 
 
 def shown_key(action_id: str) -> str:
-    return key_text(_current_keys[action_id][0])
+    """Returns the displayed form of the first key of an action; "no key" if a ``keys.json`` took all of its keys."""
+    return key_text(next(iter(_current_keys[action_id]), "no key"))
 
 
 def fill_in_keys(template: str) -> str:
     """Returns a text in which action ids in braces, as in ``{close} closes``, are replaced by their current keys."""
     return template.format_map({action: shown_key(action) for action in _current_keys})
-
-
-def find_changed_keys() -> dict[str, str]:
-    """Returns the keys that differ from the defaults, in the form of a Textual keymap."""
-    return {action: ",".join(names) for action, names in _current_keys.items() if names != DEFAULT_KEYS[action]}
 
 
 def find_current_key(default_key_text: str) -> str:
@@ -125,127 +110,21 @@ def user_keys_path() -> Path:
     return Path(platformdirs.user_config_dir("trt-tui")) / "keys.json"
 
 
-@dataclass(frozen=True)
-class _KeyEntry:
-    """An entry of ``keys.json``: the keys of one action, and the line number of the entry."""
+def read_key_file(path: Path) -> tuple[dict[str, str], str]:
+    """Returns the Textual keymap in a ``keys.json``, and a warning; "" for no warning.
 
-    action: str
-    keys: tuple[str, ...]
-    line: int
-
-
-def read_key_file(path: Path) -> tuple[KeyTable, list[str]]:
-    """Returns the key table with the changes of a ``keys.json``, and the errors in that file.
-
-    The file is JSON, in which comments in YAML's form are allowed: ``{"build": "f4", "help": ["h", "?"]}``. The keys in
-    the file replace the default keys of the action. An entry with the key of another action is rejected, and every
-    action keeps at least one key. Movement, closing and similar actions have the same keys in dialogs. Each error names
-    its line and the reason.
+    The file has the keys of actions by their ids: ``{"build": "f4", "help": "h,question_mark"}``. The keymap is empty
+    if the file does not exist or cannot be read.
     """
+    if not os.path.exists(path):
+        return {}, ""
     try:
         with limit_file_reading(path):
-            text = read_bytes(path, MAX_KEY_FILE_BYTES).decode(errors="replace")
-            root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
-    except FileNotFoundError:
-        return DEFAULT_KEYS, []
-    except yaml.YAMLError as error:
-        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        line_number = mark.line + 1 if mark is not None else 1
-        return DEFAULT_KEYS, [f"{_file_location_text(path, line_number)}: not valid JSON; its keys are ignored"]
-    except (OSError, TrtTuiError, RecursionError) as error:
-        return DEFAULT_KEYS, [] if not path.exists() else [
-            f"{path} cannot be read: {getattr(error, 'cause', '') or error}"
-        ]
-    if root is None:
-        return DEFAULT_KEYS, []
-    if not isinstance(root, yaml.MappingNode):
-        return DEFAULT_KEYS, [
-            f"{_file_location_text(path, root.start_mark.line + 1)}: a JSON object is needed: {{\"build\": \"f4\"}}"
-        ]
-    entries: dict[str, _KeyEntry] = {}
-    errors: list[tuple[int, str]] = []
-    for name, value in root.value:
-        line_number = name.start_mark.line + 1
-        entry = _parse_key_entry(name.value, value, line_number, entries)
-        if isinstance(entry, str):
-            errors.append((line_number, entry))
-        else:
-            entries[entry.action] = entry
-    errors += _remove_clashing_entries(entries)
-    key_table = {**DEFAULT_KEYS, **{entry.action: entry.keys for entry in entries.values()}}
-    return key_table, [f"{_file_location_text(path, line_number)}: {reason}" for line_number, reason in sorted(errors)]
-
-
-def _file_location_text(path: Path, line_number: int) -> str:
-    return f"{path.name}, line {line_number}"
-
-
-def _parse_key_entry(action_id: object, keys_node: yaml.Node, line_number: int,
-                     entries: Mapping[str, _KeyEntry]) -> _KeyEntry | str:
-    """Returns the parsed entry of one action in ``keys.json``, or the reason why the entry is rejected."""
-    if not isinstance(action_id, str) or action_id not in DEFAULT_KEYS:
-        similar_actions = difflib.get_close_matches(str(action_id), DEFAULT_KEYS, 1)
-        return f"there is no action {action_id}" + (f"; is it {similar_actions[0]}?" if similar_actions else "")
-    if action_id in entries:
-        return f"{action_id} is already in line {entries[action_id].line}"
-    nodes = keys_node.value if isinstance(keys_node, yaml.SequenceNode) else [keys_node]
-    names: list[str] = []
-    for node in nodes:
-        name = _parse_key(node.value) if isinstance(node, yaml.ScalarNode) else None
-        if name is None:
-            node_text = node.value or '""' if isinstance(node, yaml.ScalarNode) else "that"
-            return f"{node_text} is not a key; {action_id} keeps {_default_keys_text(action_id)}"
-        if node.value in _SPLIT_ARROW_CHARACTERS:
-            return (
-                f"{node.value} is a part of an arrow key on a slow connection; "
-                f"{action_id} keeps {_default_keys_text(action_id)}"
-            )
-        names.append(name)
-    if not names:
-        return f"{action_id} needs a key; it keeps {_default_keys_text(action_id)}"
-    return _KeyEntry(action_id, tuple(dict.fromkeys(names)), line_number)
-
-
-def _default_keys_text(action_id: str) -> str:
-    return " ".join(map(key_text, DEFAULT_KEYS[action_id]))
-
-
-def _parse_key(text: str) -> str | None:
-    """Returns the Textual name of a key that is written as a name or a character; None if no such key exists."""
-    *modifiers, base = text.split("+") if len(text) > 1 else [text]
-    base = _KEY_NAMES_BY_TEXT.get(base.lower(), base)
-    if modifiers and not {*modifiers} <= {"ctrl", "shift", "alt"}:
-        return None
-    if len(base) > 1:
-        base = base.lower()
-        if base not in _SHOWN_KEY_NAMES and base not in _OTHER_KEY_NAMES:
-            return None
-    elif base and not base.isalnum():
-        name = unicodedata.name(base, "").lower().replace("-", "_").replace(" ", "_")
-        base = _TEXTUAL_CHARACTER_NAMES.get(name, name)
-    return "+".join((*modifiers, base)) if base else None
-
-
-def _remove_clashing_entries(entries: dict[str, _KeyEntry]) -> list[tuple[int, str]]:
-    """Drops each entry of ``keys.json`` that gives a key to two actions, and returns line numbers and reasons.
-
-    Of two clashing entries the later is dropped.
-    """
-    errors: list[tuple[int, str]] = []
-    while True:
-        key_table = {**DEFAULT_KEYS, **{entry.action: entry.keys for entry in entries.values()}}
-        owners: dict[tuple[str, str], list[str]] = {}
-        for screen, actions in ACTIONS_BY_SCREEN.items():
-            for action in actions:
-                for name in key_table[action]:
-                    owners.setdefault((screen, name), []).append(action)
-        clash = next(((screen, name, clashing) for (screen, name), clashing in owners.items() if len(clashing) > 1),
-                     None)
-        if clash is None:
-            return errors
-        screen, name, clashing = clash
-        last = max((entries[action] for action in clashing if action in entries), key=lambda entry: entry.line)
-        owner = next(action for action in clashing if action != last.action)
-        del entries[last.action]
-        errors.append((last.line, f"{key_text(name)} is the key of {owner}{f' in {screen}' if screen else ''}; "
-                                 f"{last.action} keeps {_default_keys_text(last.action)}"))
+            keymap = msgspec.json.decode(read_bytes(path, MAX_KEY_FILE_BYTES), type=dict[str, str])
+    except (OSError, TrtTuiError, ValueError, RecursionError) as error:
+        reason = getattr(error, "cause", "") or error
+        return {}, f'{path} cannot be read: {reason}; the form is {{"build": "f4", "help": "h,question_mark"}}'
+    unknown_actions = sorted(keymap.keys() - DEFAULT_KEYS.keys())
+    keymap = {action: keys for action, keys in keymap.items() if keys and action in DEFAULT_KEYS}
+    return keymap, f"{path.name} names no actions of this version: {', '.join(unknown_actions)}; {shown_key('help')} "\
+        "lists the actions" if unknown_actions else ""

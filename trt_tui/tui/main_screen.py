@@ -16,14 +16,14 @@ from textual.widgets import Input
 
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
-from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
+from trt_tui.tui.controllers import CONTROLLERS
 from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.view import ViewController
-from trt_tui.tui.keys import REMOVED_KEYS, fill_in_keys
+from trt_tui.tui.keys import KEYS, REMOVED_KEYS, fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.jobs import JobsPage
@@ -57,23 +57,8 @@ class MainScreen(ReliableTimers, Screen[None]):
     AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
-
-    @classmethod
-    def make_class_with_current_keys(cls) -> type[MainScreen]:
-        """Returns a subclass whose bindings are the current keys, which include the changes of the user's
-        ``keys.json``.
-
-        Textual reads bindings from the class, and the user's file is read only at the start of the app.
-        """
-        return type(
-            cls.__name__, (cls, ), {
-                "BINDINGS": [
-                    Binding(key, f"do('{action.id}')", action.label, show=False)
-                    for action in ACTIONS
-                    for key in action.key_names
-                ] + [Binding(key, f"show_way_round('{key}')", show=False) for key in REMOVED_KEYS
-                     if not any(key in action.key_names for action in ACTIONS)]
-            })
+    BINDINGS = [*(Binding(",".join(names), f"do('{action}')", show=False, id=action) for action, names in KEYS.items()),
+                *(Binding(key, f"show_way_round('{key}')", show=False) for key in REMOVED_KEYS)]
 
     def __init__(self, session: Session, quit_app: Callable[[], None], tutorial: Tutorial | None = None) -> None:
         super().__init__()

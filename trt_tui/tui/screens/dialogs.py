@@ -18,7 +18,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, pad_right
-from trt_tui.tui.keys import ACTIONS_BY_SCREEN, DEFAULT_KEYS, fill_in_keys, get_action_keys
+from trt_tui.tui.keys import DEFAULT_KEYS, LIST_ACTIONS, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
 from trt_tui.tui.state.marks import CHOSEN_MARK
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
@@ -246,7 +246,7 @@ class Picker(Dialog):
                  columns: Sequence[PickerColumn] = ()) -> None:
         super().__init__()
         self.heading, self.items, self.chosen_value, self.columns = title, list(items), chosen_value, list(columns)
-        self._move_keys = {name for action in ACTIONS_BY_SCREEN["lists"] for name in get_action_keys(action)}
+        self._move_keys = {name for action in LIST_ACTIONS for name in get_action_keys(action)}
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box wide" if self.columns else "box"):
