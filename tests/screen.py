@@ -15,7 +15,6 @@ from tests import local
 from tests.driven import LIMIT_S
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.main_screen import MainScreen
-from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 SMALL, LARGE = (80, 24), (120, 40)
@@ -24,10 +23,10 @@ _NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "e
 
 
 def make_app(folder: Path, network: str = "vit", target: str | None = "sqnr>=20", *, metric: bool = True,
-             random: bool = False, walk: Tutorial | None = None, **session: Any) -> TrtTuiApp:
+             random: bool = False, **session: Any) -> TrtTuiApp:
     """An app on one of the networks of `tests.local`; ``session`` goes to its `NullSession`."""
     options = local.options(folder, network, metric, random)
-    return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), walk, target=target, resume=False)
+    return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), target=target, resume=False)
 
 
 @asynccontextmanager

@@ -28,7 +28,6 @@ from trt_tui.jobs.client import child_log_path
 from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
 from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession
 from trt_tui.session.session_folder import SessionFolder, SessionWriter
-from trt_tui.tui import tutorial
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(PrecisionMove, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]),
@@ -216,22 +215,20 @@ def test_the_same_file_is_written_again_after_loading(store):
     assert len(list(again.folder.glob("*.json"))) == 1
 
 
-def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path, monkeypatch):
-    """Sessions with their locks, the list of recent ones, the steps of the walk, the log of the background process."""
+def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path):
+    """Sessions with their locks, the list of recent ones, the log of the background process."""
     before = os.umask(0)
     try:
         session = LocalSession(save_mlp(tmp_path), tmp_path).settled()
         session.close()
         record_recent_session(session, ["mlp.onnx"])
-        monkeypatch.setattr(tutorial, "is_confirmed_by_execution", lambda session, config: True)
-        assert tutorial.Tutorial().record_finished_export(session, session.config)
         with client._open_log() as log:
             log.write(b"printed")
     finally:
         os.umask(before)
     state = tmp_path / "state" / "trt-tui"
     kept = [tmp_path / "sessions", *(tmp_path / "sessions").iterdir(), state, *state.rglob("*")]
-    assert {path.name for path in kept} >= {"recent.json", "walk.json", "logs", child_log_path().name}
+    assert {path.name for path in kept} >= {"recent.json", "logs", child_log_path().name}
     assert {path.suffix for path in kept} >= {".json", ".lock", ".log"}
     assert [path for path in kept if path.stat().st_mode & 0o077] == []
 

@@ -38,7 +38,6 @@ from trt_tui.tui.state import layer_list
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
 from trt_tui.tui.state.row_values import ColourMeasure
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
-from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -615,45 +614,23 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert app.screen is main and not app.session.is_building
 
 
-async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
-    path = tmp_path / "state" / "walk.json"
-    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", walk=Tutorial(path)) as (app, main, pilot):
-        assert "first: a finds" in status(main)
-        await answered(pilot, "space")
-        assert "first: a finds" in status(main), "one row is not enough"
-        await answered(pilot, "z", "a", "enter", "down")
-        assert "then: a shows what the search found" in status(main)
-        await answered(pilot, "a", "escape", "down")
-        assert "then: a shows what the search found" in status(main), "it was not taken"
-        await answered(pilot, "a", "enter")
+async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
+    async with opened(tmp_path, network="small_resnet", target="sqnr>=40") as (app, main, pilot):
+        assert "next: a finds a fix" in status(main)
+        await answered(pilot, "a", "enter", "down")
+        assert "next: a shows what the search found" in status(main)
+        await answered(pilot, "a", "enter", "down")
         assert config_status.current_config_meets_target(app.session)
-        await press(pilot, "down")
-        assert "last: e exports" in status(main), "the search has executed the export, and a row was changed by hand"
+        assert "next: e exports" in status(main), "the search has executed the export"
         del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
         main.presenter.draw_status_lines()
-        assert "then: b executes " in status(main)
-        await _export(pilot, tmp_path / "early.json")
-        assert "the whole workflow" not in status(main) and not Tutorial(path).is_finished, "it was not executed"
+        assert "next: b executes the export" in status(main)
         await answered(pilot, "b", "down")
-        assert "last: e exports " in status(main)
-        await answered(pilot, "z", "down")
-        assert "then: a shows what the search found" in status(main), "what was reached is undone"
-        await _export(pilot, tmp_path / "missed.json")
-        assert not Tutorial(path).is_finished
-        await answered(pilot, "full_stop")
-        await answered(pilot, "e", "escape")
-        assert not Tutorial(path).is_finished, "the dialog was dismissed"
-        await _export(pilot, tmp_path / "no folder" / "good.json", closes=False)
-        assert "no folder" in str(app.screen.query_one("#note", Static).content) and not Tutorial(path).is_finished
-        await press(pilot, "escape")
-        await _export(pilot, tmp_path / "report.md", "markdown")
-        assert (tmp_path / "report.md").exists() and not Tutorial(path).is_finished, "a report is not a config"
-        await _export(pilot, tmp_path / "good.json")
-        assert Tutorial(path).is_finished and "that is the whole workflow" in status(main)
-        await press(pilot, "down")
-        assert "last: " not in status(main)
-    async with opened(tmp_path, walk=Tutorial(path)) as (_, main, _):
-        assert "next: " in status(main)
+        assert "next: e exports" in status(main)
+        await answered(pilot, "e", "enter")
+        app.screen.query_one(Input).value = str(tmp_path / "good.json")
+        await answered(pilot, "enter", "enter", "down")
+        assert (tmp_path / "good.json").exists() and "c1 is exported" in status(main)
 
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
@@ -669,61 +646,6 @@ async def test_the_path_and_the_result_of_an_export_are_seen_at_every_size(tmp_p
             assert box.contains_region(dialog.query_one(part).region), part
         assert app.screen.region.contains_region(hint) and not box.overlaps(hint)
         assert dialog.query_one(KeyedOptionList).size.height >= 2
-
-
-async def test_the_walk_lets_a_newcomer_change_a_row_by_hand_after_the_search(tmp_path):
-    walk = Tutorial(tmp_path / "walk.json")
-    async with opened(tmp_path, (120, 40), network="small_resnet", target="sqnr>=40", walk=walk) as (app, main, pilot):
-        await answered(pilot, "a", "enter", "a", "enter", "down")
-        found = app.session.config
-        assert "then by hand: w goes to the worst row, space raises it, z undoes that" in status(main)
-        await answered(pilot, "w", "space", "down")
-        assert app.session.config != found and config_status.current_config_meets_target(app.session)
-        assert "then: b executes the export of c2 in ONNX Runtime, z goes back to c1" in status(main)
-        await answered(pilot, "z", "down")
-        assert app.session.config == found and "last: e exports c1" in status(main)
-
-
-async def test_the_walk_waits_until_values_are_final(tmp_path):
-    walk = Tutorial(tmp_path / "walk.json")
-    async with opened(tmp_path, held=(rq.MeasureWhatIf,), network="small_resnet", target="sqnr>=40",
-                      walk=walk) as (app, main, pilot):
-        assert "first: a finds" in status(main)
-        await press(pilot, "space", "down")
-        assert "still measuring" in status(main) and "first: " not in status(main)
-        await answered(pilot, "z", "a", "enter", "a", "enter")
-        await press(pilot, "down")
-        assert "still measuring" in status(main) and "next: " not in status(main), "no other hint leads past a step"
-
-
-async def _export(pilot, path: Path, export_format: str = "json", closes: bool = True) -> None:
-    """Exports the config to a path, and closes the dialog."""
-    await press(pilot, "e", *["down"] * list(EXPORT_FORMATS).index(export_format), "enter")
-    pilot.app.screen.query_one(Input).value = str(path)
-    await answered(pilot, "enter")
-    if not closes:
-        return
-    if pilot.app.screen is not pilot.app.main_screen:
-        await press(pilot, "escape")
-    assert path.exists()
-
-
-async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
-    path = tmp_path / "walk.json"
-    path.write_text("no number")
-    async with opened(tmp_path, builder=H200, target="sqnr>=1", walk=Tutorial(path)) as (app, main, pilot):
-        assert "then: b builds c0" in status(main)
-        await answered(pilot, "b", "down")
-        assert "last: e exports" in status(main)
-        engine = app.session.results[app.session.config].engine_result
-        name, one = engine.accuracy.worst_output
-        lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))
-        app.session.results[app.session.config].runs[RunKind.BUILT_ENGINE] = replace(
-            engine, accuracy=replace(engine.accuracy, outputs={name: lower}))
-        main.presenter.draw_status_lines()
-        assert "last: " not in status(main)
-        await _export(pilot, tmp_path / "c0.json")
-        assert not Tutorial(path).is_finished
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):

@@ -83,7 +83,7 @@ def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_previe
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
                       metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview,
                       verbose=verbose)
-    _run_app(options, None, None, False, new, not no_mouse, session, with_tutorial=True)
+    _run_app(options, None, None, False, new, not no_mouse, session)
 
 
 def _require_terminal() -> None:
@@ -117,18 +117,16 @@ def _temporary_message(text: str) -> Iterator[None]:
 
 
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new_session: bool,
-             mouse: bool, session_name: str, with_tutorial: bool = False) -> None:
+             mouse: bool, session_name: str) -> None:
     _require_terminal()
     gc.set_threshold(100_000, 20, 50)  # imported modules and the objects of a big network live long
     with _temporary_message(f"opening {Path(options.model).name} …"):
         from trt_tui.session.session_folder import SessionFolder
         from trt_tui.tui.app import TrtTuiApp
-        from trt_tui.tui.tutorial import Tutorial
 
     interrupts.restore_signal_handlers()
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new_session,
-                    session_folder=SessionFolder(requested_name=session_name),
-                    tutorial=Tutorial() if with_tutorial else None)
+                    session_folder=SessionFolder(requested_name=session_name))
     app.run(mouse=mouse)
     from trt_tui.cli.recent_sessions import record_recent_session
 

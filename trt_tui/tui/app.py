@@ -25,7 +25,6 @@ from trt_tui.tui.terminal import TerminalDriver, call_on_termination_signal
 from trt_tui.tui.terminal_output import ControlCharacterFilter, TerminalCells, TerminalUpdate
 from trt_tui.tui.textual_internals import DrawingApp, is_screen_update
 from trt_tui.tui.timers import ReliableTimers
-from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.type_ahead import TypeAheadQueue
 from trt_tui.tui.widgets.lines import SPAN_COMPONENT_CLASSES, Lines
 
@@ -39,7 +38,6 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         options: The command-line options, which name the network and the data.
         session_factory: Makes the session. Its arguments are the options, a callback for events from any thread, and
             ``session_options``.
-        tutorial: The tutorial for a new user; None if the user gets no tutorial.
         session_options: Further keyword arguments of `Session`.
     """
 
@@ -58,7 +56,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
             self.event = event
 
     def __init__(self, options: Options, session_factory: Callable[..., Session] = Session,
-                 tutorial: Tutorial | None = None, **session_options: Any) -> None:
+                 **session_options: Any) -> None:
         super().__init__()
         self.animation_level = "none"
         self.terminal_cells: TerminalCells | None = None
@@ -72,7 +70,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         keymap, self._key_file_warning = keys.read_key_file(keys.user_keys_path())
         keys.use_keymap(keymap)
         self.set_keymap(keymap)
-        self.main_screen = MainScreen(self.session, self.quit, tutorial)
+        self.main_screen = MainScreen(self.session, self.quit)
         self._session_ended = False
         self.type_ahead_queue = TypeAheadQueue(self, super().on_event)
 

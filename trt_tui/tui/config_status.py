@@ -103,13 +103,6 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
     return bounds_metric and is_measuring_current_config(session) and spread is not None and spread.metric_draws is None
 
 
-def is_confirmed_by_execution(session: Session, config: PrecisionConfig) -> bool:
-    """Returns True if a config meets the targets in simulation and as a built engine or an executed export."""
-    results = session.config_target_outcomes(config)
-    return config_meets_target(session, config) and (RunKind.BUILT_ENGINE in results
-                                                     or RunKind.EXPORTED_FILE in results)
-
-
 def current_config_meets_target(session: Session) -> bool:
     """Returns True if the current config meets the targets; see `config_meets_target`."""
     return config_meets_target(session, session.config)

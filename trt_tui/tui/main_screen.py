@@ -31,7 +31,6 @@ from trt_tui.tui.screens.search_result import SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, SHARE_COLUMN
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.timers import ReliableTimers
-from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.block_map import BlockMap
 from trt_tui.tui.widgets.inputs import ConfigList, TextField
 from trt_tui.tui.widgets.layer_tree import LayerTree
@@ -51,7 +50,6 @@ class MainScreen(ReliableTimers, Screen[None]):
 
     Args:
         quit_app: Ends the application.
-        tutorial: The tutorial for a new user; None if the user gets no tutorial.
     """
 
     AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
@@ -60,10 +58,10 @@ class MainScreen(ReliableTimers, Screen[None]):
     BINDINGS = [*(Binding(",".join(names), f"do('{action}')", show=False, id=action) for action, names in KEYS.items()),
                 *(Binding(key, f"show_way_round('{key}')", show=False) for key in REMOVED_KEYS)]
 
-    def __init__(self, session: Session, quit_app: Callable[[], None], tutorial: Tutorial | None = None) -> None:
+    def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
         super().__init__()
         self.session = session
-        self.presenter = Presenter(session, self, quit_app, tutorial)
+        self.presenter = Presenter(session, self, quit_app)
         self.controllers = [kind(self.presenter) for kind in CONTROLLERS]
         self.presenter.actions = {
             bound_action.action.id: bound_action

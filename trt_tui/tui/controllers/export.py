@@ -13,7 +13,6 @@ from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem
 from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
 
@@ -32,13 +31,9 @@ class ExportController(Controller):
     def _show_finished_export(self, event: ev.ConfigExported) -> None:
         if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
-        tutorial, config = self.presenter.tutorial, self._exported_configs.pop(event.job, None)
-        if config is not None:
+        if (config := self._exported_configs.pop(event.job, None)) is not None:
             self.session.record_exported_config(config)
-        tutorial_end = f"that is the whole workflow, {shown_key('help')} lists all keys. " if (
-            tutorial is not None and config is not None
-            and tutorial.record_finished_export(self.session, config)) else ""
-        self.presenter.show_message(tutorial_end + self.session.notice, "")
+        self.presenter.show_message(self.session.notice, "")
 
     def _show_cancelled_export(self, event: ev.JobCancelled) -> None:
         self._exported_configs.pop(event.job, None)

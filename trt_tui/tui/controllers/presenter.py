@@ -25,7 +25,6 @@ from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.row_values import legend_text
 from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
 from trt_tui.tui.state.tree import View
-from trt_tui.tui.tutorial import Tutorial
 
 MAX_FILTER_S = 0.5
 """The maximum computing time of a filter, at each key press."""
@@ -41,7 +40,6 @@ class Presenter(ScreenPanes):
 
     Attributes:
         actions: All actions by their ids, in the order of the help page.
-        tutorial: The tutorial that the hint line shows to a new user; None if there is none.
         has_stale_values: True if the values of the rows changed after the last draw.
 
     Args:
@@ -49,10 +47,9 @@ class Presenter(ScreenPanes):
         quit_app: Ends the application.
     """
 
-    def __init__(self, session: Session, screen: Screen[None], quit_app: Callable[[], None],
-                 tutorial: Tutorial | None = None) -> None:
+    def __init__(self, session: Session, screen: Screen[None], quit_app: Callable[[], None]) -> None:
         super().__init__(screen, LayerList(session))
-        self.session, self.quit_app, self.tutorial = session, quit_app, tutorial
+        self.session, self.quit_app = session, quit_app
         self.status = StatusLines()
         self.actions: dict[str, BoundAction] = {}
         self.has_stale_values = False
@@ -372,11 +369,8 @@ class Presenter(ScreenPanes):
         focused = self.screen.focused
         is_typing = focused is self.filter_input
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
-        shown_hint = next_step_hint(session, row_values, cursor_group, is_typing)
-        if self.tutorial is not None and not is_typing:
-            shown_hint = self.tutorial.build_tutorial_hint(session, row_values) or shown_hint
-        if self.app.screen_stack[-1:] != [self.screen]:
-            shown_hint = Hint()
+        is_covered = self.app.screen_stack[-1:] != [self.screen]
+        shown_hint = Hint() if is_covered else next_step_hint(session, row_values, cursor_group, is_typing)
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
         self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus,

@@ -53,7 +53,7 @@ class Hint:
         return bool(self.forms)
 
 
-MEASURING_HINT = Hint(("still measuring",))
+_MEASURING_HINT = Hint(("still measuring",))
 """The hint while values are not final, when no step can be recommended."""
 
 
@@ -81,10 +81,10 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
     if session.is_searching:
         has_best = session.search_status is not None and session.search_status.best_config is not None
         return Hint((f"{shown_key('find')} shows the best so far",), ("find",)) if has_best else Hint()
-    if has_search_result_for_config(session):
+    if _has_search_result_for_config(session):
         return Hint((f"next: {_search_key_text(session)}",), ("find",))
     if has_unfinished_accuracy(session, session.config):
-        return MEASURING_HINT if is_measuring_current_config(session) else Hint(
+        return _MEASURING_HINT if is_measuring_current_config(session) else Hint(
             (f"next: {shown_key('compare')} compares", ), ("compare", ))
     if engine_hint := _engine_hint(session, row_values, cursor_group):
         return engine_hint
@@ -105,7 +105,7 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
     return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
 
 
-def has_search_result_for_config(session: Session) -> bool:
+def _has_search_result_for_config(session: Session) -> bool:
     """Returns True if a search from the current config ended with another config that meets the target."""
     search_status = session.search_status
     return (search_status is not None and search_status.end_event is not None and search_status.is_target_met
@@ -170,7 +170,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     if is_measuring_current_config(session):
         return Hint(
             (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
-             *MEASURING_HINT.forms))
+             *_MEASURING_HINT.forms))
     search_text = _search_key_text(session)
     worst = find_worst_row(session, row_values)
     outline, config = row_values.model.outline, session.config
