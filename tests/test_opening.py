@@ -15,7 +15,6 @@ from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.naming import assign_node_names
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.opset_conversion import convert_opset
-from trt_tui.core.network.quick_outline import FIRST_LAYER_COUNT, iterate_preliminary_outlines
 from trt_tui.errors import InputError
 
 ODD = ("badly_named", "half", "opset7", "with_if", "with_local_function", "with_loop", "with_sequence")
@@ -29,16 +28,6 @@ def save(model, tmp_path):
 
 def operators(model):
     return [node.op_type for node in model.graph]
-
-
-@pytest.mark.parametrize(("nodes", "told"), [(60, []), (1200, [FIRST_LAYER_COUNT, 1200])])
-def test_the_first_layers_of_a_large_network_are_told_before_all(tmp_path, nodes, told):
-    path = save(networks.synthetic_tree(nodes), tmp_path)
-    looks = list(iterate_preliminary_outlines(path))
-    assert [len(one.layers) for one in looks] == told
-    names = [node.name for node in onnx.load(path).graph.node]
-    assert all([layer.name for layer in one.layers] == names[:len(one.layers)] for one in looks)
-    assert all({group.name for group in one.groups} <= set(names[:len(one.layers)]) and one.groups for one in looks)
 
 
 def _text(path):

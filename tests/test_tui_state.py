@@ -795,6 +795,4 @@ def test_a_row_is_toggled_before_the_network_is_open(tmp_path):
     session = local.NullSession(local.options(tmp_path, "vit", True, False), folder=tmp_path, resume=False)
     group = VIT.groups[0]
     assert session.outline is None and find_toggled_config(session, [group]).precision_of(group) is Precision.FP32
-    session.preliminary_outline = VIT
-    assert find_toggled_config(session, [group]).precision_of(group) is Precision.FP32
     assert find_toggle_result(session, [group]) == ToggleResult()

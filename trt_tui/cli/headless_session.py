@@ -346,14 +346,14 @@ def _tolerate_missing_causes(session: Session, wait_for_jobs: Callable[[], None]
 
 def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config of uniform precisions with the keep rules of ``--keep`` and the default keep rules."""
-    outline = session.outline or session.preliminary_outline
+    outline = session.outline or session.unmeasured_outline
     assert outline is not None, "an opened network has been announced"
     return session.apply_default_keep_rules(apply_keep_rules(outline, config, session.options.keep))
 
 
 def _print_default_rules(session: Session, config: PrecisionConfig) -> None:
     """Prints on stderr the layers that the default keep rules keep in a config, with the reason."""
-    outline = session.outline or session.preliminary_outline
+    outline = session.outline or session.unmeasured_outline
     if outline is not None and (note := default_keep_rules_note(outline, config)):
         print(escape_hidden_characters(note), file=sys.stderr)
 
@@ -470,7 +470,7 @@ class ConfigWriter:
             self._session, self._wait_for_jobs, _ = exit_stack.enter_context(
                 _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
                               network_only=True))
-            outline = self._session.preliminary_outline
+            outline = self._session.unmeasured_outline
             assert outline is not None, "an opened network has been announced"
             self.outline = outline
             if precision is None and config_path is None and outline.has_file_precision:

@@ -122,10 +122,7 @@ class CommandAnswer(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class LayersListed(Event, changes_rows=False):
-    """The event that lists the layers of a big network before the network is fully opened.
-
-    `NetworkOpened` follows with everything else, unless only the network was requested.
-    """
+    """The event that lists the layers of a network that is opened without data and backends."""
 
     outline: NetworkOutline
 

@@ -10,7 +10,6 @@ from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason
 from trt_tui.core.measure.judged_outputs import unjudged_output_notes
 from trt_tui.core.measure.reference import collect_reference_info, reference_notes
-from trt_tui.core.network.quick_outline import iterate_preliminary_outlines
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
@@ -63,9 +62,6 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     builder = require_builder(options, report_unused_backend) if request.needs_builder else None
     slot.worker_pool = open_worker_pool(options, slot.worker_pool)
     reporter.send(ev.JobProgress(reporter.job, "reading the network", 0, 0))
-    for outline in iterate_preliminary_outlines(options.model) if previous is None and not request.network_only else ():
-        reporter.send(ev.LayersListed(reporter.job, outline))
-        yield Urgency.OPENING
     workspace = Workspace(options)
     refuse_overwriting_inputs(request.written_paths, workspace.network.external_files)
     if request.structure_hash and workspace.network.structure_sha256 != request.structure_hash:

@@ -150,7 +150,7 @@ class EditableSession(ReportingSession):
 
     def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
         """Applies ranges to tensors as one change of the config."""
-        outline = self.outline or self.preliminary_outline
+        outline = self.outline
         self._apply_config_change(self.config.with_moves(range_moves), [
             group for group in (outline.groups if outline is not None else ())
             if any(site.tensor in range_moves for site in group.activation_qdq_sites())])
@@ -248,7 +248,7 @@ class EditableSession(ReportingSession):
             groups: The fusion groups that change, whose rows show the time of the change.
             choice_reasons: The reasons for moves of the config, by group or tensor.
         """
-        outline = self.outline or self.preliminary_outline
+        outline = self.outline
         if outline is not None and (fresh := without_stale_roundings(outline, config)) != config:
             count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
             self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"

@@ -65,7 +65,7 @@ class EventReducer:
 
     @apply.register
     def _apply_layer_list(self, event: ev.LayersListed) -> None:
-        self._state.preliminary_outline = event.outline
+        self._state.unmeasured_outline = event.outline
 
     @apply.register
     def _apply_opened_network(self, event: ev.NetworkOpened) -> None:

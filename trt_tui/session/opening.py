@@ -74,7 +74,7 @@ class SessionOpener:
         Raises:
             InputError: The errors of `trt_tui.core.moves.keep_rules.apply_keep_rules`.
         """
-        options, network = self._state.options, self._state.outline or self._state.preliminary_outline
+        options, network = self._state.options, self._state.outline or self._state.unmeasured_outline
         assert network is not None, "an opened network has been announced"
         return apply_keep_rules(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
 

@@ -100,7 +100,7 @@ class ReportingSession(SessionState):
         Args:
             sha256: The hash of the network and its external data.
         """
-        outline = self.preliminary_outline
+        outline = self.unmeasured_outline
         if outline is None:
             raise InputError("nothing is open yet", "", "Wait for the network.")
         return config_file.config_text(outline, config, self.calibration or self.config_calibration,

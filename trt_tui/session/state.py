@@ -54,8 +54,8 @@ class SessionState:
         options: The options of the command line.
         config_path: The precision.json of the command line.
         automatic: True if the session measures without a request and is saved.
-        network_only: True if only the network is opened, which is then only in ``preliminary_outline``.
-        preliminary_outline: The layers of a big network, before the rest of the network is known.
+        network_only: True if only the network is opened, without data and backends.
+        unmeasured_outline: The network in a session with ``network_only``; None in other sessions.
         builder: The backend that builds engines.
         execution_mode: The way in which the simulation runs on a device.
         source: The hashes of network and data, and their files.
@@ -90,7 +90,7 @@ class SessionState:
         self.config_path = config_path
         self.automatic = automatic
         self.network_only = network_only
-        self.preliminary_outline: NetworkOutline | None = None
+        self.unmeasured_outline: NetworkOutline | None = None
         self.builder: BuilderSummary | None = None
         self.execution_mode: ExecutionMode | None = None
         self.source: Fingerprint | None = None
@@ -264,7 +264,7 @@ class SessionState:
     @property
     def has_own_config(self) -> bool:
         """True if the command line or the network itself has a config that differs from INT8 in all layers."""
-        network = self.outline or self.preliminary_outline
+        network = self.outline or self.unmeasured_outline
         return bool(self.config_path or self.options.keep or (network is not None and network.has_file_precision))
 
     def get_run_config(self, run: str) -> PrecisionConfig:
@@ -284,7 +284,7 @@ class SessionState:
 
     def apply_default_keep_rules(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns a config of uniform precisions with the default keep rules that the user has not disabled."""
-        network = self.outline or self.preliminary_outline
+        network = self.outline or self.unmeasured_outline
         return config if network is None else apply_default_keep_rules(network, config, self.options.no_keep)
 
     def get_run_results(self, run: str) -> ConfigResults:

@@ -267,7 +267,7 @@ class Presenter(ScreenPanes):
             self.layer_list.update_row_values()
             return
         session, width = self.session, self.screen_width
-        outline = session.outline or session.preliminary_outline
+        outline = session.outline
         if outline is not None and self.layer_list.open_network(outline):
             self._requested_details = None
             self.screen.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")

@@ -22,7 +22,7 @@ def change_text(session: Session, before: UserState, after: UserState, titles: M
         titles: The displayed names of fusion groups, by name.
     """
     texts = []
-    outline = session.outline or session.preliminary_outline
+    outline = session.outline
     if before.config != after.config and outline is not None:
         texts += _config_change_texts(before.config, after.config, outline, titles)
     if before.target_text != after.target_text:

@@ -365,7 +365,7 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
              for subject, move in config.find_moves_on_group(group)
              if not isinstance(move, (PrecisionMove, KeepMove))]
     config_subjects = {(move.kind, subject) for subject, move in moves}
-    if (outline := session.outline or session.preliminary_outline) is not None:
+    if (outline := session.outline) is not None:
         moves += [(subject, config.moves[kind.kind, subject])
                   for kind, subject in list_zero_cost_moves(outline, config, group)
                   if (kind.kind, subject) not in config_subjects]

@@ -49,7 +49,7 @@ class ToggleResult:
 
 def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> PrecisionConfig:
     """Returns the current config with some groups toggled, also while the network is still being opened."""
-    outline = session.outline or session.preliminary_outline
+    outline = session.outline
     return (toggle_fp32(outline, session.config, groups) if outline is not None else
             session.config.with_toggled_fp32(groups))
 
