@@ -133,7 +133,7 @@ def test_scoped_prints_its_table(run, files, out):
 
 def test_options_reach_the_search(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=30", "--tolerance", "cosine>=0.9999", "--higher",
-                         "fp16", "--keep", "/conv1/Conv", "--preset", "ends", "--no-ranges", "--method", "greedy",
+                         "fp16", "--keep", "/conv1/Conv", "--keep", "ends", "--no-ranges", "--method", "greedy",
                          "-o", out)
     loaded = read_config(out, open_network(files[0]))
     assert code == 0, shown
@@ -163,7 +163,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     (["--tolerance", "snr>=2"], "snr>=2: snr is not a known value"),
     (["--tolerance", "sqnr>=40", "--method", "guess"], "unknown search method 'guess'"),
     (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
-    (["--tolerance", "sqnr>=40", "--preset", "first"], "no layer first"),
+    (["--tolerance", "sqnr>=40", "--keep", "first"], "no layer first"),
     (["--tolerance", "metric>=0.9"], "needs a metric"),
     (["--tolerance", "nowhere:sqnr>=9"], "nowhere is not a judged output"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
@@ -306,7 +306,7 @@ def test_two_results_go_to_two_files(run, files, tmp_path):
 
 def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
     out = tmp_path / "out.json"
-    for option, name in (("--keep", "/enc1/widen/conv/Conv"), ("--sticky", "enc1/widen/conv")):
+    for option, name in (("--keep", "/enc1/widen/conv/Conv"), ("--keep", "enc1/widen/conv")):
         code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,
                             name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
         assert code == 0, told

@@ -11,6 +11,7 @@ from click.shell_completion import ShellComplete
 from tests.driven import save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
+from trt_tui.cli.removed_options import REMOVED_OPTIONS
 from trt_tui.core.calibration.cache import read_calibration_cache, write_calibration_cache
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.moves.keep_rules import KEEP_RULES
@@ -24,6 +25,13 @@ def unread_model(tmp_path, monkeypatch):
     """A file m.onnx in the current folder, which is no network: nothing may read it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.onnx").write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", REMOVED_OPTIONS)
+def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, name):
+    *command, option = name.split()
+    code, _, err = run(*(command or ["compare"]), "m.onnx", f"{option}=x")
+    assert code == 2 and option in err and REMOVED_OPTIONS[name] in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(("command", "option"), [

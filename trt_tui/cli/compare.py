@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
-@option_under_heading("Output", "--no-layers", "layers", flag_value="none", hidden=True)
 @file_path_option(
     "Config", "--config", "config_paths", multiple=True, metavar="FILE", help="Start from a precision.json; "
     "two or more are compared side by side: their results, and the layers in which they differ.")

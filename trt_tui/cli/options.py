@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from trt_tui.cli.removed_options import find_removed_option_error
 from trt_tui.core.builder_options import BuilderOptions, BuilderOptionSpec, builder_option_specs
 from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
@@ -46,7 +47,14 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose ``--help`` has a section for each heading."""
+    """A command whose ``--help`` has a section for each heading, and that knows the options of earlier releases."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments as click does. The error for a removed option names the way round."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise find_removed_option_error(ctx.info_name or "", error.option_name) or error from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a section of ``--help`` for each heading that has options."""

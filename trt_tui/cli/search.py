@@ -136,8 +136,6 @@ def _validate_pattern(text: str) -> None:
     "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with an FP32 accumulator): the search begins with the "
     "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
     "each raised layer the lowest precision that suffices; tf32 is given to all layers in FP32 or none.")
-@option_under_heading("Search", "--preset", "presets", multiple=True, hidden=True)
-@option_under_heading("Search", "--sticky", multiple=True, hidden=True)
 @option_under_heading(
     "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
     "operators for decomposed norms, SmoothQuant, equalization, bias correction. Without: all methods do, except "
@@ -176,7 +174,7 @@ def _validate_pattern(text: str) -> None:
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
-           presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, zero_cost_budget: int,
+           free: bool | None, zero_cost_budget: int,
            ranges: bool | None, lower: bool, higher_from: str | None, sample: str | None,
            max_raised: int | None, max_latency: float | None, cost_paths: tuple[str, ...], max_builds: int,
            no_hold_out: bool, hold_out_few: bool, check: str | None, fail_codes: tuple[int, ...],
@@ -227,7 +225,6 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
                                   artifact_folder=os.path.abspath(artifact_folder) if artifact_folder else "",
                                   sample=sample or "", hold_out=not no_hold_out,
                                   hold_out_few=hold_out_few, cost_paths=cost_paths)
-    arguments["keep"] = (*arguments["keep"], *presets, *sticky)
     options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out,
                       hold_out_few=request.hold_out_few)
     with open_search_session(options, config_path, force,
