@@ -8,6 +8,11 @@ REMOVED_OPTIONS: Mapping[str, str] = {
     "--preset": "Use --keep RULE, which takes the same rules.",
     "--sticky": "Use --keep RULE, which takes the same rules.",
     "--no-layers": "Use --layers none.",
+    **dict.fromkeys(("--locate", "--max-seconds", "compare --max-builds"),
+                    "The errors inside an engine (compare --engines --marked) and `polygraphy debug reduce` find an "
+                    "operator that it computes wrongly."),
+    "--repair-constants": "Export the network again from FP32, with all constants finite.",
+    "--evidence": "Run verify.sh of the bundle on the machine of the engine: its exit code judges the engine.",
 }
 """The next step for each removed option. "COMMAND OPTION" is an option that other commands still have."""
 

@@ -45,6 +45,7 @@ DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 """The default keys of all actions, on the main screen and in dialogs."""
 
 REMOVED_KEYS: Mapping[str, str] = {
+    "f7": "{engine} shows the errors inside an engine, and polygraphy debug reduce finds the operator",
     "Z": "{undo} undoes the changes one by one, and {redo} redoes them",
     **dict.fromkeys("md", "{export} exports two configs, and trt-tui compare --config A --config B compares them"),
     "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables"}
