@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests import lowered, range_oracles
+from tests import lowered, networks, range_oracles
 from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
@@ -113,6 +113,72 @@ def accuracy_kinds(analysis: Analysis, precision: Precision) -> set[str]:
     """The caveats of a uniform config that speak of FP16's range."""
     caveats = accuracy_of(analysis, PrecisionConfig.from_precision(precision)).caveats
     return {caveat.kind for caveat in caveats if "overflow" in caveat.kind}
+
+
+def operator_with_inner_values(operator: str, gain: float) -> onnx.ModelProto:
+    """One operator whose result hides larger values: its inputs are about ``gain`` or have weights of that size."""
+    b = Builder(0, opset=23 if operator == "RotaryEmbedding" else 20)
+    b.node("Mul", ["x", b.weight("gain", np.array(gain, np.float32))], "/gain", output="g")
+    weights = {"LSTM": [(1, 32, 16), (1, 32, 8)], "GRU": [(1, 24, 16), (1, 24, 8)], "RNN": [(1, 8, 16), (1, 8, 8)]}
+    inputs, attributes = ["g"], {}
+    if operator in weights:
+        inputs += [b.kernel(f"w{number}", shape, 16) for number, shape in enumerate(weights[operator])]
+        attributes = {"hidden_size": 8}
+    elif operator == "DeformConv":
+        b.node("Reshape", ["g", b.weight("image", np.array([0, 1, 2, 64]))], "/image", output="i")
+        inputs = ["i", b.kernel("w", (1, 1, 1, 64), 64), b.weight("offset", np.zeros((8, 128, 2, 1), np.float32))]
+    elif operator in ("Mean", "Sum"):
+        b.node("Neg", ["g"], "/negative", output="n")
+        inputs = ["g", "g", "n"]
+    elif operator == "Gemm":
+        b.node("Reshape", ["g", b.weight("rows", np.array([-1, 16]))], "/rows", output="r")
+        inputs, attributes = ["r", b.kernel("w", (16, 8), 16, 50.0)], {"alpha": 1e-3}
+    elif operator in ("LRN", "LpPool", "GlobalLpPool"):
+        b.node("Reshape", ["g", b.weight("image", np.array([0, 4, 8, 4]))], "/image", output="i")
+        inputs = ["i"]
+        attributes = {"LRN": {"size": 3, "alpha": 1.0}, "LpPool": {"kernel_shape": [2, 2]}}.get(operator, {})
+    elif operator == "STFT":
+        b.node("Reshape", ["g", b.weight("signal", np.array([0, 128, 1]))], "/signal", output="s")
+        inputs = ["s", b.weight("step", np.array(8)), b.weight("window", np.ones(16, np.float32))]
+    elif operator == "RotaryEmbedding":
+        inputs += [b.weight(name, np.full((8, 8, 8), 0.7, np.float32)) for name in ("cos", "sin")]
+        attributes = {"num_heads": 1}
+    b.node(operator, inputs, "/inner", output="y", **attributes)
+    if operator == "LSTM":
+        b.nodes[-1].output[:] = ["", "y"]
+    return b.model([floats("x", 8, 8, 16)], [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+                   ir_version=11)
+
+
+@pytest.mark.parametrize(("operator", "large"), [
+    ("LSTM", 1e4), ("GRU", 1e4), ("RNN", 1e4), ("DeformConv", 1e4), ("Mean", 1e4), ("Sum", 1e4), ("Gemm", 1e4),
+    ("LRN", 100), ("LpPool", 100), ("GlobalLpPool", 50), ("LpNormalization", 100), ("RotaryEmbedding", 1.3e4),
+    ("STFT", 2000)])
+def test_values_inside_operators_make_a_pass_uncertain(analysed, operator, large):
+    """Every result stays within FP16. The operator in FP32, or on small values, is safe."""
+    x = np.random.default_rng(0).standard_normal((8, 8, 16)).astype(np.float32)
+    for gain in (1.0, large):
+        with analysed(operator_with_inner_values(operator, gain), x=x) as analysis:
+            group = analysis.network.find_group(f"/inner/{operator}")
+            states = {group.name: Fp16RangeState.MAY_OVERFLOW} if gain > 1 else {}
+            assert states_of(analysis, ALL_FP16) == states
+            raised = ALL_FP16.with_group_precision([group], FP32)
+            assert states_of(analysis, raised) == {}
+
+
+@pytest.mark.parametrize("form", [
+    {}, {"has_past": True}, {"is_causal": 1}, {"softcap": 30.0},
+    {"mask": np.triu(np.full((6, 6), -1e4, np.float32), 1)}])
+def test_the_scores_of_an_attention_operator_make_a_pass_uncertain(analysed, form):
+    for gain, states in ((1.0, {}), (200.0, {"/Attention": Fp16RangeState.MAY_OVERFLOW})):
+        model = networks.attention_operator(gain=gain, **form)
+        with analysed(model, **networks.feeds(model, n=32, batch=32)) as analysis:
+            assert states_of(analysis, ALL_FP16) == states
+            accuracy = accuracy_of(analysis, ALL_FP16)
+            outcome = judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome
+            assert outcome is (Outcome.UNCERTAIN_PASS if states else Outcome.PASS), accuracy.caveats
+            raised = ALL_FP16.with_group_precision([analysis.network.get_group("/Attention")], FP32)
+            assert states_of(analysis, raised) == {}
 
 
 def test_partial_sums_that_cancel_make_a_pass_uncertain(analysed):

@@ -25,7 +25,7 @@ from trt_tui.core.lowering.rulebook import (
     operand_qdq_sites,
 )
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
-from trt_tui.core.measure.magnitudes import Magnitudes
+from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes
 from trt_tui.core.measure.results import Caveat
 from trt_tui.core.moves.attention_scale_move import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
@@ -36,7 +36,8 @@ from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
 from trt_tui.formatting import number_text
 
 _INNER_VALUE_TEXTS = {"Softmax": "the normaliser of", "LogSoftmax": "the Softmax inside",
-                      "ReduceLogSum": "the sum inside", "ReduceLogSumExp": "the sum inside"}
+                      "ReduceLogSum": "the sum inside", "ReduceLogSumExp": "the sum inside",
+                      "Attention": "the bound of the scores and sums inside"}
 """The values inside an operator that may exceed FP16, in words; all other operators have partial sums."""
 
 _MAX_NAMED_GROUPS = 3
@@ -202,7 +203,8 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
                                    f"{layer.op_type} {name}", amax, tensor)
         amax = magnitudes.inner_magnitudes.get(name, 0.0)
         if amax >= FP16_OVERFLOW and _accumulates_in_fp16(group, precision):
-            part = _INNER_VALUE_TEXTS.get(layer.op_type, "partial sums of")
+            part = _INNER_VALUE_TEXTS.get(layer.op_type, "the bound of the sums inside" if layer.op_type in INNER_BOUNDS
+                                          else "partial sums of")
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW, f"{part} {layer.op_type} {name}", amax)
 
 

@@ -9,13 +9,15 @@ are not in any tensor:
 - The argument of a logarithm. TensorRT's parser splits a LogSoftmax into a Softmax and a Log. It splits a ReduceLogSum
   or ReduceLogSumExp into a sum and a Log (up to 8.6 without subtracting the maximum).
 
+Operators of `INNER_BOUNDS` hold further values. An upper bound of these follows from the magnitudes of the inputs.
+
 The first two cost another product. They are measured only if a bound allows a value beyond FP16. The bound follows from
 the magnitudes of the operands and the L1 norms of constant weights. The argument of a logarithm costs nothing, because
 it follows from the magnitude of the result.
 """
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -41,6 +43,9 @@ PRODUCT_OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 
 LOGARITHM_OPERATORS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp")
 """Operators that TensorRT computes as a logarithm behind other layers."""
+
+_SATURATING_ACTIVATIONS = frozenset(("Tanh", "Sigmoid", "HardSigmoid", "Softsign"))
+"""Activations of recurrent operators whose results are at most 1."""
 
 _MAX_EXPONENT = 88.0
 """The largest argument of an exponential: that of a larger value exceeds FP32."""
@@ -137,8 +142,10 @@ class MagnitudeEvaluation:
         self._product_bounds = [
             _ProductBound(network, layer) for layer in _find_layers_of_operators(network, PRODUCT_OPERATORS)
         ]
+        self._inner_bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
         self._softmaxes = _find_layers_of_operators(network, ("Softmax",))
-        operands = (tensor for product_bound in self._product_bounds for tensor in product_bound.operands)
+        operands = (tensor for bounds in (self._product_bounds, self._inner_bounds) for bound in bounds
+                    for tensor in bound.operands)
         results = (tensor for group in network.groups for name in group.layers
                    for tensor in find_compute_type_results(network, network.get_layer(name)))
         read = (tensor for group in network.groups for tensor in group.inputs)
@@ -157,6 +164,7 @@ class MagnitudeEvaluation:
             if product_bound.counted_operand
         }
         counted |= {layer.outputs[0] for layer in self._softmaxes}
+        counted |= {tensor for inner_bound in self._inner_bounds for tensor in inner_bound.operands}
         self.shape_tensors = sorted(counted - network.blocking_plugins.keys())
         self._exact_graph: _ExactMagnitudeGraph | None = None
         self._in_use = False
@@ -218,6 +226,8 @@ class MagnitudeEvaluation:
             for layer in self._logarithms
             if (argument := _max_log_argument(layer, *extremes[layer.outputs[0]][:2])) >= FP16_OVERFLOW
         }
+        inner |= {inner_bound.layer.name: magnitude for inner_bound in self._inner_bounds
+                  if (magnitude := inner_bound.compute_bound(tensors, sizes)) >= FP16_OVERFLOW}
         if any((requested.products, requested.softmaxes, requested.tensors)):
             if self._exact_graph is None or not self._exact_graph.can_measure(requested):
                 if self._exact_graph is not None:
@@ -281,11 +291,11 @@ class _MagnitudeSession(MagnitudeEvaluation):
         return self.compute_magnitudes(feed, extremes, sizes)
 
 
-def _find_layers_of_operators(network: Network, operators: Sequence[str]) -> list[Layer]:
+def _find_layers_of_operators(network: Network, operators: Collection[str]) -> list[Layer]:
     """Returns the layers in fusion groups that have one of some operators and can be executed."""
     layers = (network.get_layer(name) for group in network.groups for name in group.layers)
     return [layer for layer in layers if layer.op_type in operators and not layer.domain
-            and layer.outputs[0] not in network.blocking_plugins and network.is_float(layer.outputs[0])]
+            and network.blocking_plugins.keys().isdisjoint(layer.outputs) and any(map(network.is_float, layer.outputs))]
 
 
 def _max_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
@@ -344,7 +354,7 @@ class _ProductBound:
         if weight.ndim < 2:
             return float(weight.sum())
         axis = -1 if (position == 1) is transposed else -2
-        return float(weight.sum(axis).max(initial=0)) * abs(attributes.get_float("alpha", 1.0) or 0.0)
+        return float(weight.sum(axis).max(initial=0)) * _gemm_factor(self._network, self.layer)
 
     def compute_product_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str,
                                                                                             Sequence[int]]) -> float:
@@ -365,8 +375,7 @@ class _ProductBound:
         last = shape[0 if transposed else -1] if shape else 1
         count = last if self.layer.op_type in ("MatMul", "Gemm") else math.prod(shape[1:])
         normalised = _find_softmax_before_matmul(self._network, self.layer) is not None
-        return count * (amaxes[1] if normalised else math.prod(amaxes))
-
+        return count * (amaxes[1] if normalised else math.prod(amaxes)) * _gemm_factor(self._network, self.layer)
 
     @cached_property
     def _constant_amax(self) -> float:
@@ -384,6 +393,104 @@ class _ProductBound:
         if "." in equation or not result or len(axes) != len(shape):
             return math.prod(shape)
         return math.prod(size for axis, size in zip(axes, shape, strict=True) if axis not in result)
+
+
+def _gemm_factor(network: Network, layer: Layer) -> float:
+    """Returns the factor of a Gemm's product in its largest form: TensorRT multiplies by an alpha behind the product.
+    """
+    return max(abs(network.node(layer.name).attributes.get_float("alpha", 1.0) or 0.0), 1.0)
+
+
+class _InnerBound:
+    """An upper bound of values inside a layer that are in no tensor and that no execution measures.
+
+    Attributes:
+        operands: The float tensors from whose magnitudes and shapes the bound follows.
+    """
+
+    def __init__(self, network: Network, layer: Layer) -> None:
+        self._network, self.layer = network, layer
+        self.operands = [tensor for tensor in (*layer.inputs, *layer.outputs)
+                         if tensor and tensor not in network.constant_tensors and network.is_float(tensor)]
+        self.attributes = network.node(layer.name).attributes
+
+    def compute_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str, Sequence[int]]) -> float:
+        """Returns the bound for one feed; 0 if an operand is masked or not finite."""
+        self._tensor_magnitudes, self._shapes = tensor_magnitudes, shapes
+        bound = INNER_BOUNDS[self.layer.op_type](self)
+        return bound if math.isfinite(bound) else 0.0
+
+    def amax(self, *indices: int) -> float:
+        """Returns the largest magnitude of some inputs; 0 without them."""
+        return max((self.find_amax(self.layer.inputs[index]) for index in indices if index < len(self.layer.inputs)),
+                   default=0.0)
+
+    def find_amax(self, tensor: str) -> float:
+        if tensor in self._network.constant_tensors:
+            return (float(np.max(self._network.constant_amax(tensor), initial=0)) if self._network.is_float(tensor)
+                    else 0.0)
+        return self._tensor_magnitudes.get(tensor, 0.0)
+
+    def shape(self, index: int) -> Sequence[int]:
+        """Returns the sizes of an input; () without it."""
+        tensor = self.layer.inputs[index] if index < len(self.layer.inputs) else ""
+        sizes = self._network.shape(tensor) or () if tensor in self._network.constant_tensors else ()
+        return self._shapes.get(tensor) or [size for size in sizes if isinstance(size, int)]
+
+    def sum_of_row(self, index: int, axis: int = -1) -> float:
+        """Returns the largest sum of magnitudes along an axis of an input, or along all axes from that one on."""
+        tensor = self.layer.inputs[index] if index < len(self.layer.inputs) else ""
+        if tensor not in self._network.constant_tensors:
+            return self.amax(index) * math.prod(self.shape(index)[axis:])
+        weight = np.abs(self._network.constant_value(tensor).astype(np.float64))
+        return float(weight.reshape(*weight.shape[:axis], -1).sum(-1).max(initial=0))
+
+
+def _bound_attention(inputs: _InnerBound) -> float:
+    """Returns the bound of the scaled scores and of the unnormalised sum of values."""
+    sizes, scale = inputs.shape(0), inputs.attributes.get_float("scale", 0.0)
+    heads = inputs.attributes.get_int("q_num_heads", 1) if len(sizes) == 3 else 1
+    channels = sizes[-1] / (heads or 1) if sizes else 1.0
+    keys = sum(shape[-2] for shape in (inputs.shape(1), inputs.shape(4)) if len(shape) > 1)
+    scores = inputs.amax(0) * inputs.amax(1, 4) * channels * abs(scale or 1 / math.sqrt(channels))
+    return max(scores, inputs.amax(2, 5) * keys)
+
+
+def _bound_recurrent_sum(inputs: _InnerBound) -> float:
+    """Returns the bound of the sums before the activations, over the input, the state and both biases."""
+    activations, states = inputs.attributes.get_strings("activations", ()), inputs.layer.outputs[:2]
+    if not _SATURATING_ACTIVATIONS.issuperset(activations or ()) and not states[0]:
+        return float(np.finfo(np.float32).max)  # no tensor has all states
+    state = max(1.0, inputs.amax(5), *map(inputs.find_amax, filter(None, states)))
+    return inputs.amax(0) * inputs.sum_of_row(1) + state * inputs.sum_of_row(2) + 2 * inputs.amax(3)
+
+
+def _bound_sum_of_powers(inputs: _InnerBound) -> float:
+    """Returns the bound of the sum of powers under the root of an Lp operator."""
+    attributes, sizes = inputs.attributes, inputs.shape(0)
+    axis = attributes.get_int("axis", -1) or 0
+    summed = sizes[axis:][:1] if inputs.layer.op_type == "LpNormalization" else sizes[2:]
+    kernel = tuple(attributes.get_ints("kernel_shape", ()) or summed)
+    return float(inputs.amax(0)**(attributes.get_int("p", 2) or 2) * math.prod(kernel))
+
+
+def _bound_sum(inputs: _InnerBound) -> float:
+    """Returns the bound of a sum of several tensors; 0 for a Sum of two, which is its result."""
+    amaxes = [inputs.amax(index) for index in range(len(inputs.layer.inputs))]
+    return sum(amaxes) if len(amaxes) > 2 or inputs.layer.op_type == "Mean" else 0.0
+
+
+INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
+    "Attention": _bound_attention,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _bound_recurrent_sum),
+    "DeformConv": lambda inputs: inputs.amax(0) * inputs.sum_of_row(1, 1) * max(1.0, inputs.amax(4)),
+    "STFT": lambda inputs: inputs.amax(0) * (inputs.sum_of_row(2) or math.prod(inputs.shape(0)[1:])),
+    **dict.fromkeys(("Mean", "Sum"), _bound_sum),
+    "LRN": lambda inputs: inputs.amax(0)**2 * (inputs.attributes.get_int("size", 1) or 1),
+    **dict.fromkeys(("GlobalLpPool", "LpNormalization", "LpPool"), _bound_sum_of_powers),
+    "RotaryEmbedding": lambda inputs: inputs.amax(0) * (inputs.amax(1) + inputs.amax(2)),
+}
+"""Operators with inner values that no execution measures, each with a function that returns their upper bound."""
 
 
 def _find_softmax_before_matmul(network: Network, layer: Layer) -> Layer | None:
@@ -499,9 +606,10 @@ class _ExactMagnitudeGraph:
         inputs = [*operands]
         if layer.op_type == "Gemm":  # opsets below 11 require a bias
             inputs.append(self._probe.add_constant(np.float32(0)))
-        return self._emit_node(layer.op_type, inputs,
-                               {name: attribute.value
-                                for name, attribute in node.attributes.items()})
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        if layer.op_type == "Gemm":
+            attributes["alpha"] = _gemm_factor(self._network, layer)
+        return self._emit_node(layer.op_type, inputs, attributes)
 
     def _emit_node(self, operator: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> ir.Value:
         """Emits a node with the given attributes, placed behind the nodes that compute its inputs."""
