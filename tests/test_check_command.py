@@ -231,7 +231,7 @@ def test_outputs_of_any_name_are_written(tmp_path, name):
     network, config = open_network(tmp_path / "net.onnx"), PrecisionConfig.from_precision(Precision.FP16)
     (folder := tmp_path / "check").mkdir()
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    write_check_files(folder, network, config, Calibration(), {}, {name: values, "other": values + 1}, None)
+    write_check_files(folder, network, config, Calibration(), {}, {name: values, "other": values + 1})
     with np.load(folder / "outputs.npz") as written:
         assert [*written] == [name, "other"]
         assert np.array_equal(written[name], values) and np.array_equal(written["other"], values + 1)

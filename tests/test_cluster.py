@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 from tests import networks, nursery
+from tests.networks.odd import conv_net
 from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
 from trt_tui.cluster import executor, launch, provisioning
@@ -67,6 +68,14 @@ class Errand:
             yield
         time.sleep(0.05 * item.startswith("nap"))
         return item, os.getpid()
+
+
+class WeightsErrand(Errand):
+    """The file whose weights FP32 means on a worker."""
+
+    def run_item(self, context, item):
+        yield
+        return context.network.weights_source_name
 
 
 class Running:
@@ -196,6 +205,21 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
     for config, verdict in zip(configs, found[:2], strict=False):
         *_, last = workspace.analysis.measure_accuracy(config, workspace.ranges, workspace.feeds)
         assert verdict == last.value and verdict.samples == workspace.judged_sample_count
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_workers_use_the_weights_of_a_reference_as_the_program_does(used, running, tmp_path):
+    onnx.save(networks.quantized(), tmp_path / "q.onnx")
+    onnx.save(conv_net(0 if used else 5), tmp_path / "fp32.onnx")
+    options = Options(str(tmp_path / "q.onnx"), reference=str(tmp_path / "fp32.onnx"), samples=8, threads=1)
+    other = Running.__new__(Running)
+    other.__dict__.update(running.__dict__, workspace=Workspace(options))
+    for _ in other.workspace.check_reference_weights():
+        pass
+    other.workspace.set_fingerprint(other.workspace.network.sha256())
+    assert other.done(WeightsErrand(tmp_path), ["worker"]) == [("worker", "fp32.onnx" if used else "")]
+    running.hands()
+    running.serving(2)
 
 
 @pytest.mark.rtx

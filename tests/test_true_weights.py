@@ -1,15 +1,25 @@
-"""trt_tui.core.network.original_network: the FP32 network that a quantized one was made from"""
+"""The FP32 network that a quantized one was made from: its weights are proposed by
+trt_tui.core.network.original_network, and used if the network with them reproduces its outputs."""
+
+
+import json
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper, numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tests import networks
 from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
-from tests.refusals import refused
-from tests.test_given import AS_GIVEN, content, run, simulated, sqnr
+from tests.networks.qdq import without_pairs
+from tests.schemas import mismatches
+from tests.test_given import AS_GIVEN, content, simulated, sqnr
+from tests.test_given import run as run_model
+from tests.test_references import QUICK
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
@@ -18,6 +28,8 @@ from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.options import Options
+from trt_tui.workspace import Workspace
 
 FP32 = PrecisionConfig.from_precision(Precision.FP32)
 
@@ -29,6 +41,14 @@ def saved(tmp_path):
         return tmp_path / name
 
     return save
+
+
+def checked(path, reference, **options):
+    """The network of a workspace, after the check of the weights of the reference on 8 samples."""
+    workspace = Workspace(Options(str(path), reference=str(reference), samples=8, threads=1, **options))
+    for _ in workspace.check_reference_weights():
+        pass
+    return workspace.network
 
 
 def renamed(model):
@@ -48,18 +68,18 @@ def renamed(model):
 def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend):
     model, exact = form(), conv_net(0)
     reference = saved(change(conv_net(0)), "fp32.onnx")
-    network = open_network(saved(model, "given.onnx"), reference=reference)
+    network = checked(saved(model, "given.onnx"), reference)
     feeds = networks.feeds(exact, 9, n=4)
     own = {name: array.astype(np.float16) if network.inputs[0].dtype == np.float16 else array
            for name, array in feeds.items()}
-    expected = run(backend, ir.from_proto(exact), feeds)
+    expected = run_model(backend, ir.from_proto(exact), feeds)
     alone = open_network(saved(model, "given.onnx"))
     assert sqnr(expected, simulated(backend, network, FP32, own)) > 50, "but for inputs in 16 bits"
     as_given = [simulated(backend, one, AS_GIVEN, own) for one in (alone, network)]
     np.testing.assert_array_equal(*as_given)
     written = [content(ir.to_proto(lower_from_source_model(one, AS_GIVEN, {}).model)) for one in (alone, network)]
     assert written[0] == written[1]
-    raised = run(backend, lower_from_source_model(network, FP32, {}).model, own)
+    raised = run_model(backend, lower_from_source_model(network, FP32, {}).model, own)
     assert sqnr(expected, raised) > 50
     assert any("FP32 means the weights of fp32.onnx." == note for note in network.notes)
     assert reference in network.external_files and not any("only as quantized values" in note for note in network.notes)
@@ -80,43 +100,156 @@ def test_a_raised_group_is_exported_with_the_weights_that_are_simulated(form, sa
                   - network.constant_value(network.get_layer("/conv2/Conv").inputs[1])).any(), "FP16 cannot hold them"
 
 
-def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend):
-    exact = conv_net(0)
-    for one in exact.graph.initializer:
-        if "conv2" in one.name and len(one.dims) == 4:  # as where a BatchNormalization was folded into it
-            folded = onnx.numpy_helper.to_array(one) * np.linspace(-3, 3, 8, dtype=np.float32)[:, None, None, None]
-            one.CopyFrom(onnx.numpy_helper.from_array(folded, one.name))
-    network = open_network(saved(networks.quantized(), "given.onnx"), reference=saved(exact, "fp32.onnx"))
-    note, = (note for note in network.notes if "fp32.onnx" in note)
-    assert "but for 1 layer without matching weights" in note and "/conv2" in note
+def _changed_arrays(model, change):
+    """The model with other values: ``change(array, name)`` of each float weight; None leaves it."""
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        changed = change(array, tensor.name) if array.dtype == np.float32 and array.size > 1 else None
+        if changed is not None:
+            tensor.CopyFrom(numpy_helper.from_array(changed.astype(np.float32), tensor.name))
+    return model
 
 
-def _on_integers():
-    b = Builder()
-    b.weight("codes", np.ones((8, 3), np.uint8))
-    summed = b.node("MatMulInteger", [b.node("Cast", ["x"], to=onnx.TensorProto.UINT8), "codes"])
-    b.node("Cast", [summed], "sum", output="y", to=onnx.TensorProto.FLOAT)
-    return b.model([floats("x", 2, 8)], [floats("y", 2, 3)])
+def _trained_further():
+    """The weights of a network before it was trained further with quantized weights, whose biases stayed."""
+    rng = np.random.default_rng(1)
+    return _changed_arrays(conv_net(0), lambda array, _: array + 0.03 * array.std() * rng.normal(
+        size=array.shape) if array.ndim > 1 else None)
 
 
-@pytest.mark.parametrize("reference", [lambda: conv_net(5), networks.mlp])
-def test_a_network_without_weights_like_its_own_is_refused(reference, saved):
-    with refused("fp32.onnx is not a reference of given.onnx"):
-        open_network(saved(networks.quantized(), "given.onnx"), reference=saved(reference(), "fp32.onnx"))
+def _with_constant_nodes(model):
+    nodes = [helper.make_node("Constant", [], [tensor.name], name=f"c_{tensor.name}", value=tensor)
+             for tensor in model.graph.initializer]
+    rest = list(model.graph.node)
+    del model.graph.node[:], model.graph.initializer[:]
+    model.graph.node.extend([*nodes, *rest])
+    return model
 
 
-@pytest.mark.parametrize(("given", "reference", "said"), [
-    (lambda: conv_net(0), lambda: conv_net(5), ""),  # what its outputs are held against is no matter of its weights
-    (networks.quantized, networks.quantized, "keeps its own dequantized weights"),
-    (_on_integers, networks.mlp, ""),
-])
-def test_weights_are_taken_where_there_are_any_to_take(given, reference, said, saved):
-    path, other = saved(given(), "given.onnx"), saved(reference(), "fp32.onnx")
-    network, alone = open_network(path, reference=other), open_network(path)
-    assert [note for note in network.notes if note not in alone.notes and said in note] == (
-        [note for note in network.notes if said in note] if said else [])
+def _with_cast_weights(model):
+    nodes = []
+    for tensor in model.graph.initializer:
+        array, name = numpy_helper.to_array(tensor), tensor.name
+        if array.dtype == np.float32 and array.ndim > 1:
+            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float16), f"{name}_stored"))
+            nodes.append(helper.make_node("Cast", [f"{name}_stored"], [name], name=f"cast_{name}",
+                                          to=onnx.TensorProto.FLOAT))
+    rest = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *rest])
+    return model
+
+
+def _with_other_output_name(model):
+    model.graph.output[0].name = model.graph.node[-1].output[0] = "1234"
+    return model
+
+
+def _with_weights_behind_quantizers():
+    return networks.quantized(extra={"AddQDQPairToWeight": True})
+
+
+def _other_neighbours(model):
+    """Every third quantized weight is the other one of the two nearest values, as where the output decides it."""
+    exact = {tensor.name: numpy_helper.to_array(tensor) for tensor in conv_net(0).graph.initializer}
+    scales = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for tensor in model.graph.initializer:
+        name, array = tensor.name.removesuffix("_quantized"), numpy_helper.to_array(tensor)
+        if name in exact and array.dtype == np.int8:
+            scale = scales[f"{name}_scale"]
+            exact_steps = exact[name] / scale.reshape(-1, *[1] * (array.ndim - 1))
+            moved = np.where(np.arange(array.size).reshape(array.shape) % 3 == 0, np.sign(exact_steps - array), 0)
+            tensor.CopyFrom(numpy_helper.from_array((array + moved).clip(-127, 127).astype(np.int8), tensor.name))
+    return model
+
+
+@pytest.mark.parametrize(("given", "reference"), [
+    (lambda: _with_constant_nodes(_with_weights_behind_quantizers()), lambda: conv_net(0)),
+    (lambda: _with_constant_nodes(networks.quantized()), lambda: _with_constant_nodes(conv_net(0))),
+    (lambda: _with_cast_weights(_with_weights_behind_quantizers()), lambda: conv_net(0)),
+    (lambda: _with_constant_nodes(_with_cast_weights(conv_net(0))), lambda: conv_net(0)),
+    (lambda: _other_neighbours(networks.quantized()), lambda: conv_net(0)),
+    (lambda: networks.quantized(nodes_to_exclude=["/conv2/Conv"]), lambda: renamed(conv_net(0))),
+    (networks.quantized, lambda: _with_other_output_name(conv_net(0))),
+], ids=["constants behind quantizers", "constants in both", "casts", "casts of constants", "chosen rounding", "partly",
+        "other output name"])
+def test_weights_are_found_in_every_form_of_the_file(given, reference, saved, backend):
+    exact = reference()
+    network = checked(saved(given(), "given.onnx"), saved(exact, "fp32.onnx"))
+    assert network.weights_source_name == "fp32.onnx", network.notes
+    feeds = networks.feeds(exact, 9, n=4)
+    assert sqnr(run_model(backend, ir.from_proto(exact), feeds), simulated(backend, network, FP32, feeds)) > 100
+
+
+@pytest.mark.parametrize(("reference", "cause"), [
+    (lambda: conv_net(5), "/conv1/Conv"),
+    (_trained_further, "/conv1/Conv"),
+    # A scale of a norm near 1 that was folded into one Conv
+    (lambda: _changed_arrays(conv_net(0), lambda array, name: array * 1.1 if name == "conv2.weight" else None),
+     "lacks the weights of /conv2/Conv,"),
+    # Weights that round to those of the file, with other biases
+    (lambda: _changed_arrays(conv_net(0), lambda array, _: array + 0.02 if array.ndim == 1 else None),
+     "with its weights logits differs"),
+    (networks.quantized, "is itself quantized"),
+    (networks.half, "in 16 bits"),
+], ids=["other weights", "trained further", "folded", "other biases", "quantized", "16 bits"])
+def test_weights_that_do_not_reproduce_the_reference_are_refused_for_the_whole_network(reference, cause, saved,
+                                                                                       backend):
+    path, exact = saved(networks.quantized(), "given.onnx"), conv_net(0)
+    network, alone = checked(path, saved(reference(), "fp32.onnx")), open_network(path)
+    note = network.reference_weights_text
+    assert note in network.notes and "FP32 means the weights of given.onnx" in note and cause in note
+    assert not network.weights_source_name and not any("--reference" in text for text in network.notes)
+    feeds = networks.feeds(exact, 9, n=4)
+    np.testing.assert_array_equal(*(simulated(backend, one, FP32, feeds) for one in (network, alone)))
+
+
+def _norm_net():
+    """Four Convs with a norm, whose scale is near 1, and a Relu each: ``image`` (batch, 3, 16, 16) to ``logits``."""
+    b, x = Builder(0), "image"
+    for index, channels in enumerate(((3, 16), (16, 16), (16, 32), (32, 32))):
+        x = b.batch_norm(b.conv(x, channels, f"/conv{index}"), channels[1], f"/norm{index}")
+        x = b.node("Relu", [x], f"/relu{index}")
+    x = b.node("Flatten", [b.node("GlobalAveragePool", [x], "/pool")], "/flatten", axis=1)
+    b.gemm(x, (32, 10), "/fc", output="logits")
+    return b.model([floats("image", "batch", 3, 16, 16)], [floats("logits", "batch", 10)])
+
+
+def test_norms_folded_before_the_quantization(saved, tmp_path, run, backend):
+    """The original network is not what was quantized: FP32 has the weights of the file, and every report says so."""
+    exact = saved(_norm_net(), "fp32.onnx")
+    images = networks.random_images(np.random.default_rng(2), (16, 3, 16, 16))
+    np.savez(tmp_path / "data.npz", image=images)
+    quant_pre_process(str(exact), str(tmp_path / "folded.onnx"))
+    quantize_static(tmp_path / "folded.onnx", tmp_path / "q.onnx", networks.Handed([{"image": images}]),
+                    quant_format=QuantFormat.QDQ, per_channel=True, activation_type=QuantType.QInt8,
+                    weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": True})
+    assert checked(tmp_path / "q.onnx", tmp_path / "folded.onnx").weights_source_name == "folded.onnx"
+    code, out, err = run("compare", tmp_path / "q.onnx", "--data", tmp_path / "data.npz", "--calib-data",
+                         tmp_path / "data.npz", "--reference", exact, *QUICK, "--runs", "fp16", "--json",
+                         tmp_path / "r.json", "--markdown", tmp_path / "r.md")
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert code in (0, 1) and mismatches(record, "comparison-v1") == [], err
+    weights = record["reference"]["weights"]
+    assert weights["of"] == "q.onnx" and "/conv0/Conv" in weights["text"]
+    assert all(weights["text"] in text for text in (out, err, (tmp_path / "r.md").read_text()))
+    stripped = run_model(backend, ir.from_proto(without_pairs(onnx.load(tmp_path / "q.onnx"))), {"image": images})
+    expected = sqnr(run_model(backend, ir.load(exact), {"image": images}), stripped)
+    assert record["runs"]["fp32"]["outputs"]["logits"]["sqnr_db"] == pytest.approx(expected, abs=0.1)
+
+
+def test_an_fp32_file_keeps_its_weights(saved):
+    path = saved(conv_net(0), "given.onnx")
+    network, alone = checked(path, saved(conv_net(5), "fp32.onnx")), open_network(path)
+    assert not network.reference_weights_text
     for name in network.constant_tensors:
         np.testing.assert_array_equal(network.constant_value(name), alone.constant_value(name))
+
+
+def test_a_reference_without_outputs_of_the_network_is_refused_unless_its_weights_are_used(saved):
+    path = saved(networks.quantized(), "given.onnx")
+    with pytest.raises(InputError, match="no tensor in common"):
+        checked(path, saved(_with_other_output_name(conv_net(5)), "fp32.onnx"))
 
 
 def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path):
@@ -165,6 +298,6 @@ def test_activations_left_to_a_range_are_those_of_the_reference(activation, rest
     assert network.layers[1].op_type == restored and open_network(given).layers[1].op_type == "Relu"
     assert any("not as their ranges" in note for note in network.notes) == (restored != "Relu")
     feeds = {"x": np.random.default_rng(0).normal(0, 8, (1, 4, 8, 8)).astype(np.float32)}
-    expected = run(backend, ir.load(exact), feeds)
+    expected = run_model(backend, ir.load(exact), feeds)
     assert sqnr(expected, simulated(backend, network, FP32, feeds)) > 100
-    assert sqnr(expected, run(backend, lower_from_source_model(network, FP32, {}).model, feeds)) > 100
+    assert sqnr(expected, run_model(backend, lower_from_source_model(network, FP32, {}).model, feeds)) > 100

@@ -29,10 +29,11 @@ from trt_tui.core.data.samples import Samples, SampleSplit, load_samples, split_
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, parse_shapes
 from trt_tui.core.data.userscript import find_annotations_path, list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
-from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult, RoundedReference
 from trt_tui.core.measure.judged_outputs import JudgedOutput, find_unjudged_outputs, select_judged_outputs
 from trt_tui.core.measure.reference import (
-    NoCommonTensorsError,
+    NetworkRun,
+    find_reproduction_failure,
     is_network_file,
     open_file_run,
     select_outputs_in_reference,
@@ -42,11 +43,11 @@ from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
-from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.layers import NetworkOutline, ReferenceWeights
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, ExecutionMode, FixedShape
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, RunFailedError
 from trt_tui.files.reading import file_sha256
 from trt_tui.options import Options
 
@@ -122,7 +123,8 @@ class WorkerPool(Protocol):
 class Workspace:
     """The opened network with its data, its judged outputs, its backends and the results measured so far.
 
-    The constructor reads the network. Each other part is read at its first use.
+    The constructor reads the network. `check_reference_weights` decides which weights its FP32 has, and follows before
+    any other part is read. Each other part is read at its first use.
 
     Attributes:
         stamped_files: The files that were read, with their size and time at that moment.
@@ -154,11 +156,7 @@ class Workspace:
         reference = options.reference
         if reference is not None and not is_network_file(reference):
             self.stamped_files |= FileStamps.from_paths(list_dump_files(reference))
-        self.network: Network = open_network(
-            options.model, partial(get_simulation_backend,
-                                   operators=options.ort_ops), has_operator_library=bool(options.ort_ops),
-            reference=reference if reference is not None and is_network_file(reference) else None)
-        self.stamped_files |= FileStamps.from_paths(self.network.external_files)
+        self.network = self._open_network()
         self.memory_fallbacks = MemoryFallbacks()
         self.worker_pool: WorkerPool | None = None
         self.builder: EngineBackend | None = None
@@ -174,6 +172,54 @@ class Workspace:
         self._holds_out_few = options.hold_out_few
         self._replaced_files: tuple[str, ...] = ()
         self._last_check_s = 0.0
+
+    # -- the network ----------------------------------------------------------------------------------------------
+
+    def _open_network(self, reference: str | None = None) -> Network:
+        options = self.options
+        network = open_network(options.model, partial(get_simulation_backend, operators=options.ort_ops),
+                               has_operator_library=bool(options.ort_ops), reference=reference)
+        self.stamped_files |= FileStamps.from_paths(network.external_files)
+        return network
+
+    def check_reference_weights(self) -> Iterator[None]:
+        """Gives FP32 the weights of the reference if these reproduce its outputs; yields after each execution.
+
+        The file must be quantized or typed, and the reference another network. The network with the weights of the
+        reference is executed on all judged samples, whose outputs are kept. If its outputs differ from those of the
+        reference by more than FP32 rounding, FP32 means the weights of the file, and the network has the reason.
+
+        Raises:
+            InputError: The reference or the data cannot be used.
+        """
+        reference, file_network = self.options.reference, self.network
+        if reference is None or not is_network_file(reference) or file_network.source_model is None:
+            return
+        _ = self.feeds, self.metric, self.reference_source  # their errors are not those of the weights
+        refusal_reason = ""
+        try:
+            self.use_reference_weights(reference)
+            for accuracy in self.analysis.compare(
+                    Fp32Run(self.analysis), self.feeds, reference=RoundedReference(self.analysis), with_metric=False,
+                    with_metric_interval=False, with_caveats=False):
+                assert isinstance(accuracy, PartialResult), "the simulation waits for nobody"
+                if refusal_reason := find_reproduction_failure(accuracy.value, self.network):
+                    break
+                yield
+        except (InputError, RunFailedError) as error:
+            refusal_reason = ": ".join(filter(None, (error.title, error.cause)))
+        if refusal_reason:
+            if (analysis := self.__dict__.pop("analysis", None)) is not None:
+                analysis.close()
+            for part in ("judgeable_outputs", "judged_outputs"):
+                self.__dict__.pop(part, None)
+            if isinstance(self.reference_source, NetworkRun) and self.reference_source.name_mismatch is not None:
+                raise self.reference_source.name_mismatch
+            self.network = file_network.with_reference_weights(ReferenceWeights(Path(reference).name, refusal_reason))
+
+    def use_reference_weights(self, reference: str) -> None:
+        """Gives FP32 the weights of a reference without a check, before any other part of the workspace is read."""
+        self.network = self._open_network(reference).with_reference_weights(ReferenceWeights(Path(reference).name))
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
@@ -248,13 +294,8 @@ class Workspace:
         if spec is None:
             return None
         run = Run("", RunKind.NETWORK_FILE if is_network_file(spec) else RunKind.DUMP, file_path=spec)
-        try:
-            source = open_file_run(run, self.network, self.samples, self.data_sets.judged_samples, self.backend,
-                                   self.judgeable_outputs)
-        except NoCommonTensorsError:
-            if self.network.source_model is None:
-                raise
-            return None  # this reference only supplies the FP32 weights of the quantized network
+        source = open_file_run(run, self.network, self.samples, self.data_sets.judged_samples, self.backend,
+                               self.judgeable_outputs)
         self.stamped_files |= FileStamps.from_paths(source.run.files)
         return source
 

@@ -50,6 +50,26 @@ class QdqBuilder(Builder):
                          pads=[1] * 4)
 
 
+def without_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the pairs on computed tensors, in place of which the readers get the tensor; weights stay as they
+    are quantized. What the quantizer left out (an activation that a range replaced) stays out."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    producers = {name: node for node in model.graph.node for name in node.output}
+    outputs = {value.name for value in model.graph.output}
+    sources = {}
+    for node in model.graph.node:
+        quantize = producers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if quantize is not None and quantize.op_type == "QuantizeLinear":
+            if node.output[0] in outputs:
+                node.op_type, node.input[:] = "Identity", quantize.input[:1]
+                node.ClearField("attribute")
+            else:
+                sources[node.output[0]] = quantize.input[0]
+    for node in model.graph.node:
+        node.input[:] = [sources.get(name, name) for name in node.input]
+    return model
+
+
 def residual(*, extra: Collection[str] = (), skip: bool = True, tail: bool = True) -> onnx.ModelProto:
     """A residual block of two Convs with Q/DQ before every Conv; opset 17, (1, 32, 16, 16) to the same.
 

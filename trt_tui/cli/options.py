@@ -179,7 +179,7 @@ REFERENCE_OPTIONS = (file_path_option(
     "Judging", "--reference", metavar="FILE", help="The reference of all errors, in place of FP32 of "
     "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
     "FILE.json:RUNNER; trtexec's --exportOutput; an .npz by tensor name), or another network, .onnx. If MODEL is "
-    "quantized and this is the FP32 network that it was made from, layers raised to FP32 have its weights."), )
+    "quantized or typed and reproduces this network with its weights, layers raised to FP32 have these weights."), )
 """The option of the reference that errors are computed against."""
 
 CONFIG_OPTIONS = (

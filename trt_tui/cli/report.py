@@ -53,8 +53,7 @@ def comparison_table(session: Session) -> str:
         f"of {data.source}{', ' if session.ranges_source_text else ''}{session.ranges_source_text}",
         f"against {_reference_text(session)}{f', {mode.name}' if mode is not None else ''}; ~ marks simulated values"
     ]
-    if mode is not None and mode.reason:
-        lines.append(mode.reason)
+    lines += filter(None, [outline.reference_weights_text, mode.reason if mode is not None else ""])
     if session.results.reference_metric:
         name, value = next(iter(session.results.reference_metric.items()))
         lines.append(f"{name} in {_metric_source_text(session)}: {formatting.metric_text(value)}")

@@ -120,6 +120,7 @@ def search_evidence_lines(session: Session) -> list[str]:
     held_out, result = _get_end_event(session).held_out, _get_end_event(session).target_outcome
     simulated_lines = [f"simulated: {result.text}"] if result is not None else []
     reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
+    reference_lines += filter(None, [session.opened_network.outline.reference_weights_text])
     exported = _get_end_event(session).exported
     exported_lines = [exported.exported_result_text] if exported is not None and (
         result is None or exported.exported_result_text not in result.reasons) else []

@@ -48,11 +48,13 @@ class WorkspaceManifest:
     Attributes:
         options: The options, with absolute paths.
         source: The fingerprint of the results. A worker that has opened anything else is refused.
+        uses_reference_weights: True if FP32 means the weights of the reference.
     """
 
     options: Options
     files: tuple[ManifestFile, ...]
     source: Fingerprint
+    uses_reference_weights: bool = False
 
     def rebase_option_paths(self, root_folder: Path) -> Options:
         """Returns the options with all paths below ``root_folder`` in place of the file system root."""
@@ -90,7 +92,7 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
         options = replace(options, calib_data=str(folder / "calib"))
     files = [ManifestFile(path, current_stamp) for path in dict.fromkeys(map(os.path.abspath, paths))
              if (current_stamp := read_file_stamp(path)) is not None]
-    return WorkspaceManifest(options, tuple(files), source)
+    return WorkspaceManifest(options, tuple(files), source, bool(workspace.network.weights_source_name))
 
 
 def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:

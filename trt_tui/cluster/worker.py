@@ -142,6 +142,8 @@ class WorkerWorkspace:
                     make_private_folder(path.parent)
                     path.symlink_to(file.path)
         workspace = Workspace(replace(options, threads=get_worker().state.nthreads))
+        if manifest.uses_reference_weights and options.reference is not None:
+            workspace.use_reference_weights(options.reference)
         fingerprint = workspace.set_fingerprint(workspace.network.sha256())
         for kind, actual_hash, expected_hash in (("network", fingerprint.sha256, manifest.source.sha256),
                                                  ("samples", fingerprint.data_sha256, manifest.source.data_sha256)):

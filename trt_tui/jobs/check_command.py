@@ -139,15 +139,10 @@ def split_check_command(command: str) -> list[str]:
 
 
 def write_check_files(folder: Path, network: Network, config: PrecisionConfig, calibration: Calibration,
-                      ranges: Mapping[str, float], outputs: Mapping[str, np.ndarray], reference: str | None) -> None:
-    """Writes the files of a check: the exported network, its simulated outputs, and the config.
-
-    Args:
-        reference: The reference of ``--reference``.
-    """
+                      ranges: Mapping[str, float], outputs: Mapping[str, np.ndarray]) -> None:
+    """Writes the files of a check: the exported network, its simulated outputs, and the config."""
     write_export("onnx", folder / CHECK_FILES["model"], network, config, ranges)
-    write_export("json", folder / CHECK_FILES["config"], network, config, ranges, calibration=calibration,
-                 reference=reference)
+    write_export("json", folder / CHECK_FILES["config"], network, config, ranges, calibration=calibration)
     with zipfile.ZipFile(folder / CHECK_FILES["outputs"], "w") as archive:
         for name, array in outputs.items():  # `numpy.savez` fails for an output with the name "file"
             safe_name = name.encode("utf-8", "backslashreplace").decode()

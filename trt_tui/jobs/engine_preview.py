@@ -27,7 +27,6 @@ from trt_tui.core.engines.preview import (
     is_same_engine,
 )
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
-from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -123,7 +122,7 @@ def set_preview_process_paused(is_paused: bool) -> None:
 def _make_preview_network(workspace: Workspace, sha256: str) -> PreviewNetwork:
     """Returns the description of a workspace's network that the preview process needs."""
     options = workspace.options
-    reference = options.reference if options.reference is not None and is_network_file(options.reference) else None
+    reference = options.reference if workspace.network.weights_source_name else None
     return PreviewNetwork(str(workspace.network.path), sha256, reference, tuple(options.ort_ops),
                           tuple((path, file_sha256(path)) for path in options.production.plugins))
 

@@ -71,8 +71,7 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     report_known_defects(workspace, reporter, config, workspace.build_target)
     ranges = add_ranges_of_config(calibration.range_table, config)
     written = write_export(request.kind, path, network, config, ranges, shapes=shapes,
-                           builder_options=workspace.options.production, calibration=calibration,
-                           reference=workspace.options.reference)
+                           builder_options=workspace.options.production, calibration=calibration)
     reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
 
 

@@ -63,6 +63,10 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     slot.worker_pool = open_worker_pool(options, slot.worker_pool)
     reporter.send(ev.JobProgress(reporter.job, "reading the network", 0, 0))
     workspace = Workspace(options)
+    for done_count, _ in enumerate(workspace.check_reference_weights(), 1):
+        reporter.send(ev.JobProgress(reporter.job, "executing the network with the weights of the reference",
+                                     done_count, len(workspace.feeds)))
+        yield Urgency.OPENING
     refuse_overwriting_inputs(request.written_paths, workspace.network.external_files)
     if request.structure_hash and workspace.network.structure_sha256 != request.structure_hash:
         if previous is not None:
@@ -74,6 +78,8 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
         slot.workspace, slot.open_error = workspace, None
         workspace.builder = builder
         reporter.send(ev.LayersListed(reporter.job, workspace.network.build_outline()))
+        if workspace.network.reference_weights_text:
+            reporter.send(ev.LogMessage(reporter.job, workspace.network.reference_weights_text, "note"))
         _read_and_send_config_file(workspace, reporter, request)
         return
     yield Urgency.OPENING

@@ -447,7 +447,7 @@ class WorkspaceEvaluator:
             with create_scratch_folder() as scratch_folder:
                 (folder := scratch_folder / "check").mkdir()
                 write_check_files(folder, workspace.network, config, workspace.calibration or Calibration(),
-                                  workspace.ranges, joined, workspace.options.reference)
+                                  workspace.ranges, joined)
                 result = yield from run_check_command(command, request.check_rules, folder, self._report.wake)
                 self._show_check_errors(config, result, shown_error_text(folder))
                 if request.artifact_folder:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from trt_tui import __version__
-from trt_tui.core.exporters.precision_json import weights_source_name
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.results import Accuracy, ConfigResults
@@ -105,7 +104,7 @@ class ReportingSession(SessionState):
             raise InputError("nothing is open yet", "", "Wait for the network.")
         return config_file.config_text(outline, config, self.calibration or self.config_calibration,
                                        made_with=self.list_component_versions(), sha256=sha256,
-                                       weights_of=weights_source_name(outline, self.options.reference))
+                                       weights_of=outline.weights_source_name)
 
     def precision_json_text(self) -> str:
         """Returns the text of precision.json: the config with ranges, tolerance and evidence."""
@@ -121,8 +120,8 @@ class ReportingSession(SessionState):
             tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
         return config_file.config_text(self.opened_network.outline, self.config, self.calibration, evidence=evidence,
                                        tolerance=tolerance, made_with=self.list_component_versions(),
-                                       sha256=self.network_sha256, weights_of=weights_source_name(
-                                           self.opened_network.outline, self.options.reference))
+                                       sha256=self.network_sha256,
+                                       weights_of=self.opened_network.outline.weights_source_name)
 
     def _evidence_record(self) -> dict[str, Any]:
         """Builds the record of the measured accuracies of the config, separately for simulation, engine and exported

@@ -31,7 +31,6 @@ class ExportContext:
         shapes: The optimization profile by input name.
         builder_options: The options of the builder, which some formats contain.
         calibration: The origin of the ranges, without ranges that the config sets itself.
-        reference: The reference of ``--reference``; None for FP32 of the network itself.
     """
 
     path: Path
@@ -42,7 +41,6 @@ class ExportContext:
     shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
     builder_options: BuilderOptions = field(default_factory=BuilderOptions)
     calibration: Calibration = field(default_factory=Calibration)
-    reference: str | None = None
 
 
 class WrittenExport(NamedTuple):
@@ -54,7 +52,7 @@ class WrittenExport(NamedTuple):
 
 def write_export(format_name: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  *, shapes: Mapping[str, ShapeRange] | None = None, builder_options: BuilderOptions | None = None,
-                 calibration: Calibration | None = None, reference: str | None = None) -> WrittenExport:
+                 calibration: Calibration | None = None) -> WrittenExport:
     """Writes a config in one of the export formats that have a writer. `ExportContext` describes the arguments.
 
     All files are written, or none. If one cannot be written, existing files are unchanged.
@@ -70,5 +68,4 @@ def write_export(format_name: str, path: Path, network: Network, config: Precisi
     refuse_overwriting_inputs([path, *companion_paths.values()], [network.path, *network.external_files])
     with file_transaction():
         return write(ExportContext(path, network, config, ranges, companion_paths, shapes or {},
-                                   builder_options or BuilderOptions(), calibration or Calibration(),
-                                   reference))
+                                   builder_options or BuilderOptions(), calibration or Calibration()))

@@ -65,6 +65,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
              f"{counted_noun_text(samples, 'sample')}, against {reference_text}. "
              "`~` marks a simulated value; engine values are those of the engine as built. "
              "An exported network is the exported file, executed by ONNX Runtime with default options.", ""]
+    if "weights" in reference:
+        lines += [text_cell(reference["weights"]["text"]), ""]
     if (simulation := comparison.get("simulation", {})).get("reason"):
         lines += [f"Simulated: {text_cell(simulation['level'])}; {text_cell(simulation['reason'])}.", ""]
     if "metric" in reference:

@@ -1,14 +1,9 @@
 """The export of a config as a precision.json, with the known ranges and without evidence."""
 
-from pathlib import Path
-
 from trt_tui import __version__
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
-from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.quantized_twins import has_file_precision
-from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import counted_noun_text
 
@@ -17,7 +12,7 @@ def write_precision_json_export(context: ExportContext) -> WrittenExport:
     """Writes the config with the ranges of ``context.calibration``. A note says if quantized tensors have no range."""
     network, config, calibration = context.network, context.config, context.calibration
     text = config_text(network, config, calibration if calibration.ranges else None,
-                       made_with={"trt_tui": __version__}, weights_of=weights_source_name(network, context.reference))
+                       made_with={"trt_tui": __version__}, weights_of=network.weights_source_name)
     write_file_atomically(context.path, text)
     quantized_config = replace_file_precision(network, config)
     tensors = {site.tensor for group in network.groups
@@ -27,12 +22,3 @@ def write_precision_json_export(context: ExportContext) -> WrittenExport:
              "--calib-data or --calib-cache adds the ranges, here or in the command that reads the "
              "file."] if missing_count else []
     return WrittenExport([context.path], tuple(notes))
-
-
-def weights_source_name(network: NetworkOutline, reference: str | None) -> str:
-    """Returns the name of the FP32 network that supplies the weights of a quantized network; "" if there is none.
-
-    Args:
-        reference: The text of ``--reference``.
-    """
-    return Path(reference).name if reference and is_network_file(reference) and has_file_precision(network) else ""

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from trt_tui.core.data.element_types import is_float
 from trt_tui.core.data.samples import SamplePosition, mix_samples_into_batches
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
@@ -265,6 +266,22 @@ class Fp32Run(IndexedRunSource):
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
         return self._analysis.get_fp32_outputs(feed_index)
+
+
+class RoundedReference(IndexedRunSource):
+    """The reference of a simulation, rounded to the 16-bit types in which the network declares outputs."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        super().__init__(Run("reference", RunKind.NETWORK_FILE), analysis.fetched_tensors)
+        self._analysis = analysis
+        self._half_types = {info.name: info.dtype for info in analysis.network.outputs
+                            if is_float(info.dtype) and info.dtype.itemsize < 4}
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        with np.errstate(over="ignore"):
+            return {name: array.astype(self._half_types[name]).astype(array.dtype)
+                    if name in self._half_types else array
+                    for name, array in self._analysis.get_reference_outputs(feed_index).items()}
 
 
 class SimulatedConfig(IterableRunSource):

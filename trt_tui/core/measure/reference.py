@@ -16,6 +16,7 @@ from trt_tui.core.data.element_types import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.model_file import read_model
@@ -24,6 +25,12 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
+
+_MIN_REPRODUCED_SQNR_DB = {"float16": 80.0, "bfloat16": 70.0}
+"""The minimum SQNR of outputs that differ from those of the reference by FP32 rounding alone, by the type of the
+outputs; 100 dB for other types.
+
+A difference of 100 dB before outputs are rounded to 16 bits changes the last bit of some of them."""
 
 
 @dataclass(frozen=True)
@@ -153,14 +160,10 @@ def check_dump_shape(dump: Dump, network: Network, tensor: str) -> None:
             "samples.")
 
 
-class NoCommonTensorsError(InputError):
-    """The error that two dumps or networks have no tensor in common."""
-
-
 def no_common_tensors_error(
         first_name: str, first_tensors: Sequence[str], second_name: str, second_tensors: Sequence[str],
         verb: str = "yields",
-        next_step: str = "Name the arrays after the network's outputs, or name another file.") -> NoCommonTensorsError:
+        next_step: str = "Name the arrays after the network's outputs, or name another file.") -> InputError:
     """Returns the error that two dumps or networks have no tensor in common, with the tensors of both and similar
     names.
 
@@ -172,7 +175,7 @@ def no_common_tensors_error(
         f"{name} for {match[0]}" for name in first_tensors
         if (match := difflib.get_close_matches(name, second_tensors, 1, 0.6))
     ]
-    return (NoCommonTensorsError(
+    return (InputError(
         f"{first_name} and {second_name} have no tensor in common",
         f"{first_name} has "
         f"{name_list_text(list(first_tensors))}; {second_name} {verb} {name_list_text(list(second_tensors))}",
@@ -209,6 +212,10 @@ class NetworkRun(IndexedRunSource):
         run: The run; a name of "" stands for that of the file.
         requested_tensors: The tensors to yield, as far as the other network has them.
 
+    Attributes:
+        name_mismatch: The error that the networks have no tensor in common, if the first one is quantized. The outputs
+            are then compared in their order, which holds only for the network that the first one was made from.
+
     Raises:
         InputError: the file cannot be read or executed, has other inputs, or has none of the tensors.
     """
@@ -220,10 +227,17 @@ class NetworkRun(IndexedRunSource):
         model_tensors = {value.name for node in model.graph for value in node.outputs}
         outputs = [value.name or "" for value in model.graph.outputs]
         common = [name for name in requested_tensors if name in model_tensors]
+        self.name_mismatch: InputError | None = None
+        if not common:
+            self.name_mismatch = no_common_tensors_error(path.name, outputs, network.name, list_tensor_outputs(network))
+            if network.source_model is None or len(outputs) != len(network.outputs):
+                raise self.name_mismatch
+            outputs = [info.name for info in network.outputs]
+            for value, name in zip(model.graph.outputs, outputs, strict=True):
+                value.name = name
+            common = [name for name in requested_tensors if name in outputs]
         super().__init__(replace(run, name=run.name or path.name, files=(path, *files)), common,
                          [name for name in outputs if name not in network.producer])
-        if not common:
-            raise no_common_tensors_error(path.name, outputs, network.name, list_tensor_outputs(network))
         own = {info.name for info in network.inputs}
         fed = [value.name or "" for value in model.graph.inputs if value.name not in model.graph.initializers]
         if unknown := [name for name in fed if name not in own]:
@@ -266,6 +280,27 @@ def open_file_run(run: Run, network: Network, all_samples: Samples, samples: Sam
             (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs)))
         return NetworkRun(run, network, samples, backend, tuple(requested_tensors))
     return DumpRun(run, open_dump(run.file_path), network, all_samples, samples)
+
+
+def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:
+    """Returns the reason why a network with the weights of the reference does not reproduce it, as a clause.
+
+    The result is "" if all outputs are those of the reference up to FP32 rounding.
+
+    Args:
+        accuracy: The accuracy of the network against the reference, rounded to the types of its outputs.
+    """
+    min_sqnr_db = min(_MIN_REPRODUCED_SQNR_DB.get(info.dtype.name, 100.0) for info in network.outputs)
+    changed_layers = network.source_model.changed_layers if network.source_model is not None else ()
+    for name, output in accuracy.outputs.items():
+        errors = output.errors
+        if errors.mismatch or errors.mismatch is None and errors.comparable_sqnr_db < min_sqnr_db:
+            error_text = (f"{errors.mismatch:.1%} of its elements" if errors.mismatch else
+                          f"{errors.sqnr_text('')} dB" if errors.sqnr_db is not None else errors.sqnr_text(""))
+            weights_text = (f"it lacks the weights of {name_list_text(changed_layers, max_count=2)}, and with the "
+                            "others") if changed_layers else "with its weights"
+            return f"{weights_text} {name} differs ({error_text})"
+    return ""
 
 
 def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], reference: IndexedRunSource, network: Network,

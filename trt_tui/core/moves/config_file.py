@@ -309,7 +309,8 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         config = config.without_measured_moves()
         measured_text = "ranges, factors and shifts" if has_other_measured else "ranges"
         hint = " If it was made with --reference, use that option here too." if (
-            _has_only_quantized_weights(network) and not file.model.weights_of) else ""
+            _has_only_quantized_weights(network) and not file.model.weights_of
+            and network.reference_weights is None) else ""
         move_applier.warnings.append(
             f"{path.name}: its {measured_text} were measured on other weights and are ignored: calibrate "
             f"again.{hint}")
@@ -393,7 +394,7 @@ def _is_made_for_other_weights(config_sha256: str, compute_network_sha256: Calla
 def _has_only_quantized_weights(network: NetworkOutline) -> bool:
     """Returns True for a quantized network that is open without its original FP32 network."""
     source_model = network.source_model if isinstance(network, Network) else None
-    return source_model is not None and not source_model.replaced_constants
+    return source_model is not None and not network.weights_source_name
 
 
 def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig, force: bool,
@@ -408,9 +409,10 @@ def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, 
     if all(config.precision_of(group) is Precision.FILE for group in network.groups):
         return
     if not force:
+        advice = "" if network.reference_weights_text else f"Add --reference {model.weights_of}. "
         raise InputError(f"{file_name} was made with the FP32 weights of {model.weights_of}",
-                         "layers without file precision have these weights",
-                         f"Add --reference {model.weights_of}. --force goes on with the weights of {network.name}.")
+                         network.reference_weights_text or "layers without file precision have these weights",
+                         f"{advice}--force goes on with the weights of {network.name}.")
     move_applier.warnings.append(
         f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers use the weights of "
         f"{network.name}.")

@@ -263,6 +263,30 @@ class DefectSite:
     groups: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ReferenceWeights:
+    """The weights that FP32 means for a quantized or typed file that has another network as its reference.
+
+    Attributes:
+        name: The file name of the reference.
+        refusal_reason: The reason why FP32 means the weights of the file; "" if FP32 means those of the reference.
+    """
+
+    name: str
+    refusal_reason: str = ""
+
+    def text(self, file_name: str) -> str:
+        """Returns the weights that FP32 means as a sentence.
+
+        Args:
+            file_name: The name of the quantized or typed file.
+        """
+        if not self.refusal_reason:
+            return f"FP32 means the weights of {self.name}."
+        return (f"FP32 means the weights of {file_name}, and only outputs are compared with {self.name}: "
+                f"{self.refusal_reason}.")
+
+
 @dataclass(frozen=True, eq=False)
 class NetworkOutline:
     """The description of a network without weights, which the user interface receives; plain picklable data.
@@ -282,6 +306,7 @@ class NetworkOutline:
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
         qdq_candidates: The forms of Q/DQ nodes that are findings only if an engine converts the values.
         defect_sites: Places with a known defect of some TensorRT release; see `trt_tui.core.network.known_defects`.
+        reference_weights: The weights that FP32 means. None if the file is FP32, or no other network is its reference.
     """
 
     name: str
@@ -302,6 +327,18 @@ class NetworkOutline:
     qdq_findings: tuple[QdqFinding, ...] | None = None
     defect_sites: tuple[DefectSite, ...] = ()
     qdq_candidates: tuple[QdqFinding, ...] = ()
+    reference_weights: ReferenceWeights | None = None
+
+    @property
+    def reference_weights_text(self) -> str:
+        """The weights that FP32 means as a sentence; "" if the file is FP32, or no other network is its reference."""
+        return self.reference_weights.text(self.name) if self.reference_weights is not None else ""
+
+    @property
+    def weights_source_name(self) -> str:
+        """The name of the FP32 network that supplies the weights of a quantized network; "" if there is none."""
+        weights = self.reference_weights
+        return weights.name if weights is not None and not weights.refusal_reason else ""
 
     @property
     def has_file_precision(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,11 @@ from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import infer_plugin_types
 from trt_tui.core.network.known_issues import find_known_issues
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, Shape
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.norm_finder import find_zero_cost_support
-from trt_tui.core.network.opening import OpenedModel, open_model
+from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.opset_conversion import convert_opset
-from trt_tui.core.network.original_network import restore_original_weights
+from trt_tui.core.network.original_network import propose_original_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -120,6 +121,15 @@ class Network(NetworkOutline):
         return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
                        has_operator_library=self._has_operator_library)
 
+    def with_reference_weights(self, reference_weights: ReferenceWeights) -> Network:
+        """Returns the same network with a record of the weights that FP32 means."""
+        network, source_model = copy.copy(self), self.source_model
+        obsolete_note = quantized_weights_note(source_model) if source_model is not None else ""
+        notes = (*(note for note in self.notes if note != obsolete_note), reference_weights.text(self.name))
+        outline = replace(self.build_outline(), notes=notes, reference_weights=reference_weights)
+        network.__dict__.update({field.name: getattr(outline, field.name) for field in fields(NetworkOutline)})
+        return network
+
     def build_outline(self) -> NetworkOutline:
         return NetworkOutline(**{field.name: getattr(self, field.name) for field in fields(NetworkOutline)})
 
@@ -208,12 +218,12 @@ def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = N
             computes from others), such as `trt_tui.backends.registry.get_simulation_backend`. Without a backend, the
             network opens, and `Network.constant_value` raises an error for such weights.
         has_operator_library: True if the backend has a library of operators and runs plugins.
-        reference: The FP32 network that a quantized network was made from; unused if the network is FP32. See
-            `trt_tui.core.network.original_network`.
+        reference: The FP32 network that a quantized network was made from, whose weights the result has as far as
+            `trt_tui.core.network.original_network` finds them. Unused if the network is FP32.
 
     Raises:
         InputError: the errors of `trt_tui.core.network.opening.open_model`, `Network` and
-            `trt_tui.core.network.inference.infer_plugin_types`.
+            `trt_tui.core.network.inference.infer_plugin_types`; or the reference is itself quantized or in 16 bits.
     """
     path = Path(path)
     with _pause_garbage_collection():
@@ -221,8 +231,18 @@ def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = N
         if has_operator_library and get_backend is not None:
             infer_plugin_types(opened_model.model, get_backend())
         if reference is not None and opened_model.source_model is not None:
-            restore_original_weights(opened_model, path.name, open_model(Path(reference)), Path(reference), get_backend)
+            _propose_weights_of_file(opened_model, Path(reference), get_backend)
         return Network(opened_model, path, get_backend, has_operator_library=has_operator_library)
+
+
+def _propose_weights_of_file(opened_model: OpenedModel, reference: Path,
+                             get_backend: Callable[[], Backend] | None) -> None:
+    fp32_model = open_model(reference)
+    if fp32_model.source_model is not None:
+        raise InputError(f"{reference.name} is itself quantized or in 16 bits", "its weights are not those of FP32",
+                         "Name the FP32 network.")
+    propose_original_weights(opened_model, fp32_model, reference.name, get_backend)
+    opened_model.external_files += [reference, *fp32_model.external_files]
 
 
 @contextmanager

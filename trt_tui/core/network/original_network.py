@@ -1,8 +1,14 @@
-"""The restoration of a quantized network's original weights and activations from its FP32 network (the reference)."""
+"""The proposal of the weights and activations that a quantized network had before it was quantized.
+
+The proposal comes from an FP32 network, the reference. Each constant of the quantized file that is a rounding of a
+constant of the reference is replaced by that constant. The proposal decides nothing:
+`trt_tui.workspace.Workspace.check_reference_weights` executes the network with the proposed weights, and FP32 means
+these weights only if the outputs are those of the reference.
+"""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -11,41 +17,163 @@ from trt_tui.core.network.constants import ConstantValues, stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import FreshNames, value_name
-from trt_tui.core.network.opening import OpenedModel, quantized_weights_note
+from trt_tui.core.network.opening import OpenedModel
 from trt_tui.core.network.operators import PRODUCTS
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, QdqStep, apply_qdq_step
 from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.runner import Backend
-from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text, name_list_text
+from trt_tui.formatting import counted_noun_text
 
 _CLIPPING_OPERATORS = frozenset(("Relu", "Clip"))
 _FOLDED_OPERATORS = frozenset(("BatchNormalization",))
 """Operators that quantizers fold into the layer before."""
 
-MAX_WEIGHT_NOISE_SHARE = 0.25
-"""The maximum energy of the difference of two weights that count as equal, as a share of the energy of the weight: 6
-dB.
+MAX_ROUNDING_ERROR_RATIO = 4.0
+"""The maximum energy of the difference between a quantized weight and the weight before it was quantized, in units of
+the energy that rounding to the nearest quantized value costs.
 
-INT4 in blocks causes a fiftieth of this difference. A folded weight differs completely."""
+Rounding every value up or down costs at most four times as much (errors spread over a whole step, not over its half).
+GPTQ costs up to twice as much. Weights that were trained further, scaled or folded exceed the limit."""
 
-_InputPort = tuple[ir.Node, int]
+_FP32_ROUNDING_SHARE = 1e-12
+"""The energy of a difference that FP32 rounding explains, as a share of the energy of a constant."""
+
+_SIGNATURE_SIZE = 256
+"""The number of elements, evenly spaced, by which the most similar constant is found."""
 
 
-def restore_original_activations(graph: ir.Graph, source_model: SourceModel, fp32_layer_by_node: Mapping[str, str],
-                                 fp32_graph: LayerGraph, constant_values: ConstantValues) -> int:
-    """Gives restored activations the operator and bounds that the FP32 network has, in place; returns the number of
+def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, reference_name: str,
+                             get_backend: Callable[[], Backend] | None) -> None:
+    """Gives a quantized network the constants and activations of its FP32 network (the reference), in place.
+
+    A quantized weight contains its quantization error, so errors against it would hide that error. Groups in file
+    precision keep the constants of the file.
+
+    Args:
+        opened_model: The quantized network.
+        reference: The FP32 network.
+        get_backend: Returns the backend that evaluates the constant expressions of the FP32 network.
+
+    Raises:
+        InputError: a constant expression of the reference cannot be evaluated.
+    """
+    source_model, graph = opened_model.source_model, opened_model.model.graph
+    assert source_model is not None, "only quantized and typed files are restored"
+    matcher = _ConstantMatcher(LayerGraph(reference.model), reference.model, get_backend)
+    replaced_names, changed_layers = [], []
+    original_by_constant: dict[ir.Value, str] = {}
+    for value in dict.fromkeys(node_input for node in graph for node_input in node.inputs if node_input is not None):
+        constant = stored_tensor(value)
+        if constant is None or constant.dtype is not ir.DataType.FLOAT:
+            continue
+        own_array, step = constant.numpy(), source_model.find_dequantize_step(value_name(value))
+        original_name = matcher.find_original(value_name(value), own_array, step)
+        if original_name is None:
+            changed_layers += [use.node.name or "" for use in value.uses()
+                               if use.node.op_type in PRODUCTS and use.idx < 2]
+            continue
+        original_by_constant[value] = original_name
+        array = matcher.values.constant_value(original_name).reshape(own_array.shape)
+        if not np.array_equal(array, own_array):
+            _set_constant(value, array)
+            replaced_names.append(value_name(value))
+    source_model.replaced_constants = frozenset(replaced_names)
+    source_model.changed_layers = tuple(dict.fromkeys(changed_layers))
+    change_count = _restore_activations(graph, source_model, matcher, original_by_constant)
+    if change_count:
+        opened_model.notes.append(
+            f"{counted_noun_text(change_count, 'activation')} restored as "
+            f"{reference_name} has them, not as their ranges suggest.")
+
+
+class _ConstantMatcher:
+    """The float constants of the reference, among which the original of a constant is found by its values.
+
+    Attributes:
+        values: The values of all constants of the reference.
+    """
+
+    def __init__(self, graph: LayerGraph, model: ir.Model, get_backend: Callable[[], Backend] | None) -> None:
+        self.graph, self.values = graph, ConstantValues(graph, model, get_backend)
+        names = dict.fromkeys(name for layer in graph.layers for name in layer.inputs
+                              if name in graph.constant_tensors and graph.is_float(name))
+        self._names_by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        self._signatures: dict[str, np.ndarray] = {}
+        for name in names:
+            array = self.values.constant_value(name)
+            self._names_by_shape[_shape_without_ones(array)].append(name)
+            self._signatures[name] = _compute_signature(array)
+
+    def find_original(self, name: str, own_array: np.ndarray, step: QdqStep | None) -> str | None:
+        """Returns the constant of the reference that rounds to a constant of the file; None if there is none.
+
+        Args:
+            name: The constant of the file. A constant of the same name is tried first, and the most similar one next.
+            step: The step that dequantizes the constant in the file; None if it is not quantized.
+        """
+        candidates = self._names_by_shape.get(_shape_without_ones(own_array), [])
+        signature = _compute_signature(own_array)
+        nearest = min(candidates, key=lambda candidate: _squared_norm(signature - self._signatures[candidate]),
+                      default=None)
+        for candidate in dict.fromkeys((name if name in candidates else nearest, nearest)):
+            if candidate is not None and _is_rounding(
+                    own_array, self.values.constant_value(candidate).reshape(own_array.shape), step):
+                return candidate
+        return None
+
+
+def _shape_without_ones(array: np.ndarray) -> tuple[int, ...]:
+    return tuple(size for size in array.shape if size != 1)
+
+
+def _compute_signature(array: np.ndarray) -> np.ndarray:
+    """Returns evenly spaced elements of a constant, float64; values beyond the range of FP16 are the ends of it."""
+    flat = array.reshape(-1)
+    return np.clip(np.nan_to_num(flat[::max(1, flat.size // _SIGNATURE_SIZE)].astype(np.float64)), -65504, 65504)
+
+
+def _squared_norm(array: np.ndarray) -> float:
+    return float(np.sum(np.square(array, dtype=np.float64)))
+
+
+def _is_rounding(own_array: np.ndarray, array: np.ndarray, step: QdqStep | None) -> bool:
+    """Returns True if a constant of the file is the given constant, rounded to the type that the file stores."""
+    array = np.asarray(array, np.float32)
+    with np.errstate(all="ignore"):
+        if np.array_equal(array, own_array) or any(
+                np.array_equal(array.astype(dtype.numpy()).astype(np.float32), own_array)
+                for dtype in PRECISION_BY_HALF_TYPE):
+            return True
+        if step is None or step.scale is None or step.quantized_dtype is None:
+            return False
+        quantize_step = replace(step, operator="quantize", dtype=step.quantized_dtype)
+        rounded_array = apply_qdq_step(step, apply_qdq_step(quantize_step, array))
+        return _squared_norm(own_array - array) <= (MAX_ROUNDING_ERROR_RATIO * _squared_norm(rounded_array - array)
+                                                    + _FP32_ROUNDING_SHARE * _squared_norm(array))
+
+
+def _set_constant(value: ir.Value, array: np.ndarray) -> None:
+    """Replaces the values of an initializer or of a Constant node."""
+    tensor, producer = ir.tensor(np.asarray(array, np.float32), name=value.name), value.producer()
+    if producer is None:
+        value.const_value = tensor
+    else:
+        producer.attributes.clear()
+        producer.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
+def _restore_activations(graph: ir.Graph, source_model: SourceModel, matcher: _ConstantMatcher,
+                         original_by_constant: dict[ir.Value, str]) -> int:
+    """Gives restored activations the operator and bounds that the reference has, in place; returns the number of
     changes.
 
     A Q/DQ range shows that there was an activation, and where the samples ended. A ReLU6 whose samples stayed below 6
-    looks like a Relu, and a tensor without negative samples looks like the output of a Relu. The FP32 network resolves
+    looks like a Relu, and a tensor without negative samples looks like the output of a Relu. The reference resolves
     this.
 
     Args:
         graph: The FP32 network that was derived from the quantized file.
-        fp32_layer_by_node: The reference layer for each node of the graph, by name.
-        fp32_graph: The layers of the reference.
-        constant_values: The constants of the reference.
+        original_by_constant: The constant of the reference for each matched constant of the graph.
     """
     fresh_names = FreshNames(graph)
     change_count = 0
@@ -53,13 +181,12 @@ def restore_original_activations(graph: ir.Graph, source_model: SourceModel, fp3
         producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
         if node.name not in source_model.added_nodes or node.op_type not in _CLIPPING_OPERATORS or producer is None:
             continue
-        reference_name = fp32_layer_by_node.get(producer.name or "")
-        next_layer = _find_sole_next_layer(fp32_graph,
-                                           fp32_graph.by_name[reference_name]) if reference_name is not None else None
+        layer = _find_original_layer(producer, matcher.graph, original_by_constant)
+        next_layer = _find_sole_next_layer(matcher.graph, layer) if layer is not None else None
         if next_layer is None:
             continue
         operator = next_layer.op_type if next_layer.op_type in _CLIPPING_OPERATORS else "Identity"
-        bounds = _read_clip_bounds(fp32_graph, next_layer, constant_values) if operator == "Clip" else []
+        bounds = _read_clip_bounds(matcher.graph, next_layer, matcher.values) if operator == "Clip" else []
         if operator == "Clip" and bounds is None or _has_same_bounds(node, operator, bounds or []):
             continue
         node.op_type = operator
@@ -69,6 +196,19 @@ def restore_original_activations(graph: ir.Graph, source_model: SourceModel, fp3
                                                        fresh_names.make_unique_name(f"{node.name}__bound")))
         change_count += 1
     return change_count
+
+
+def _find_original_layer(node: ir.Node, fp32_graph: LayerGraph,
+                         original_by_constant: dict[ir.Value, str]) -> Layer | None:
+    """Returns the layer of the reference with the name of a node, or else the only one with its constants; None if
+    there is none."""
+    layer = fp32_graph.by_name.get(node.name or "")
+    if layer is not None and layer.op_type == node.op_type:
+        return layer
+    readers = {reader for value in node.inputs if value in original_by_constant
+               for reader in fp32_graph.readers.get(original_by_constant[value], [])
+               if fp32_graph.by_name[reader].op_type == node.op_type}
+    return fp32_graph.by_name[readers.pop()] if len(readers) == 1 else None
 
 
 def _find_sole_next_layer(fp32_graph: LayerGraph, layer: Layer) -> Layer | None:
@@ -107,193 +247,3 @@ def _add_scalar(graph: ir.Graph, number: float | None, name: str) -> ir.Value | 
                      const_value=ir.tensor(np.float32(number), name=name))
     graph.register_initializer(value)
     return value
-
-
-class _Fp32Network:
-    """The FP32 reference network: its layers and the values of its constants."""
-
-    def __init__(self, opened_model: OpenedModel, get_backend: Callable[[], Backend] | None) -> None:
-        self.graph = LayerGraph(opened_model.model)
-        self.constant_values = ConstantValues(self.graph, opened_model.model, get_backend)
-
-
-def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_model: OpenedModel, fp32_path: Path,
-                             get_backend: Callable[[], Backend] | None) -> None:
-    """Replaces the weights of a quantized network by those of its FP32 network (the reference), in place.
-
-    Groups in file precision keep the weights of the file.
-
-    The weights of a quantized file already contain the quantization error, so errors measured against them would hide
-    it. Layers are matched by name. Layers that the quantizer renamed are matched by operator and shapes, in order. A
-    weight is replaced only if the reference weight is similar: quantizers also fold (a BatchNormalization into the Conv
-    before it), and a folded weight has no counterpart.
-
-    Args:
-        opened_model: The quantized network.
-        file_name: The name of the quantized network's file.
-        fp32_model: The FP32 network.
-        fp32_path: The file of the FP32 network.
-        get_backend: Returns the backend that evaluates the constant expressions of the FP32 network.
-
-    Raises:
-        InputError: the reference is in FP32, and no quantized layer has a weight similar to one in the reference.
-    """
-    source_model = opened_model.source_model
-    integer_nodes = [
-        node.name or "" for node in opened_model.model.graph if node.op_type in ("ConvInteger", "MatMulInteger")
-    ]
-    if source_model is None or fp32_model.source_model is not None or integer_nodes:
-        reason_text = f"computes on quantized values in {name_list_text(integer_nodes, max_count=2)}" \
-            if integer_nodes else \
-            f"keeps its own dequantized weights, because {fp32_path.name} is itself quantized or in 16 bits"
-        opened_model.notes.append(
-            f"{file_name} {reason_text}: only its outputs are compared with {fp32_path.name}'s.")
-        return
-    original = _Fp32Network(fp32_model, get_backend)
-    reference_names = _match_nodes_to_fp32_layers(opened_model.model.graph, original.graph)
-    replaced_names, unmatched_layers = [], []
-    for value, ports in _list_weights_with_readers(opened_model.model.graph):
-        array = _find_original_weight(value, ports, reference_names, original)
-        if array is not None:
-            value.const_value = ir.tensor(array, name=value.name)
-            replaced_names.append(value_name(value))
-        elif ports[0][0].op_type in PRODUCTS and ports[0][1] < 2:
-            unmatched_layers.append(ports[0][0].name or "")
-    if not any(node.op_type in PRODUCTS
-               for value, ports in _list_weights_with_readers(opened_model.model.graph)
-               for node, _ in ports
-               if value.name in set(replaced_names)):
-        raise InputError(
-            f"{fp32_path.name} is not a reference of {file_name}",
-            f"it has no weights like those of {name_list_text(unmatched_layers) or 'its layers'}",
-            f"Name the FP32 network that {file_name} was made from.")
-    replaced_names += _restore_constants_beyond_16_bits(opened_model.model.graph, reference_names, original,
-                                                        frozenset(replaced_names))
-    source_model.replaced_constants = frozenset(replaced_names)
-    change_count = restore_original_activations(opened_model.model.graph, source_model, reference_names, original.graph,
-                                                original.constant_values)
-    opened_model.external_files += [fp32_path, *fp32_model.external_files]
-    opened_model.notes.append(
-        f"FP32 means the weights of {fp32_path.name}." if not unmatched_layers else
-        f"FP32 means the weights of {fp32_path.name}, but for {counted_noun_text(len(unmatched_layers), 'layer')} "
-        f"without matching weights, which keep their dequantized weights: {name_list_text(unmatched_layers)}.")
-    if change_count:
-        opened_model.notes.append(
-            f"{counted_noun_text(change_count, 'activation')} restored as "
-            f"{fp32_path.name} has them, not as their ranges "
-            "suggest.")
-    if not unmatched_layers:
-        opened_model.notes = [note for note in opened_model.notes if note != quantized_weights_note(source_model)]
-
-
-def _restore_constants_beyond_16_bits(graph: ir.Graph, fp32_layer_by_node: dict[str, str], fp32_network: _Fp32Network,
-                                      replaced_names: frozenset[str]) -> list[str]:
-    """Replaces constants that 16-bit types could not represent: masks that became infinite, epsilons that became 0.
-
-    Returns their names. A constant is taken only if it rounds to the file's own.
-    """
-    ports_by_value: dict[ir.Value, list[_InputPort]] = defaultdict(list)
-    for node in graph:
-        for index, value in enumerate(node.inputs):
-            constant = stored_tensor(value)
-            if value is not None and constant is not None and constant.dtype is ir.DataType.FLOAT \
-                    and value_name(value) not in replaced_names:
-                ports_by_value[value].append((node, index))
-    restored_names = []
-    for value, value_ports in ports_by_value.items():
-        constant = stored_tensor(value)
-        assert constant is not None  # checked in the loop above
-        own_array = constant.numpy()
-        array = _find_original_constant(
-            value_ports, fp32_layer_by_node,
-            fp32_network) if not np.isfinite(own_array).all() or not own_array.any() else None
-        if array is None or np.array_equal(array, own_array) or not _is_equal_after_rounding(array, own_array):
-            continue
-        tensor, producer = ir.tensor(array, name=value.name), value.producer()
-        if producer is None:
-            value.const_value = tensor
-        else:
-            producer.attributes.clear()
-            producer.attributes["value"] = ir.AttrTensor("value", tensor)
-        restored_names.append(value_name(value))
-    return restored_names
-
-
-def _is_equal_after_rounding(array: np.ndarray, rounded_array: np.ndarray) -> bool:
-    """Returns True if an array rounded to FP16 or BF16 equals ``rounded_array``."""
-    with np.errstate(over="ignore"):
-        return array.shape == rounded_array.shape and any(
-            np.array_equal(array.astype(dtype.numpy()).astype(np.float32), rounded_array)
-            for dtype in PRECISION_BY_HALF_TYPE)
-
-
-def _find_original_constant(input_ports: list[_InputPort], fp32_layer_by_node: dict[str, str],
-                            fp32_network: _Fp32Network) -> np.ndarray | None:
-    """Returns the constant of the reference at the given inputs, float32; None if there is not exactly one."""
-    names = set()
-    for node, index in input_ports:
-        layer = fp32_layer_by_node.get(node.name or "")
-        inputs = fp32_network.graph.by_name[layer].inputs if layer is not None else ()
-        names.add(inputs[index] if index < len(inputs) else "")
-    tensor = names.pop()
-    if names or tensor not in fp32_network.graph.constant_tensors or not fp32_network.graph.is_float(tensor):
-        return None
-    return np.asarray(fp32_network.constant_values.constant_value(tensor), np.float32)
-
-
-def _list_weights_with_readers(graph: ir.Graph) -> list[tuple[ir.Value, list[_InputPort]]]:
-    """Returns the float initializers with more than one element, each with the node inputs that read it."""
-    ports_by_weight: dict[ir.Value, list[_InputPort]] = defaultdict(list)
-    for node in graph:
-        for index, value in enumerate(node.inputs):
-            if value is not None and value.producer() is None and value.dtype == ir.DataType.FLOAT \
-                    and value.const_value is not None and value.const_value.size > 1:
-                ports_by_weight[value].append((node, index))
-    return list(ports_by_weight.items())
-
-
-def _find_original_weight(value: ir.Value, input_ports: list[_InputPort], fp32_layer_by_node: dict[str, str],
-                          fp32_network: _Fp32Network) -> np.ndarray | None:
-    """Returns the reference weight that corresponds to a weight; None if there is not exactly one or it is not similar.
-    """
-    array = _find_original_constant(input_ports, fp32_layer_by_node, fp32_network)
-    assert value.const_value is not None  # `_list_weights_with_readers` lists only stored weights
-    own_array = np.asarray(value.const_value.numpy(), np.float64)
-    if array is None or array.shape != own_array.shape:
-        return None
-    if _is_equal_after_rounding(array, own_array):  # also if the file's constant is infinite
-        return array
-    energy = float(np.sum(np.square(array, dtype=np.float64)))
-    return array if float(np.sum(np.square(own_array - array))) <= MAX_WEIGHT_NOISE_SHARE * energy else None
-
-
-def _match_nodes_to_fp32_layers(graph: ir.Graph, fp32_graph: LayerGraph) -> dict[str, str]:
-    """Returns the matching reference layer for each node, by node name.
-
-    Nodes without a layer of the same name are matched by operator and shapes, in order, if both networks have equally
-    many of that kind.
-    """
-    reference_names: dict[str, str] = {}
-    unmatched_nodes: dict[object, list[str]] = defaultdict(list)
-    for node in graph:
-        name = node.name or ""
-        layer = fp32_graph.by_name.get(name)
-        if layer is not None and layer.op_type == node.op_type:
-            reference_names[name] = name
-        else:
-            unmatched_nodes[node.op_type,
-                            tuple(
-                                tuple(constant.shape.numpy()) if (
-                                    constant := stored_tensor(value)) is not None else None
-                                for value in node.inputs)].append(name)
-    matched_names = set(reference_names.values())
-    unmatched_layers: dict[object, list[str]] = defaultdict(list)
-    for layer in fp32_graph.layers:
-        if layer.name not in matched_names:
-            sizes = tuple(fp32_graph.shape(tensor) if tensor in fp32_graph.constant_tensors else None
-                          for tensor in layer.inputs)
-            unmatched_layers[layer.op_type, sizes].append(layer.name)
-    for signature, names in unmatched_nodes.items():
-        if len(unmatched_layers[signature]) == len(names):
-            reference_names.update(zip(names, unmatched_layers[signature], strict=True))
-    return reference_names

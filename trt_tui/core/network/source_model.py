@@ -55,6 +55,7 @@ class SourceModel:
     Attributes:
         types: The type of each tensor of the file, as far as the file determines it.
         replaced_constants: Names of the FP32 network's constants that come from another network, the reference.
+        changed_layers: Names of layers whose quantized weights are not roundings of weights of the reference.
     """
 
     def __init__(self, model: ir.Model, source_tensors: Mapping[str, str], added_nodes: Collection[str]) -> None:
@@ -63,6 +64,7 @@ class SourceModel:
         self.source_tensors = dict(source_tensors)
         self.added_nodes = frozenset(added_nodes)
         self.replaced_constants: frozenset[str] = frozenset()
+        self.changed_layers: tuple[str, ...] = ()
         self._nodes = {node.name or "": node for node in graph}
         self._values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values())}
         self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)

@@ -420,4 +420,7 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
     if reference_info is not None:
         record["reference"] |= {"source": reference_info.name, "only_there": list(reference_info.missing_in_network),
                                 "only_here": list(reference_info.missing_in_reference)}
+    if network.reference_weights is not None:
+        record["reference"]["weights"] = {"of": network.weights_source_name or network.name,
+                                          "text": network.reference_weights_text}
     return record

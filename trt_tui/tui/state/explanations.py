@@ -492,7 +492,8 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
 
 def _run_text(session: Session, row: SummaryRow) -> str:
     if row.kind == "fp32":
-        return f"The network in FP32. Errors are measured against {session.reference_name}."
+        return " ".join(filter(None, (f"The network in FP32. Errors are measured against {session.reference_name}.",
+                                      session.opened_network.outline.reference_weights_text)))
     if row.kind == "engine":
         return "The engine that was built last, from an earlier config."
     if row.kind == "exported":
