@@ -295,8 +295,7 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
     offer = GatedFeatures.from_config(network, config) | (offer or GatedFeatures.from_precisions((), ()))
     gated = build_gated_graph(network, float_types=offer.float_types, boundary_types=offer.boundary_types,
                               quantized_types=offer.quantized_types, editable_constants=offer.editable_constants,
-                              norm_operators=offer.norm_operators, new_constants=offer.new_constants,
-                              gates_as_data=data,
+                              norm_operators=offer.norm_operators, gates_as_data=data,
                               outputs=list(dict.fromkeys(group.final_tensor for group in network.groups)))
     in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
     in_fp32 |= {name: np.array(1, np.float32) for name in gated.split_inputs}

@@ -7,33 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import lowered, networks, rtx
+from tests import lowered, networks
 from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
-from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
-from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
-from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.attention_scale import make_attention_scale_move
-from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.simulation import Simulation
-from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_kinds_with_preview
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
 from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
 from trt_tui.core.moves.attention_scale_move import (
     ScalePlacement,
     attention_scale_refusal_reason,
     placement_refusal_reason,
 )
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
-from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
-from trt_tui.core.network.zero_cost_support import RESULT_PORT
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -68,26 +58,13 @@ def test_random_factors_leave_the_outputs_of_random_networks(opened, backend, se
     network, feeds = opened(model), networks.feeds(model, seed)
     plain = lowered.inner_values(backend, network, feeds)
     config = PrecisionConfig.from_precision(FP32).with_moves(random_moves(network, plain, seed))
-    config = config.with_moves(random_insertions(network, plain, seed))
     assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
-
-
-def random_insertions(network, plain, seed=0):
-    """Random factors at every Mul that can be inserted, with the ranges that follow from FP32 values."""
-    rng, moves = np.random.default_rng(seed), {}
-    for name, scaling in network.zero_cost_support.inserted_scalings.items():
-        factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
-        (tensor,) = scaling.tensors
-        moves[name] = InsertedMulMove(0.5, encode_vector(factors), {
-            tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max(initial=0))})
-    return moves
 
 
 def random_sequence(random, network, plain):
     """The exact moves that a network can have, each with its subject, in random order; channels are scaled once."""
     support, seed = network.zero_cost_support, random.randrange(1 << 16)
-    sets = [random_moves(network, plain, seed), random_insertions(network, plain, seed),
-            propose_normalisation_rewrites(network, network.groups)]
+    sets = [random_moves(network, plain, seed), propose_normalisation_rewrites(network, network.groups)]
     for name, move in sets[0].items():
         if random.random() < 0.5 and not equalization_refusal_reason(network, name):
             sets[0][name] = EqualizationMove("0.5", move.factors, move.ranges)
@@ -139,7 +116,6 @@ def test_all_lowerings_agree_on_random_factors(opened, backend, seed):
     case = lowered.draw(Random(seed), backend, opened)
     network = case.network
     config = case.config.with_moves(random_moves(network, case.plain, seed))
-    config = config.with_moves(random_insertions(network, case.plain, seed))
     divisors = {tensor: divisor for (_, subject), move in config.moves.items()
                 for tensor, divisor in move.find_divisors(network, subject).items()}
     typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
@@ -318,156 +294,3 @@ def test_weak_builds_get_the_ranges_of_the_divided_tensors_inside_groups(opened)
                                           ranges)
     changed = {tensor: amax for tensor, amax in weak.ranges.items() if amax != 8}
     assert changed["/0/Relu_output_0"] == 2.0 and set(changed) <= {"/0/Relu_output_0", "/first/Conv_output_0"}
-
-
-# -- Clips with vectors as bounds --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bounds", [(0.0, 0.1), (-0.1, 0.15)], ids=str)
-@pytest.mark.parametrize("between", [("Clip",), ("Clip", "Depthwise", "Clip")], ids=str)
-@pytest.mark.parametrize(("quantized", "other"), [(INT8, FP32), (INT8, FP16), (FP16, FP16)])
-def test_a_min_in_place_of_a_clip_does_the_same_in_every_lowering(bounds, between, quantized, other, opened, backend):
-    """The bounds cut values, and are scaled with them."""
-    model = pair(between=between, bounds=bounds)
-    network, feeds = opened(model), networks.feeds(model, 1)
-    plain = lowered.inner_values(backend, network, feeds)
-    rng, moves = np.random.default_rng(1), {}
-    for name, scaling in network.zero_cost_support.channel_scalings.items():
-        if scaling.can_replace_clips:
-            assert (np.abs(plain[scaling.clips[0].tensor]) > bounds[1]).any()
-            factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
-            ranges = {tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max())
-                      for tensor in scaling.tensors if tensor.tensor in network.calibrated_tensors}
-            moves[name] = EqualizationMove("0.5", encode_vector(factors), ranges, replaces_clips=True)
-    assert moves and not any(move.refusal_reason(network, name) for name, move in moves.items())
-    exact = PrecisionConfig.from_precision(FP32).with_moves(moves)
-    assert not exact.list_equality_limits(network)
-    for values in (lowered.typed_values, lowered.gated_values):
-        assert_outputs_stay(network, plain, values(backend, network, exact, {}, feeds))
-    config = PrecisionConfig(quantized, other).with_moves(moves)
-    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.calibrated_tensors}
-    typed = lowered.typed_values(backend, network, config, ranges, feeds)
-    typed |= {tensor: typed[tensor] * divisors for tensor, divisors in config.find_divisors(network).items()
-              if tensor in typed}
-    gated = lowered.gated_values(backend, network, config, ranges, feeds)
-    assert lowered.difference(network, plain, typed, gated) is None
-    as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
-    assert lowered.difference(network, plain, gated, as_data) is None
-    weak = lower_to_implicit_quantization(network, config, ranges).model
-    assert not [node for node in weak.graph if node.op_type == "Clip"]
-    assert sum(node.op_type == "Min" for node in weak.graph) == between.count("Clip")
-
-
-# -- inserted Muls -----------------------------------------------------------------------------------------------------
-
-
-def behind_activation(kind="Softplus", *, images=False, output=False, transposed=False, readers=1):
-    """A layer, an operator that does not commute, and layers that multiply its result."""
-    b = Builder(opset=20)
-    first = b.kernel("first", (8, 4, 3, 3) if images else (4, 8), 4)
-    x = b.node("Conv" if images else "MatMul", ["x", first], "/first")
-    x = b.node(kind, [x], "/act")
-    names = []
-    for index in range(readers):
-        if images:
-            y = b.node("Conv", [x, b.kernel(f"w{index}", (8, 4, 3, 3), 36)], f"/second{index}", group=2)
-        elif transposed:
-            weights = [b.kernel(f"w{index}", (6, 8), 8), b.vector(f"b{index}", 6)]
-            y = b.node("Gemm", [x, *weights], f"/second{index}", transB=1)
-        else:
-            y = b.node("MatMul", [x, b.kernel(f"w{index}", (8, 6), 8)], f"/second{index}")
-        names.append(b.node("Relu", [y], f"/end{index}", output=f"y{index}"))
-    sizes = (2, 4, 9, 9) if images else (3, 4) if transposed else (2, 5, 4)
-    return b.model([floats("x", *sizes)], [floats(name, *[None] * len(sizes)) for name in names]
-                   + ([floats(x, *[None] * len(sizes))] if output else []))
-
-
-@pytest.mark.parametrize("form", [{}, {"kind": "Sigmoid"}, {"images": True}, {"transposed": True}, {"readers": 2},
-                                  {"kind": "Tanh", "images": True, "readers": 2}], ids=str)
-@pytest.mark.parametrize(("quantized", "other"), [(INT8, FP32), (INT8, FP16), (FP16, FP16)])
-def test_an_inserted_mul_does_the_same_in_every_lowering(form, quantized, other, opened, backend):
-    model = behind_activation(**form)
-    network, feeds = opened(model), networks.feeds(model, 1)
-    plain = lowered.inner_values(backend, network, feeds)
-    moves = random_insertions(network, plain)
-    assert len(moves) == 1 and not any(move.refusal_reason(network, name) for name, move in moves.items())
-    exact = PrecisionConfig.from_precision(FP32).with_moves(moves)
-    for values in (lowered.typed_values, lowered.gated_values):
-        assert_outputs_stay(network, plain, values(backend, network, exact, {}, feeds))
-    config = PrecisionConfig(quantized, other).with_moves(moves)
-    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.calibrated_tensors}
-    typed = lowered.typed_values(backend, network, config, ranges, feeds)
-    ((subject, move),) = moves.items()
-    for tensor, divisors in move.find_divisors(network, subject).items():
-        typed[tensor] = typed[tensor] * divisors
-    gated = lowered.gated_values(backend, network, config, ranges, feeds)
-    assert lowered.difference(network, plain, typed, gated) is None
-    as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
-    assert lowered.difference(network, plain, gated, as_data) is None
-
-
-@pytest.mark.parametrize("model", [behind_activation(output=True), pair(between=("Relu",)), pair()])
-def test_no_mul_is_inserted_where_it_is_not_needed_or_others_read(model, opened):
-    assert not opened(model).zero_cost_support.inserted_scalings
-
-
-def test_a_graph_has_only_the_muls_and_bounds_that_its_configs_have(opened, backend, tmp_path):
-    """Each further node costs time in every what-if."""
-    network = opened(behind_activation(transposed=True))
-    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
-    inserted = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {scaling.tensors[0].tensor: 2.0})
-    plain = PrecisionConfig(INT8, FP16)
-    name, bias = next((name, bias) for name, bias in network.zero_cost_support.biases.items() if bias.port)
-    corrected = plain.with_moves({name: BiasCorrectionMove(encode_vector(np.ones(bias.channels)))})
-    (producer,) = scaling.producers
-    scaled = plain.with_moves({subject: inserted})
-    for config, expected in ((plain, set()), (corrected, set()), (scaled, {producer.port})):
-        features = GatedFeatures.from_config(network, config)
-        assert features.editable_constants == (config != plain) and features.new_constants == expected
-        graph = build_gated_graph(network, editable_constants=True, new_constants=features.new_constants)
-        assert {(entry.site.layer, entry.site.index) for entry in graph.weight_inputs.values()
-                if not entry.site.tensor and entry.site.index == RESULT_PORT} == expected
-    shape = [size if isinstance(size, int) else 2 for size in network.inputs[0].shape]
-    np.savez(tmp_path / "x.npz", x=np.ones(shape, np.float32))
-    samples = load_samples(tmp_path / "x.npz", network.inputs)
-    with Simulation(network, backend, samples, select_judged_outputs(network)) as simulation:
-        ranges = dict.fromkeys(network.calibrated_tensors, 8.0)
-        for config, count in ((corrected, 1), (scaled, 2), (corrected, 2)):
-            list(simulation.execute_feeds(config, ranges, [0]))
-            assert simulation.session_count == count
-
-
-def test_a_weak_build_gets_the_mul_as_a_layer_of_the_group(opened):
-    network = opened(behind_activation())
-    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
-    tensor = scaling.tensors[0].tensor
-    move = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {tensor: 2.0})
-    ranges = {name: 8.0 for layer in network.layers for name in layer.outputs} | {"x": 8.0}
-    weak = lower_to_implicit_quantization(network, PrecisionConfig(INT8, FP16).with_moves({subject: move}), ranges)
-    assert weak.ranges[tensor] == 2.0
-    rewritten = rewrite_network_for_config(network, PrecisionConfig().with_moves({subject: move})).network
-    assert "/act/Softplus__scale" in rewritten.get_group(subject).layers
-    assert rewritten.get_layer("/act/Softplus__scale").outputs == (tensor,)
-
-
-@pytest.mark.rtx
-def test_tensorrt_rtx_builds_as_many_kernels_with_a_mul(opened):
-    network = opened(behind_activation("Gelu", readers=2))
-    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
-    move = InsertedMulMove(0.5, encode_vector(np.linspace(0.5, 4, 8)), {scaling.tensors[0].tensor: 2.0})
-    config, ranges = PrecisionConfig(INT8, FP16), dict.fromkeys(network.calibrated_tensors, 8.0)
-    counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
-              for one in (config, config.with_moves({subject: move}))]
-    assert counts[0] == counts[1] > 1
-
-
-def test_the_pane_names_what_needs_a_preview_until_it_is_made(opened):
-    network = opened(behind_activation("Gelu"))
-    ((subject, scaling),) = network.zero_cost_support.inserted_scalings.items()
-    readers = [network.find_group(layer) for layer in scaling.reading_layers]
-    config = PrecisionConfig(INT8, FP16)
-    move = InsertedMulMove(0.5, encode_vector(np.full(8, 4.0)), {scaling.tensors[0].tensor: 2.0})
-    for group in (network.get_group(subject), *readers):
-        assert list_kinds_with_preview(network, config, group) == ["inserted Mul"]
-        assert list_kinds_with_preview(network, config.with_moves({subject: move}), group) == []
-        assert list_kinds_with_preview(network, PrecisionConfig.from_precision(FP16), group) == []

@@ -18,7 +18,6 @@ from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
 from trt_tui.core.moves.equalization_move import EqualizationMove
-from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.precision_move import PrecisionMove
@@ -146,10 +145,7 @@ def test_the_schema_knows_what_is_written(network):
                  RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
                  BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
-    inserted = InsertedMulMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0})
-    config = config.with_moves({network.groups[-1].name: inserted})
-    config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0},
-                                                       replaces_clips=True)})
+    config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
     config = config.with_moves({FC1: KeepMove("layernorm")
                                 }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
@@ -302,6 +298,17 @@ def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(networ
     file.write_text(json.dumps(record))
     with refused(title=title):
         read_config(file, network)
+
+
+@pytest.mark.parametrize(("entry", "name"), [
+    ({"kind": "insert_mul", "strength": 0.5, "factors": encode_vector(np.ones(3))}, "an inserted Mul"),
+    ({"kind": "equalize", "formula": "weights", "factors": encode_vector(np.ones(3)), "replaces_clips": True},
+     "a Min or Max in place of a Clip")])
+def test_a_file_with_a_change_that_is_no_longer_made_is_refused_as_a_whole(network, change, entry, name):
+    file = change(lambda r: r["moves"].append({**entry, "layers": [FC1]}))
+    for force in (False, True):
+        with refused(title="moves[", cause=f"it has {name} at"):
+            read_config(file, network, force=force)
 
 
 def test_another_structure_is_refused_with_its_layers_unless_forced(network, change, tmp_path):

@@ -181,8 +181,7 @@ def test_a_graph_that_offers_them_gives_a_plain_config_the_same(opened, backend)
     network, data, ranges = prepared(transformer(), opened, backend)
     for config in (PrecisionConfig(INT8, FP16), PrecisionConfig.from_precision(FP16)):
         plain = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
-        more = replace(GatedFeatures.from_config(network, config), editable_constants=True, norm_operators=True,
-                       new_constants=frozenset(network.zero_cost_support.new_constant_shapes))
+        more = replace(GatedFeatures.from_config(network, config), editable_constants=True, norm_operators=True)
         offered = lowered.gated_values(backend, network, config, ranges, data.read_feed(0), more)
         for name, array in plain.items():
             np.testing.assert_array_equal(offered[name], array)

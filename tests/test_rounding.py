@@ -1,4 +1,4 @@
-"""Weights rounded by the error of the layer's output: weight scales, GPTQ, and AWQ's factors of channels."""
+"""Weights rounded by the error of the layer's output: weight scales and GPTQ."""
 
 import json
 from dataclasses import replace
@@ -20,13 +20,10 @@ from trt_tui.core.lowering.folded_constants import FoldedConstants, without_stal
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import gptq, weight_rounding
-from trt_tui.core.measure.awq import awq_factors, measure_awq_moves
 from trt_tui.core.measure.input_products import find_matrix_form
 from trt_tui.core.measure.weight_errors import measure_weight_errors
 from trt_tui.core.measure.weight_rounding import measure_output_errors, measure_roundings, split_held_out_samples
 from trt_tui.core.measure.zero_cost_kinds import (
-    ZERO_COST_KINDS,
-    ZERO_COST_MOVE_CLASSES,
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
@@ -156,11 +153,11 @@ def convs():
     return b.model([floats("x", "n", 4, 12, 12)], [floats("y", "n", 6)])
 
 
-def encoder(gains=None):
+def encoder():
     """A LayerNorm, two MatMuls that read it, and a MatMul behind them: weights in blocks of 64."""
     b = Builder(opset=17)
-    gains = np.ones(WIDTH, np.float32) if gains is None else gains
-    y = b.node("LayerNormalization", ["x", b.weight("norm.scale", gains), b.vector("norm.bias", WIDTH)], "/norm")
+    parameters = [b.weight("norm.scale", np.ones(WIDTH, np.float32)), b.vector("norm.bias", WIDTH)]
+    y = b.node("LayerNormalization", ["x", *parameters], "/norm")
     up = b.node("MatMul", [y, b.kernel("up.weight", (WIDTH, 2 * WIDTH), WIDTH)], "/up")
     gate = b.node("MatMul", [y, b.kernel("gate.weight", (WIDTH, 2 * WIDTH), WIDTH)], "/gate")
     z = b.node("Mul", [up, b.node("Sigmoid", [gate], "/sigmoid")], "/mul")
@@ -496,66 +493,15 @@ def test_the_engine_has_the_same_kernels(model, precision, opened, backend):
     assert counts[0] == counts[1]
 
 
-# -- AWQ ---------------------------------------------------------------------------------------------------------------
-
-
-def test_awq_brings_back_what_int4_loses_at_large_activations(opened, backend):
-    gains = np.ones(WIDTH, np.float32)
-    gains[:3] = 20
-    network, (data, judged), ranges = prepared(encoder(gains), opened, backend)
-    config = PrecisionConfig(Precision.INT4, FP32)
-    moves = measure_awq_moves(network, config, ranges, ["/norm/LayerNormalization"], data, backend)
-    (move,) = moves.values()
-    assert move.method == "AWQ" and move.label.startswith("AWQ ") and decode_vector(move.factors)[:3].min() > 1
-    scaled = add_zero_cost_moves(config, network, moves)
-    before, after = measure_output_errors(network, (config, scaled), ranges, judged, backend)
-    assert after < 0.8 * before
-    feeds = judged.read_feed(0)
-    exact = lowered.inner_values(backend, network, feeds)
-    typed = lowered.typed_values(backend, network, scaled, ranges, feeds)
-    gated = lowered.gated_values(backend, network, scaled, ranges, feeds)
-    for tensor, divisors in move.find_divisors(network, "/norm/LayerNormalization").items():
-        if tensor in typed:  # the simulation yields the network's own units
-            typed[tensor] = typed[tensor] * divisors
-    assert lowered.difference(network, exact, typed, gated) is None
-    measured = measure_roundings(network, scaled, ranges, network.groups, data, backend).proposals[-1].moves
-    _, best = measure_output_errors(network, (config, scaled.with_moves(measured)), ranges, judged, backend)
-    assert best < after
-
-
-def test_awq_is_not_offered_where_nothing_gains_or_no_int4_layer_reads_it(opened, backend):
-    network, (data, _), ranges = prepared(encoder(), opened, backend)
-    norm, kind = network.get_group("/norm/LayerNormalization"), next(
-        kind for kind in ZERO_COST_KINDS if kind.title == "AWQ")
-    assert "no layer in INT4" in kind.refusal_reason(network, norm, PrecisionConfig(Precision.INT8, FP16))
-    mixed = PrecisionConfig(Precision.INT4, FP16).with_group_precision([network.get_group("/up/MatMul")],
-                                                                       Precision.INT8)
-    assert "in INT8 reads its channels too" in kind.refusal_reason(network, norm, mixed)
-    assert not kind.refusal_reason(network, norm, PrecisionConfig(Precision.INT4, FP16))
-    product = lowered_product(opened)
-    assert "is an output of the network" in kind.refusal_reason(product, product.groups[0],
-                                                               PrecisionConfig(Precision.INT4, FP16))
-    assert not measure_awq_moves(network, PrecisionConfig(Precision.INT8, FP16), ranges, [norm.name], data, backend)
-    np.testing.assert_array_equal(awq_factors(np.zeros(3), 0.5), np.ones(3))
-    factors = awq_factors(np.array([1.0, 4.0, 16.0, 0.0]), 0.5)
-    np.testing.assert_allclose(factors, [0.5, 1, 2, 1])
-
-
-def lowered_product(opened):
-    """A MatMul that reads the input itself."""
-    b = Builder(opset=17)
-    b.node("MatMul", ["x", b.kernel("weight", (WIDTH, WIDTH), WIDTH)], "/only", output="y")
-    return opened(b.model([floats("x", "n", 5, WIDTH)], [floats("y", "n", 5, WIDTH)]))
-
-
 def test_old_files_have_the_factors_of_smoothquant(opened, tmp_path):
     network = opened(encoder())
     move = SmoothQuantMove(0.5, encode_vector(np.ones(WIDTH)))
     record = json.loads(config_text(network, PrecisionConfig().with_moves({"/norm/LayerNormalization": move})))
-    del record["moves"][0]["method"]
-    (tmp_path / "precision.json").write_text(json.dumps(record))
-    (read,) = read_config(tmp_path / "precision.json", network).config.get_moves(SmoothQuantMove).values()
-    assert read == move and read.label == "SmoothQuant 0.5" and RoundingMove in ZERO_COST_MOVE_CLASSES
+    for method in (None, "AWQ"):
+        record["moves"][0] |= {"method": method} if method else {}
+        (tmp_path / "precision.json").write_text(json.dumps(record))
+        (read,) = read_config(tmp_path / "precision.json", network).config.get_moves(SmoothQuantMove).values()
+        assert read == replace(move, method=method or "SmoothQuant") and read.label == f"{read.method} 0.5"
 
 
 def test_samples_are_held_out_by_a_fixed_choice(opened, backend):

@@ -124,6 +124,7 @@ def test_any_history_survives_its_file(past, current, future):
     (lambda text: text.replace("2.5", "1e999"), ""), (lambda text: text.replace("2.5", "NaN"), ""),
     (lambda text: text.replace('"reason":"user"', '"reason":' + "[" * 900 + "]" * 900), "Expected `str`"),
     (lambda text: text.replace('"kind":"range"', '"kind":"detour"'), 'kind "detour"'),
+    (lambda text: text.replace('"kind":"range"', '"kind":"insert_mul"'), 'it has an inserted Mul at "x"'),
     (lambda text: text.replace('"amax":2.5', '"amax":"x"'), "Expected `float`")])
 def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
     onnx.save(networks.mlp(), tmp_path / "net.onnx")

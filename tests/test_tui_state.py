@@ -31,7 +31,6 @@ from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs import requests as rq
 from trt_tui.jobs.row_toggles import list_toggled_configs
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes
@@ -637,47 +636,6 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     assert text(detail.remedy_lines(session, group, 20)[-1]) == "≈ within 0.44 dB", "a text never loses its end"
     marked = [float(re.search(r"~([\d.]+)", line)[1]) for line in lines[:-1] if "≈ ~" in line]
     assert min(marked) >= 14.2 - 0.44 and len(marked) == len(equal)
-
-
-def test_the_pane_names_changes_without_a_value_that_need_a_preview(session, monkeypatch):
-    monkeypatch.setattr(detail, "list_kinds_with_preview", lambda outline, config, group: ["inserted Mul"])
-    line = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
-
-    def shown():
-        return "\n".join(text(one) for one in detail.detail_lines(session, found(session), line, 60, 30))
-
-    def shown_with_reason():
-        session.results.zero_cost_changes[group.name, session.config] = ev.ZeroCostChangesMeasured(
-            1, group.name, session.config, (), False, {"inserted Mul": "it adds a kernel"})
-        return shown()
-
-    monkeypatch.setattr(type(session), "requests_previews", True)
-    group = line.row.group
-    assert "inserted Mul" not in shown(), "no remedy is measured yet"
-    session.results.remedies[group.name, session.config] = (remedy_of(session, "space", "FP32", 13.0),)
-    assert "9     inserted Mul: not tried yet" in shown()
-    for width in range(30, 60):
-        assert "…" not in next(text(one) for one in detail.detail_lines(session, found(session), line, width, 30)
-                               if "inserted Mul" in text(one))
-    request = session.pending_requests.values
-    session.pending_requests.values = lambda: [rq.MeasureZeroCostChanges(group.name, session.config, True)]
-    assert "9     inserted Mul: being measured" in shown()
-    session.pending_requests.values = request
-    value = remedy_of(session, "9", "", 9.0).accuracy
-    listed = ev.ZeroCostChange("inserted Mul 0.5", session.config.with_toggled_fp32([group]), False)
-    for changes, expected in (((listed,), "9     inserted Mul: not tried yet"), (
-            (replace(listed, accuracy=value),), "9     inserted Mul 0.5    ~9.0 dB"), (
-            (replace(listed, accuracy=value, is_for_network=True),), "9     inserted Mul: not tried yet")):
-        session.results.zero_cost_changes[group.name, session.config] = ev.ZeroCostChangesMeasured(
-            1, group.name, session.config, changes, False)
-        assert expected in shown() and shown().count("inserted Mul") == 1
-    assert "inserted Mul" not in shown_with_reason()
-    changes = ev.ZeroCostChangesMeasured(1, group.name, session.config, (), True)
-    session.results.zero_cost_changes[group.name, session.config] = changes
-    assert "inserted Mul" not in shown(), "the list was measured"
-    session.results.zero_cost_changes.clear()
-    monkeypatch.setattr(type(session), "requests_previews", False)
-    assert "inserted Mul" not in shown(), "no preview is possible"
 
 
 def test_an_exact_error_has_no_unit(session):

@@ -9,10 +9,10 @@ import pytest
 from tests import lowered, schemas
 from tests.networks.chained import inverted_residuals
 from tests.test_attention_scale import attention
-from tests.test_channel_scaling import assert_outputs_stay, behind_activation
+from tests.test_channel_scaling import assert_outputs_stay
 from tests.test_equalization import context_of, opened_pair, sqnr_db
 from tests.test_free import transformer
-from tests.test_rounding import convs, encoder
+from tests.test_rounding import convs
 from trt_tui.core.exporters.omissions import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
@@ -25,16 +25,12 @@ from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4
-LARGE_GAINS = np.where(np.arange(64) < 3, 20, 1).astype(np.float32)
 
 EXAMPLES = {
     "operator": (transformer, PrecisionConfig.from_precision(FP16)),
     "QK scale": (attention, PrecisionConfig.from_precision(FP16)),
     "SmoothQuant": (transformer, PrecisionConfig(INT8, FP16)),
-    "inserted Mul": (behind_activation, PrecisionConfig(INT8, FP16)),
     "equalization": (inverted_residuals, PrecisionConfig(INT8, FP16)),
-    "equalization, Min for Clip": (lambda: inverted_residuals(6.0), PrecisionConfig(INT8, FP16)),
-    "AWQ": (lambda: encoder(LARGE_GAINS), PrecisionConfig(INT4, FP16)),
     "rounding": (convs, PrecisionConfig(INT8, FP16)),
     "bias correction": (transformer, PrecisionConfig(INT8, FP16)),
 }
@@ -92,9 +88,8 @@ def test_the_condition_holds_where_it_is_proposed_and_is_named_elsewhere(example
 
 def test_a_move_that_is_there_is_not_proposed_again(example):
     context = context_of(example.network, example.samples, example.backend, example.config)
-    if example.kind.title != "AWQ":
-        assert all(not {key for key in example.added if proposal.config.moves[key] is not example.config.moves[key]}
-                   for proposal in example.kind.make_proposals(context))
+    assert all(not {key for key in example.added if proposal.config.moves[key] is not example.config.moves[key]}
+               for proposal in example.kind.make_proposals(context))
 
 
 def test_it_is_undone_by_subject(example):

@@ -5,12 +5,9 @@ import math
 import re
 from types import SimpleNamespace
 
-import numpy as np
-import onnx
 import pytest
 
 from tests.driven import DrivenWorker, of, save_resnet
-from tests.networks import Builder, floats
 from trt_tui.core.engines.preview import Kernel, Preview
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target_outcome import TargetResult
@@ -19,7 +16,6 @@ from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.equalization_move import EqualizationMove
-from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.ranking import GroupRanking
@@ -29,7 +25,6 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import zero_cost_moves
 from trt_tui.jobs.steps import Urgency
-from trt_tui.options import Options
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 MOVE = BiasCorrectionMove("AAAAAA==")
@@ -249,54 +244,6 @@ def test_short_labels_fit_into_the_detail_pane(worker):
     assert {"bias correction", "equalization"} <= remedies
     assert all(len(label.removesuffix(" range")) <= 15 for label in remedies)
     assert sum(label.startswith("smoothed") for label in remedies) <= 3
-
-
-# -- changes that need a preview ---------------------------------------------------------------------------------------
-
-
-def save_outliers(folder):
-    """A network whose channels behind a Softplus have very different ranges, as its weights compensate."""
-    b, factors = Builder(opset=17), np.geomspace(0.05, 20, 16).astype(np.float32)
-    x = b.node("MatMul", ["x", b.kernel("first", (8, 16), 8)], "/first")
-    x = b.node("Add", [x, b.weight("shift", 8 * factors)], "/shift")
-    x = b.node("Softplus", [x], "/soft")
-    b.node("MatMul", [x, b.weight("second", b.rng.standard_normal((16, 6)).astype(np.float32) / factors[:, None])],
-           "/second", output="y")
-    onnx.save(b.model([floats("x", 4, 8)], [floats("y", 4, 6)]), folder / "outliers.onnx")
-    np.savez(folder / "x.npz", x=np.sign(np.random.default_rng(0).standard_normal((96, 8))).astype(np.float32))
-    return Options(str(folder / "outliers.onnx"), str(folder / "x.npz"), whatif_samples=0)
-
-
-def stand_in_for_previews(monkeypatch, added):
-    """Previews in which an inserted Mul adds kernels."""
-    class Client:
-        def __init__(self, *arguments):
-            pass
-
-        def preview_config(self, config):
-            yield Urgency.REMEDIES
-            count = 3 + added * bool(config.get_moves(InsertedMulMove))
-            return Preview(kernels=(Kernel("gemm", (), (), ()),) * count)
-
-    monkeypatch.setattr(zero_cost_moves, "PreviewClient", Client)
-    monkeypatch.setattr(zero_cost_moves, "is_tensorrt_rtx_installed", lambda: True)
-    monkeypatch.setattr(zero_cost_moves, "preview_mismatch_reason", lambda workspace: "")
-
-
-@pytest.mark.parametrize(("use_preview", "added", "reason"), [
-    (False, 0, "only a preview shows if it adds a kernel: previews are turned off"),
-    (True, 1, "the previewed engine has 1 kernel more"), (True, 0, "")])
-def test_a_mul_is_offered_only_if_a_preview_shows_no_further_kernel(use_preview, added, reason, tmp_path, monkeypatch):
-    worker = DrivenWorker(tmp_path)
-    worker.answer(rq.OpenNetwork(save_outliers(tmp_path)))
-    stand_in_for_previews(monkeypatch, added)
-    before = of(worker.answer(rq.MeasureWhatIf(INT8)), ev.AccuracyMeasured)[-1].accuracy
-    event = of(worker.answer(rq.MeasureZeroCostChanges("", INT8, use_preview)), ev.ZeroCostChangesMeasured)[-1]
-    offered = [change for change in event.changes if change.config.get_moves(InsertedMulMove)]
-    assert event.withheld_reasons == ({"inserted Mul": reason} if reason else {})
-    assert len(offered) == (not reason)
-    for change in offered:
-        assert change.added_kernels == 0 and change.accuracy.judged_error < before.judged_error / 4
 
 
 def test_added_kernels_are_those_of_previews(worker, monkeypatch):

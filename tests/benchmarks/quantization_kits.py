@@ -44,8 +44,8 @@ ROWS: Mapping[str, Sequence[tuple[str, str]]] = {
              ("ours", "INT8 bias correction"), ("ours", "INT8 free search"), ("aimet", "INT8 nearest"),
              ("aimet", "INT8 sequential MSE"), ("aimet", "INT8 AdaRound, 50 iterations"), ("modelopt", "INT8 max"),
              ("modelopt", "INT8 entropy")),
-    "INT4": (("ours", "INT4 nearest"), ("ours", "INT4 equalization"), ("ours", "INT4 AWQ"), ("ours", "INT4 scales"),
-             ("ours", "INT4 GPTQ"), ("ours", "INT4 AWQ, GPTQ"), ("modelopt", "INT4 RTN"), ("modelopt", "INT4 AWQ")),
+    "INT4": (("ours", "INT4 nearest"), ("ours", "INT4 equalization"), ("ours", "INT4 scales"),
+             ("ours", "INT4 GPTQ"), ("modelopt", "INT4 RTN"), ("modelopt", "INT4 AWQ")),
     "FP16": (("ours", "FP16"), ("modelopt", "AutoCast")),
     "layers in floats": (("ours", "search"), ("ours", "search with free changes"), ("aimet", "sensitivity, flip")),
 }
@@ -57,7 +57,7 @@ SLOW = ("INT8 sequential MSE", "INT8 AdaRound, 50 iterations")
 COUNTERPARTS: Mapping[str, str] = {
     "INT8 sequential MSE": "INT8 scales", "INT8 AdaRound": "INT8 GPTQ",
     "INT8 max": "INT8 nearest", "INT8 entropy": "INT8 entropy ranges", "INT4 RTN": "INT4 nearest",
-    "INT4 AWQ": "INT4 AWQ", "AutoCast": "FP16", "sensitivity, flip": "search"}
+    "INT4 AWQ": "INT4 GPTQ", "AutoCast": "FP16", "sensitivity, flip": "search"}
 """Our row for each row of another kit that repairs or quantizes something, by its text up to a comma."""
 
 
@@ -279,7 +279,6 @@ def ours(folder: Path, row: str) -> None:
 def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any,
             values: dict[str, Any]) -> Any:
     """The config with the moves of a row; notes their number, or the reason why there are none."""
-    from trt_tui.core.measure.awq import measure_awq_moves
     from trt_tui.core.measure.channel_scaling_kinds import EqualizationKind, SmoothQuantKind
     from trt_tui.core.measure.weight_rounding import measure_roundings
     from trt_tui.core.measure.zero_cost_kinds import BiasCorrectionKind, add_zero_cost_moves
@@ -287,11 +286,6 @@ def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[s
     kinds = (SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
     if (kind := next((kind for kind in kinds if kind.title in row), None)) is not None:
         return _choose_proposal(kind, network, config, samples, ranges, backend, values)
-    if "AWQ" in row:
-        moves = measure_awq_moves(network, config, ranges, list(network.zero_cost_support.channel_scalings), samples,
-                                  backend)
-        values["note"] = f"{len(moves)} producers"
-        config = add_zero_cost_moves(config, network, moves) if moves else config
     if (method := next((method for method in ("scales", "GPTQ") if method in row), None)) is not None:
         found = measure_roundings(network, config, ranges, network.groups, samples, backend, methods=(method,))
         if found.proposals:

@@ -328,14 +328,12 @@ class ZeroCostChangesMeasured(ResultEvent, changes_rows=False):
     Attributes:
         group: The name of the group whose changes are among them; "" for none.
         is_complete: True if all changes are listed and measured.
-        withheld_reasons: The reasons why possible changes are not offered, by the title of their kind.
     """
 
     group: str
     config: PrecisionConfig
     changes: tuple[ZeroCostChange, ...]
     is_complete: bool = False
-    withheld_reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

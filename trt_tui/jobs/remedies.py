@@ -57,7 +57,7 @@ def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReport
     remedies += [(ev.ZERO_COST_KEY, proposal) for proposal in
                  propose_zero_cost_moves(
                      workspace, store, reporter, [group], config,
-                     [kind for kind in ZERO_COST_KINDS if kind.is_for_rows and not kind.needs_preview],
+                     [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
                      may_replace_file_precision=True)]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:

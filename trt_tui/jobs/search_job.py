@@ -46,7 +46,6 @@ from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_with
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
 from trt_tui.jobs.unused_qdq import remove_previewed_qdq
-from trt_tui.jobs.zero_cost_moves import added_kernels_reason
 
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""
@@ -276,14 +275,14 @@ class SearchJob:
         for index, kinds in enumerate(stages):
             if self.search.current_trial is None:
                 break
-            effort = yield from self._propose_stage(kinds, effort)
+            effort = self._propose_stage(kinds, effort)
             yield from self._evaluate_proposed_configs((ALONE_STEP,))
             if index == 0 and self.request.try_ranges and self.search.current_trial is not None:
                 yield from self._measure_alternative_ranges()
             yield from self._evaluate_proposed_configs((ALONE_STEP, RANGES_STEP, COMBINED_STEP))
         self._zero_cost_effort = replace(effort, seconds=time.monotonic() - start_time)
 
-    def _propose_stage(self, kinds: Sequence[ZeroCostKind], effort: ZeroCostEffort) -> Steps[ZeroCostEffort]:
+    def _propose_stage(self, kinds: Sequence[ZeroCostKind], effort: ZeroCostEffort) -> ZeroCostEffort:
         """Adds the sets of zero-cost moves of a stage to the search.
 
         At most half of the configs that the budget still allows are simulated to measure the sets, so that the others
@@ -299,13 +298,7 @@ class SearchJob:
         new_moves: dict[str, Mapping[MoveKey, Move]] = {}
         for kind in kinds:
             budget.is_exceeded = False
-            if kind.needs_preview and not (yield from self._has_preview(kind, start)):
-                continue
             proposals = self.evaluator.propose_zero_cost_moves(start, [kind], budget) if spent.has_budget else {}
-            if kind.needs_preview and proposals and (reason := (
-                    yield from self._find_added_kernels_reason(start, next(iter(proposals.values()))))):
-                self.remarks.append(f"{kind.title} not tried: {reason}")
-                continue
             new_moves |= {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
             if not spent.has_budget or budget.is_exceeded and not proposals:
                 effort = replace(effort, unmeasured_kinds=(*effort.unmeasured_kinds, kind.title))
@@ -316,24 +309,6 @@ class SearchJob:
             stage_evaluation_counts=(*self.search_space.stage_evaluation_counts, budget.used))
         self._remake_search()
         return effort
-
-    def _has_preview(self, kind: ZeroCostKind, config: PrecisionConfig) -> Steps[bool]:
-        """Returns True if previews can show the kernels of a change. If not, and if the change is possible, a remark
-        names it."""
-        if all(kind.refusal_reason(self.network, group, config) for group in self.network.groups):
-            return False
-        preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
-        if preview is None:
-            self.remarks.append(f"{kind.title} not tried: only a preview shows if it adds a kernel, and none is "
-                                "possible here")
-        return preview is not None
-
-    def _find_added_kernels_reason(self, before: PrecisionConfig, after: PrecisionConfig) -> Steps[str]:
-        first = yield from self.evaluator.preview_config(before)
-        second = yield from self.evaluator.preview_config(after)
-        if first is None or second is None:
-            return "TensorRT-RTX refuses the network, so that no preview shows its kernels"
-        return added_kernels_reason(first, second)
 
     def _remake_search(self, ranges: Mapping[str, Mapping[str, float]] | None = None) -> None:
         """Makes the search anew from what is known now. Earlier evaluations stay.

@@ -8,7 +8,6 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import RunProgress
-from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.zero_cost_kind import (
     ConfigProposal,
@@ -21,7 +20,6 @@ from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
-from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import measure_accuracy
@@ -52,17 +50,16 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, network.groups)])
     changes: list[ev.ZeroCostChange] = []
     known_configs: set[PrecisionConfig] = set()
-    withheld_reasons: dict[str, str] = {}
-    previewer = KernelPreviewer(workspace, store, reporter, request.use_preview)
 
     def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
         reporter.send(ev.ZeroCostChangesMeasured(reporter.job, request.group, config, (*changes, *further_changes),
-                                                 is_complete, dict(withheld_reasons)))
+                                                 is_complete))
 
     for is_for_network in (False, True):
         groups = network.groups if is_for_network else [network.get_group(request.group)] if request.group else []
-        proposals = yield from _propose_offered_changes(workspace, store, reporter, groups, config, is_for_network,
-                                                        previewer, withheld_reasons)
+        kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
+        proposals = propose_zero_cost_moves(workspace, store, reporter, groups, config, kinds,
+                                            may_replace_file_precision=True)
         measured: list[MeasuredProposal] = [(proposal, None) for proposal in proposals
                                             if proposal.config not in known_configs]
         known_configs |= {proposal.config for proposal, _ in measured}
@@ -81,7 +78,8 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
                 yield Urgency.REMEDIES
             send_changes(list_changes())
         changes += list_changes()
-    if changes and not previewer.missing_reason:
+    if changes and request.use_preview and is_tensorrt_rtx_installed() and not preview_mismatch_reason(workspace):
+        previewer = PreviewClient(workspace, store, reporter, workspace.ranges)
         before = yield from previewer.preview_config(config)
         for index, change in enumerate(changes if before.refusal is None else ()):
             after = yield from previewer.preview_config(change.config)
@@ -91,59 +89,6 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
                     attention_kernels=(before.attention_kernel_count, after.attention_kernel_count))
                 send_changes()
     send_changes(is_complete=True)
-
-
-class KernelPreviewer:
-    """The previews that show if a change adds kernels.
-
-    Attributes:
-        missing_reason: The reason why no previews are possible here; "" if they are.
-    """
-
-    def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter, use_preview: bool) -> None:
-        self.missing_reason = ("previews are turned off" if not use_preview else "TensorRT-RTX is not installed"
-                               if not is_tensorrt_rtx_installed() else preview_mismatch_reason(workspace))
-        self._client = None if self.missing_reason else PreviewClient(workspace, store, reporter, workspace.ranges)
-
-    def preview_config(self, config: PrecisionConfig) -> Steps[Preview]:
-        assert self._client is not None, "previews are possible"
-        return (yield from self._client.preview_config(config))
-
-
-def added_kernels_reason(before: Preview, after: Preview) -> str:
-    """Returns the reason why a change that must add no kernel is not offered; "" if previews show no further kernel."""
-    if before.refusal is not None or after.refusal is not None:
-        return "TensorRT-RTX refuses the network, so that no preview shows its kernels"
-    added = len(after.kernels) - len(before.kernels)
-    return f"the previewed engine has {counted_noun_text(added, 'kernel')} more" if added > 0 else ""
-
-
-def _propose_offered_changes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                             groups: Sequence[FusionGroup], config: PrecisionConfig, is_for_network: bool,
-                             previewer: KernelPreviewer, withheld_reasons: dict[str, str]
-                             ) -> Steps[list[ConfigProposal]]:
-    """Returns the proposals for some groups. Changes that need a preview are among them only if it shows no further
-    kernel; ``withheld_reasons`` receives the reason against the others.
-
-    The strengths of a change have the same kernels, so that one of them is previewed.
-    """
-    kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
-    proposals: list[ConfigProposal] = []
-    for kind in kinds:
-        if kind.needs_preview and previewer.missing_reason:
-            if any(not kind.refusal_reason(workspace.network, group, config) for group in groups):
-                withheld_reasons[kind.title] = f"only a preview shows if it adds a kernel: {previewer.missing_reason}"
-            continue
-        proposals_of_kind = list(propose_zero_cost_moves(workspace, store, reporter, groups, config, [kind],
-                                                         may_replace_file_precision=True))
-        if kind.needs_preview and proposals_of_kind:
-            before = yield from previewer.preview_config(config)
-            after = yield from previewer.preview_config(proposals_of_kind[0].config)
-            if reason := added_kernels_reason(before, after):
-                withheld_reasons[kind.title] = reason
-                continue
-        proposals += proposals_of_kind
-    return proposals
 
 
 def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:

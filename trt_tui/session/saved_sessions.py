@@ -207,7 +207,7 @@ def read_session_file(path: Path) -> SavedSession | str:
     try:
         saved.list_configs()
     except UnknownMoveKindError as error:
-        return str(error)
+        return f"{error}. {error.next_step}".removesuffix(".")
     return saved
 
 

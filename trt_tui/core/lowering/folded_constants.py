@@ -169,12 +169,5 @@ def has_constant_edits(config: PrecisionConfig) -> bool:
     return any(move.edits_constants for move in config.moves.values())
 
 
-def find_new_constants(network: NetworkOutline, config: PrecisionConfig) -> frozenset[Port]:
-    """Returns the constants that moves of a config add or give another shape: those of inserted Muls and of bounds."""
-    shapes = network.zero_cost_support.new_constant_shapes
-    return frozenset(port for (_, subject), move in config.moves.items() if shapes and move.edits_constants
-                     for port in move.find_constant_edits(network, subject, config) if port in shapes)
-
-
 def list_normalisation_rewrites(config: PrecisionConfig) -> frozenset[str]:
     return frozenset(subject for (_, subject), move in config.moves.items() if move.is_normalisation_rewrite)

@@ -16,7 +16,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation, Port
+from trt_tui.core.network.zero_cost_support import Normalisation, Port
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 RMS_OPSET = 23
@@ -82,20 +82,12 @@ class _NetworkRewriter:
         self.tensors_by_port: dict[Port, str] = {}
         self.layer_changes: dict[str, str] = {}
         self.renamed_tensors: dict[str, str] = {}
-        self.inserted_layers: dict[str, str] = {}
 
     def rewrite_network(self, keeps_neutral_layers: bool) -> RewrittenNetwork:
         shared: dict[tuple[object, ...], ir.Value] = {}
-        clips: dict[str, None] = {}
         for port in self.folded_constants.changed_layer_inputs:
             node = self.nodes[port[0]]
             index = port[1]
-            if index == RESULT_PORT:
-                self._insert_operator(port[0], "Mul", self.folded_constants.compute_constant(port), "scale")
-                continue
-            if node.op_type == "Clip":
-                clips[port[0]] = None
-                continue
             replaced_value = node.inputs[index] if index < len(node.inputs) else None
             replaced_name = replaced_value.name if replaced_value is not None else None
             key = (replaced_name, self.folded_constants.constant_edit_key(port))
@@ -107,8 +99,6 @@ class _NetworkRewriter:
                 node.resize_inputs(index + 1)
             node.replace_input_with(index, shared[key])
             self.tensors_by_port[port] = shared[key].name or ""
-        for layer in clips:
-            self._replace_clip(layer)
         for (_, subject), move in self.config.moves.items() if not keeps_neutral_layers else ():
             for layer in move.find_neutral_layers(self.network, subject):
                 self._remove_neutral_layer(layer)
@@ -150,45 +140,6 @@ class _NetworkRewriter:
         self.graph.remove(nodes, safe=True)
         for layer in normalisation.layers:
             self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
-
-    def _insert_operator(self, layer_name: str, operator: str, array: np.ndarray | None, suffix: str) -> None:
-        """Inserts an operator with a constant behind a layer; its result takes the name of the layer's result."""
-        node, layer = self.nodes[layer_name], self.network.get_layer(layer_name)
-        assert array is not None  # the edit creates the constant
-        tensor = next(tensor for tensor in layer.outputs if tensor)
-        result = next(value for value in node.outputs if value.name == tensor)
-        result.name = self.names.make_unique_name(f"{tensor}__before_{suffix}")
-        added = ir.node(operator, [result, self._add_constant(array, f"{tensor}__{suffix}")],
-                        name=self.names.make_unique_name(f"{layer_name}__{suffix}"))
-        output = added.outputs[0]
-        output.name, output.type, output.shape = tensor, result.type, result.shape
-        ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
-        added.replace_input_with(0, result)
-        self.graph.insert_after(node, added)
-        self.nodes[added.name or ""] = added
-        self.inserted_layers[layer_name] = added.name or ""
-
-    def _replace_clip(self, layer_name: str) -> None:
-        """Replaces a Clip, whose bounds are scalars, by operators whose bounds are vectors."""
-        node = self.nodes[layer_name]
-        low, high = (self.folded_constants.compute_constant((layer_name, index)) for index in (1, 2))
-        result, source = node.outputs[0], node.inputs[0]
-        if low is None:
-            assert high is not None  # one of the bounds is edited
-            operator, inputs, later = "Min", [source, self._add_constant(high, f"{result.name}__high")], None
-        elif not low.any():
-            operator, inputs, later = "Relu", [source], high
-        else:
-            operator, inputs, later = "Max", [source, self._add_constant(low, f"{result.name}__low")], high
-        replacement = ir.node(operator, inputs, name=layer_name)
-        self.graph.insert_after(node, replacement)
-        output = replacement.outputs[0]
-        name, output.type, output.shape = result.name, result.type, result.shape
-        ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
-        self.graph.remove(node, safe=True)
-        output.name, self.nodes[layer_name] = name, replacement
-        if later is not None:
-            self._insert_operator(layer_name, "Min", later, "high")
 
     def _remove_neutral_layer(self, layer_name: str) -> None:
         """Removes a layer that multiplies by 1; its source takes the name of its result.
@@ -244,7 +195,6 @@ class _NetworkRewriter:
         if norm is not None:
             index = sum(name not in removed for name in group.layers[:group.layers.index(norm.layers[-1])])
             layers.insert(index, group.name)
-        layers = [added for name in layers for added in (name, self.inserted_layers.get(name)) if added is not None]
         sites = tuple(replace(site, tensor=self._find_new_name(self.tensors_by_port.get((site.layer, site.index),
                                                                                         site.tensor)))
                       for site in group.sites)

@@ -25,7 +25,6 @@ from trt_tui.core.lowering import bias_scales, scales
 from trt_tui.core.lowering.bias_scales import RaisedWeightScales, weight_sqnr_db
 from trt_tui.core.lowering.folded_constants import (
     FoldedConstants,
-    find_new_constants,
     has_constant_edits,
     list_normalisation_rewrites,
 )
@@ -33,7 +32,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.structure_check import get_onnx_schema
-from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import FP16_MIN, MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import (
     QUANTIZED_TYPES,
@@ -447,8 +445,6 @@ class GatedFeatures:
         quantized_types: The supported quantized types, and TF32 for products in FP32.
         editable_constants: True if scales and biases of normalisations, and biases of quantizable groups, are inputs.
         norm_operators: True if decomposed normalisations can be computed with the roundings of the operator.
-        new_constants: The constants that moves add or give another shape, and that are inputs too. Each inserted Mul
-            and each Min or Max in place of a Clip is a further node of the graph, whether a config uses it or not.
     """
 
     float_types: frozenset[Precision]
@@ -456,7 +452,6 @@ class GatedFeatures:
     quantized_types: frozenset[Precision]
     editable_constants: bool = False
     norm_operators: bool = False
-    new_constants: frozenset[Port] = frozenset()
 
     @classmethod
     def from_precisions(cls, float_types: Iterable[Precision], boundary_types: Iterable[Precision],
@@ -474,22 +469,19 @@ class GatedFeatures:
                                          {config.other} if quantized_types else (),
                                          quantized_types | ({Precision.TF32} if tf32 else set()))
         return replace(precisions, editable_constants=has_constant_edits(config),
-                       norm_operators=bool(list_normalisation_rewrites(config)),
-                       new_constants=find_new_constants(network, config))
+                       norm_operators=bool(list_normalisation_rewrites(config)))
 
     def __or__(self, more: GatedFeatures) -> GatedFeatures:
         return GatedFeatures(self.float_types | more.float_types, self.boundary_types | more.boundary_types,
                              self.quantized_types | more.quantized_types, self.editable_constants
-                             or more.editable_constants, self.norm_operators or more.norm_operators,
-                             self.new_constants | more.new_constants)
+                             or more.editable_constants, self.norm_operators or more.norm_operators)
 
     def includes_features(self, required_features: GatedFeatures) -> bool:
         return (self.float_types >= required_features.float_types
                 and self.boundary_types >= required_features.boundary_types
                 and self.quantized_types >= required_features.quantized_types
                 and self.editable_constants >= required_features.editable_constants
-                and self.norm_operators >= required_features.norm_operators
-                and self.new_constants >= required_features.new_constants)
+                and self.norm_operators >= required_features.norm_operators)
 
     def find_operand_types(self, group: FusionGroup) -> dict[Precision, frozenset[Precision]]:
         """Returns the types that a group's activations can be converted to, by the boundary type of the group.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.calibration.non_finite import explain_non_finite_errors
@@ -18,14 +17,12 @@ from trt_tui.core.calibration.range_methods import choose_amax
 from trt_tui.core.calibration.tensor_collection import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     CalibrationContext,
-    NetworkProbe,
     RunProgress,
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.measure.zero_cost_kind import ProposalContext
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
@@ -39,7 +36,6 @@ from trt_tui.core.moves.equalization_move import (
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.network.zero_cost_support import ChannelScaling, Port, ScaledConstant, ScaledTensor
-from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
 
@@ -55,12 +51,6 @@ HELD_OUT_STEP = 4
 MAX_CHOICE_EVALUATIONS = 16
 """The maximum number of configs that the choice of factors evaluates."""
 
-MAX_FP32_FEEDS = 4
-"""The maximum number of feeds on which the equality in FP32 is measured."""
-
-MAX_ULP_RATIO = 100.0
-"""The maximum ratio between the squared error of the moves in FP32 and that of a change of the same constants by one
-unit in the last place."""
 
 @dataclass
 class ChannelExtremaCollector:
@@ -144,8 +134,8 @@ class ChannelLimits:
     is_fixed: np.ndarray
 
 
-def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema, clip_extrema: Sequence[ChannelExtrema],
-                        replaces_clips: bool = False) -> ChannelLimits:
+def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
+                        clip_extrema: Sequence[ChannelExtrema]) -> ChannelLimits:
     """Returns the limits of the factors with which no range grows and no Clip changes a value of the samples.
 
     A channel with a value near a bound of a Clip keeps its factor of 1, so that the Clip limits it as before.
@@ -153,7 +143,6 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema, clip_e
     Args:
         extrema: Extrema of the channels on the calibration samples.
         clip_extrema: Extrema of the inputs of Clips, for each set of samples.
-        replaces_clips: True if the bounds of Clips are divided too, so that Clips limit no factor.
     """
     min_factors = np.full(scaling.channels, 1e-30, np.float64)
     is_fixed = np.zeros(scaling.channels, bool)
@@ -161,7 +150,7 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema, clip_e
         if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
             shares = _channel_maxima(scaled, amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
-    for clip in () if replaces_clips else scaling.clips:
+    for clip in scaling.clips:
         for bound, side in ((clip.high, "high"), (-clip.low, "low")):
             if bound == 0 or not np.isfinite(bound):
                 continue
@@ -430,14 +419,12 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
                  if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)), {})
 
 
-def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str],
-                    replaces_clips: bool = False) -> Moves:
+def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str]) -> Moves:
     """Returns the equalization moves of least judged error for some groups; {} if none reduce it.
 
     Args:
         config: The config to which the moves are added.
         subjects: Groups whose channels can be scaled.
-        replaces_clips: True to replace Clips by operators with vectors as bounds.
 
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
@@ -454,8 +441,7 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
     judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
     measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], measurement.samples,
                             context.backend, judged_extrema, progress=progress)
-    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema),
-                                           replaces_clips and scaling.can_replace_clips)
+    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
               for subject, scaling in scalings.items()}
     factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
     range_sets = measure_divided_ranges(
@@ -464,68 +450,9 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
         executor=executor)
     moves_by_formula = {
         formula: {subject: EqualizationMove(formula, vectors.encode_vector(factors[subject]), ranges[subject],
-                                            context.reason, replaces_clips and scalings[subject].can_replace_clips)
+                                            context.reason)
                   for subject in subjects if (factors[subject] != 1).any()}
         for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
     }
-    chosen = choose_moves(moves_by_formula, lambda moves: context.add_moves(config, moves),
-                          JudgedErrors(context, context.make_progress("error of equalized channels")))
-    if not chosen:
-        return {}
-    feeds = measurement.feeds[:MAX_FP32_FEEDS]
-    difference_reason = context.find_or_measure(
-        f"equality in FP32 {feeds}", PrecisionConfig.from_precision(Precision.FP32).with_moves(chosen), str,
-        lambda: fp32_difference_reason(network, chosen, measurement.tensors, measurement.samples, context.backend,
-                                       feeds))
-    return {} if difference_reason else chosen
-
-
-# -- equality in FP32 --------------------------------------------------------------------------------------------------
-
-
-def fp32_difference_reason(network: Network, moves: Moves, tensors: Sequence[str], samples: Samples,
-                           backend: Backend, feeds: Sequence[int]) -> str:
-    """Returns the reason why moves change the network in FP32 by more than rounding; "" if they do not.
-
-    The scale of rounding is the change of the tensors if every changed constant is moved by one unit in the last place,
-    up or down at random.
-
-    Args:
-        tensors: The judged tensors.
-    """
-    changed = rewrite_network_for_config(network, PrecisionConfig.from_precision(Precision.FP32).with_moves(moves))
-    models = [network.model, changed.network.model, _move_by_one_ulp(changed.network.model, network.model)]
-    runs = [_execute_fp32(model, tensors, samples, backend, feeds) for model in models]
-    for tensor in tensors:
-        noise = ulp_noise = 0.0
-        for original, equalized, moved in zip(*(run[tensor] for run in runs), strict=True):
-            noise += float(np.square(equalized - original, dtype=np.float64).sum())
-            ulp_noise += float(np.square(moved - equalized, dtype=np.float64).sum())
-        if not noise <= MAX_ULP_RATIO * ulp_noise:
-            return f"in FP32 it changes {tensor} by more than rounding explains"
-    return ""
-
-
-def _move_by_one_ulp(model: ir.Model, original_model: ir.Model) -> ir.Model:
-    """Returns a model in which the constants that another model lacks are moved by one unit in the last place."""
-    moved, random = model.clone(), np.random.default_rng(0)
-    for name, value in moved.graph.initializers.items():
-        if name not in original_model.graph.initializers and value.const_value is not None:
-            array = value.const_value.numpy()
-            directions = np.where(random.random(array.shape) < 0.5, -np.inf, np.inf).astype(np.float32)
-            value.const_value = ir.Tensor(np.nextafter(array, directions), name=name)
-    return moved
-
-
-def _execute_fp32(model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend,
-                  feeds: Sequence[int]) -> dict[str, list[np.ndarray]]:
-    """Returns the values of tensors of a model in each feed."""
-    probe = NetworkProbe(model)
-    names = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in tensors}
-    values: dict[str, list[np.ndarray]] = {tensor: [] for tensor in tensors}
-    with probe.load_probe_runner(backend, samples) as runner:
-        for feed in feeds:
-            result = runner.run(samples.read_feed(feed))
-            for tensor, name in names.items():
-                values[tensor].append(np.array(result[name], np.float64))
-    return values
+    return choose_moves(moves_by_formula, lambda moves: context.add_moves(config, moves),
+                        JudgedErrors(context, context.make_progress("error of equalized channels")))

@@ -295,7 +295,7 @@ class _ErrorTableSession:
         self._gated_graph = gated_graph = build_gated_graph(
             analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
-            norm_operators=features.norm_operators, new_constants=features.new_constants,
+            norm_operators=features.norm_operators,
             outputs=self._fetched_tensors or analysis.fetched_tensors[:1], with_reference=True,
             with_isolated=self._isolated, with_accumulated=self._accumulated, mask_axes=mask_axes,
             gates_as_data=self._uses_gates_as_data,

@@ -139,8 +139,6 @@ class InputProductCollector:
         quantized_type: The type to which the input is rounded first; None if the layer reads floats.
         scale: The scale of the input in that type.
         products: The sums, float32 ``(groups, columns, columns)``.
-        magnitudes: The sums of magnitudes of each column, float64 ``(groups, columns)``.
-        row_count: The number of rows so far.
     """
 
     form: MatrixForm
@@ -148,8 +146,6 @@ class InputProductCollector:
     quantized_type: QuantizedType | None = None
     scale: float = 1.0
     products: np.ndarray = field(default_factory=lambda: np.zeros(()))
-    magnitudes: np.ndarray = field(default_factory=lambda: np.zeros(()))
-    row_count: int = 0
 
     def add_values(self, array: np.ndarray) -> None:
         """Adds rows of a float array to the sums.
@@ -160,16 +156,10 @@ class InputProductCollector:
         rows = self.form.select_input_rows(array, self.rows_per_feed)
         if not np.isfinite(rows).all():
             raise ValueError("NaN or an infinity")
-        self.magnitudes = self.magnitudes + np.abs(rows).sum(axis=1, dtype=np.float64)
         if self.quantized_type is not None:
             rows = self.quantized_type.quantize(rows / np.float32(self.scale)) * np.float32(self.scale)
         self.products = self.products + rows.swapaxes(1, 2) @ rows
-        self.row_count += rows.shape[1]
 
     def merge_values(self, later_collector: InputProductCollector) -> None:
         """Adds the sums of another collector, which has seen later feeds."""
-        if not later_collector.row_count:
-            return
         self.products = self.products + later_collector.products
-        self.magnitudes = self.magnitudes + later_collector.magnitudes
-        self.row_count += later_collector.row_count

@@ -194,7 +194,7 @@ class Simulation:
                                             quantized_types=features.quantized_types,
                                             editable_constants=features.editable_constants,
                                             norm_operators=features.norm_operators,
-                                            new_constants=features.new_constants, outputs=self.fetched_tensors,
+                                            outputs=self.fetched_tensors,
                                             gates_as_data=uses_data_gates, compared_tensors=self._compared_outputs)
             try:
                 runner = self._graph_loader.load_graph(gated_graph, self._set_execution_mode,

@@ -191,7 +191,6 @@ class ZeroCostKind(ABC):
         stage: The stage in which the change is measured and tried.
         is_for_rows: True if the change is offered for single groups.
         is_for_searches: True if a search tries the change on all groups.
-        needs_preview: True if the change is offered only if previews show no further kernel.
         is_exact: True if the network computes the same values in FP32 with the change.
         is_dropped_when_raised: True if a search removes the change from a group that it raises.
         omission_text: The text of the exports that keep only exact changes, about a number of moves; "" for exact
@@ -203,7 +202,6 @@ class ZeroCostKind(ABC):
     stage: ClassVar[ZeroCostStage] = ZeroCostStage.FORM
     is_for_rows: ClassVar[bool] = True
     is_for_searches: ClassVar[bool] = True
-    needs_preview: ClassVar[bool] = False
     is_exact: ClassVar[bool] = True
     is_dropped_when_raised: ClassVar[bool] = False
     omission_text: ClassVar[str] = ""

@@ -11,10 +11,7 @@ from dataclasses import replace
 from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
 from trt_tui.core.measure.channel_scaling_kinds import (
-    AwqKind,
-    ClipEqualizationKind,
     EqualizationKind,
-    InsertedMulKind,
     SmoothQuantKind,
 )
 from trt_tui.core.measure.weight_rounding import Roundings, count_simulated_configs, measure_roundings
@@ -249,8 +246,8 @@ class BiasCorrectionKind(ZeroCostKind):
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
-                                             SmoothQuantKind(), InsertedMulKind(), EqualizationKind(),
-                                             ClipEqualizationKind(), AwqKind(), RoundingKind(), BiasCorrectionKind())
+                                             SmoothQuantKind(), EqualizationKind(), RoundingKind(),
+                                             BiasCorrectionKind())
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {
@@ -269,14 +266,6 @@ def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group
     can."""
     return {kind.title: kind.refusal_reason(network, group, config)
             for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.is_listed_for(network)}
-
-
-def list_kinds_with_preview(network: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> list[str]:
-    """Returns the titles of the changes that a fusion group can have if a preview shows no further kernel."""
-    kinds = [kind for kind in ZERO_COST_KINDS
-             if kind.is_for_rows and kind.needs_preview and kind.is_listed_for(network)]
-    return [kind.title for kind in kinds if not kind.refusal_reason(network, group, config)
-            and not config.has_scaled_channels(kind.find_subject(network, group) or "")]
 
 
 def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfig) -> dict[str, str]:

@@ -86,7 +86,6 @@ class ChannelMaxCollector:
 
 def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples: Samples, backend: Backend, *,
                               strength: float = DEFAULT_STRENGTH, reason: str = "user",
-                              scalings: Mapping[str, ChannelScaling] | None = None,
                               channel_maxima: MutableMapping[str, np.ndarray] | None = None,
                               progress: RunProgress | None = None,
                               executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
@@ -95,7 +94,6 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
     Args:
         subjects: Groups whose channels can be scaled.
         strength: The exponent; see `trt_tui.core.moves.smoothquant_move`.
-        scalings: The channels by group; None for those that constants produce.
         channel_maxima: Known largest magnitudes by tensor and shape of the divisors. Newly measured ones are added.
         executor: The executor of the samples; this process by default.
 
@@ -103,8 +101,7 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
         InputError: a tensor contains NaN or an infinity, or the data cannot be read.
     """
     channel_maxima = {} if channel_maxima is None else channel_maxima
-    known_scalings = network.zero_cost_support.channel_scalings if scalings is None else scalings
-    scalings = {name: known_scalings[name] for name in subjects}
+    scalings = {name: network.zero_cost_support.channel_scalings[name] for name in subjects}
     measured_tensors = {name: _list_measured_tensors(network, scaling) for name, scaling in scalings.items()}
     collectors = {_maxima_key(tensor): ChannelMaxCollector(tensor) for tensors in measured_tensors.values()
                   for tensor in tensors if _maxima_key(tensor) not in channel_maxima}
@@ -128,20 +125,10 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
                 np.maximum(maxima, reader.channel_maxima(_weight_magnitudes(network, reader), scaling.channels,
                                                          exponent), out=maxima)
         factors = smoothquant_move.smoothquant_factors(activation, weight, strength)
-        ranges = compute_scaled_ranges(network, scaling, factors, channel_maxima)
+        ranges = {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
+                  for tensor in measured_tensors[name] if tensor.tensor in network.calibrated_tensors}
         moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)
     return moves
-
-
-def compute_scaled_ranges(network: Network, scaling: ChannelScaling, factors: np.ndarray,
-                          channel_maxima: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns the amax of each calibrated tensor whose channels are divided by factors, after the division.
-
-    Args:
-        channel_maxima: The largest magnitudes that `measure_smoothquant_moves` has measured.
-    """
-    return {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
-            for tensor in _list_measured_tensors(network, scaling) if tensor.tensor in network.calibrated_tensors}
 
 
 def _maxima_key(tensor: ScaledTensor) -> str:

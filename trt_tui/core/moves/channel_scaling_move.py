@@ -21,7 +21,6 @@ class ChannelScalingMove(Move):
     Attributes:
         factors: One positive number for each factor of the scaling, encoded by `trt_tui.core.moves.vectors`.
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
-        replaces_clips: True if the bounds of Clips are divided too.
     """
 
     edits_constants = has_measured_values = scales_channels = True
@@ -29,15 +28,10 @@ class ChannelScalingMove(Move):
 
     factors: str
     ranges: dict[str, float]
-    replaces_clips: bool = False
 
     @property
     def effect_key(self) -> tuple[object, ...]:
         return self.factors, tuple(sorted(self.ranges.items()))
-
-    def find_scaling(self, network: NetworkOutline, subject: str) -> ChannelScaling:
-        """Returns the constants and tensors of the channels of a fusion group that the move can change."""
-        return network.zero_cost_support.channel_scalings[subject]
 
     @abstractmethod
     def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -45,7 +39,7 @@ class ChannelScalingMove(Move):
 
     def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         """Returns the reason why the ranges cannot be those of divided tensors; "" if they can."""
-        tensors = {tensor.tensor for tensor in self.find_scaling(network, subject).tensors}
+        tensors = {tensor.tensor for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
         if unknown_tensors := [name for name in self.ranges if name not in tensors]:
             return f"{unknown_tensors[0]} is not one of the scaled tensors"
         return ""
@@ -55,7 +49,8 @@ class ChannelScalingMove(Move):
             return reason
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
             return "a range is a number from 0 to the largest FP32 value"
-        return vectors.invalid_vector_reason(self.factors, self.find_scaling(network, subject).channels, positive=True)
+        channels = network.zero_cost_support.channel_scalings[subject].channels
+        return vectors.invalid_vector_reason(self.factors, channels, positive=True)
 
     @property
     def fixed_ranges(self) -> Mapping[str, float]:
@@ -63,31 +58,27 @@ class ChannelScalingMove(Move):
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
         factors = vectors.decode_vector(self.factors)
-        return {tensor.tensor: tensor.divisors(factors) for tensor in self.find_scaling(network, subject).tensors}
+        return {tensor.tensor: tensor.divisors(factors)
+                for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the division of the constants that produce or bound the channels, and the product of the weights that
-        read them.
+        """Returns the division of the constants that produce the channels, and the product of the weights that read
+        them.
 
         Implements `Move.find_constant_edits`.
         """
-        return make_scaling_edits(self.find_scaling(network, subject), vectors.decode_vector(self.factors),
-                                  self.replaces_clips)
+        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
+                                  vectors.decode_vector(self.factors))
 
 
-def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray,
-                       replaces_clips: bool = False) -> dict[Port, ConstantEdit]:
+def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
     """Returns the changes of the constants of a `ChannelScaling` for some factors, float32 ``(channels,)``.
 
     A weight between two layers of one set is divided along its outputs and multiplied along its inputs.
-
-    Args:
-        replaces_clips: True to divide the bounds of Clips too, which become vectors.
     """
     constants_by_port: dict[Port, list[ScaledConstant]] = {}
-    bounds = [bound for clip in scaling.clips for bound in clip.bounds] if replaces_clips else []
-    for constant in (*scaling.producers, *scaling.readers, *bounds):
+    for constant in (*scaling.producers, *scaling.readers):
         constants_by_port.setdefault(constant.port, []).append(constant)
     return {port: _ChannelDivision(factors, tuple(constants)) for port, constants in constants_by_port.items()}
 
@@ -98,8 +89,7 @@ class _ChannelDivision(ConstantEdit):
     constants: tuple[ScaledConstant, ...]
 
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        if constant is None:  # the constant of an inserted Mul
-            constant = np.ones(self.constants[0].shape, np.float32)
+        assert constant is not None, "channels are scaled by constants of the network"
         for scaled_constant in self.constants:
             constant = scaled_constant.divide(constant, self.factors)
         return constant

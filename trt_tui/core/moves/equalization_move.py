@@ -94,8 +94,6 @@ class EqualizationMove(ChannelScalingMove):
 
     Attributes:
         formula: The formula of the factors, one of `EQUALIZATION_FORMULAS`.
-        replaces_clips: True if a Min or Max with a vector replaces each Clip on the way, so that its bounds are divided
-            too.
     """
 
     kind = "equalize"
@@ -104,22 +102,9 @@ class EqualizationMove(ChannelScalingMove):
     factors: str
     ranges: dict[str, float] = field(default_factory=dict)
     reason: str = "user"
-    replaces_clips: bool = False
-
-    @property
-    def effect_key(self) -> tuple[object, ...]:
-        return (*super().effect_key, "min") if self.replaces_clips else super().effect_key
-
-    @property
-    def clip_text(self) -> str:
-        """The text about replaced Clips for users; "" if there are none."""
-        return ", Min for Clip" if self.replaces_clips else ""
 
     def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        if reason := equalization_refusal_reason(network, subject):
-            return reason
-        return "no Clip with constant bounds limits its channels" if (
-            self.replaces_clips and not self.find_scaling(network, subject).can_replace_clips) else ""
+        return equalization_refusal_reason(network, subject)
 
     def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         unknown_tensors = [name for name in self.ranges if not network.has_tensor(name)]
@@ -130,9 +115,7 @@ class EqualizationMove(ChannelScalingMove):
 
         Implements `Move.equality_limit_text`.
         """
-        if self.replaces_clips:
-            return ""
-        clipped = {clip.tensor for clip in self.find_scaling(network, subject).clips}
+        clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
         is_limited = any((divisors != 1).any()
                          for tensor, divisors in self.find_divisors(network, subject).items()
                          if tensor in clipped)

@@ -25,7 +25,15 @@ _TYPE_TEXTS = {
 
 
 class UnknownMoveKindError(ValueError):
-    """A file entry has an unknown kind of move; the text of the error names the kind."""
+    """A file entry has a kind of move that this version does not have; the text of the error names the kind.
+
+    Attributes:
+        next_step: The next step for the user.
+    """
+
+    def __init__(self, cause: str, next_step: str = "Update trt-tui, or take the move out of the file.") -> None:
+        super().__init__(cause)
+        self.next_step = next_step
 
 
 def encode_move(move: Move) -> dict[str, Any]:
@@ -46,6 +54,13 @@ def decode_move(entry: Mapping[str, Any]) -> Move:
             another type.
     """
     kind = entry.get("kind")
+    removed_move = ("an inserted Mul" if kind == "insert_mul" else "a Min or Max in place of a Clip"
+                    if kind == "equalize" and entry.get("replaces_clips") else "")
+    if removed_move:
+        names = entry.get("target", entry.get("layers"))
+        raise UnknownMoveKindError(
+            f"it has {removed_move} at {_value_text(names[:1] if isinstance(names, list) else names)}, a change that "
+            "trt-tui no longer makes", "Search again, or take the move out of the file: its layers then lose more.")
     if not isinstance(kind, str) or kind not in MOVE_KINDS:
         raise UnknownMoveKindError(
             f"it has a move of kind {_value_text(kind)}, and this trt-tui knows {', '.join(MOVE_KINDS)}")

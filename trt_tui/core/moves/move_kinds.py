@@ -5,7 +5,6 @@ from trt_tui.core.moves.attention_scale_move import AttentionScaleMove
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.equalization_move import EqualizationMove
-from trt_tui.core.moves.inserted_mul_move import InsertedMulMove
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.precision_move import PrecisionMove
@@ -16,7 +15,7 @@ from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 
 MOVE_KINDS: dict[str, type[Move]] = {
     kind.kind: kind
-    for kind in (KeepMove, PrecisionMove, RewriteMove, AttentionScaleMove, SmoothQuantMove, InsertedMulMove,
+    for kind in (KeepMove, PrecisionMove, RewriteMove, AttentionScaleMove, SmoothQuantMove,
                  EqualizationMove, RangeMove, RoundingMove, BiasCorrectionMove, BarrierMove)
 }
 """The kinds of move in the order of files and reports. If several moves set the precision of a group, the first kind in

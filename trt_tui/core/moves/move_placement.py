@@ -66,7 +66,7 @@ class MoveEntry:
             move = decode_move(record)
         except UnknownMoveKindError as error:
             raise InputError(f"{file_name}: {self.location} is not a possible move here", str(error),
-                             "Update trt-tui, or take the move out of the file.") from None
+                             error.next_step) from None
         except msgspec.ValidationError as error:
             raise entry_type_error(error, record, MOVE_KINDS[record["kind"]], file_name, self.location) from None
         key = move.subject_kind.names_key

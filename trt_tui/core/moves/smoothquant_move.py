@@ -25,7 +25,7 @@ class SmoothQuantMove(ChannelScalingMove):
 
     Attributes:
         strength: The exponent a from which the factors were computed.
-        method: The formula of the factors: that of SmoothQuant, or that of AWQ (`trt_tui.core.measure.awq`).
+        method: The formula of the factors: that of SmoothQuant, or that of AWQ in configs of earlier versions.
     """
 
     kind = "smooth"

@@ -216,26 +216,6 @@ class ChannelTracer(SizeReader):
         result = numbers.reshape((1, outputs) + (1,) * (len(sizes) - 2))
         return self._divide_bias(layer, numbers, result)
 
-    def arrange_reader_numbers(self, layer: Layer, numbers: np.ndarray) -> np.ndarray | None:
-        """Returns the numbers of the channels that a Conv, Gemm or MatMul reads, in the shape of its constant weight.
-
-        None if the weight is not a constant, or if its shape does not fit the channels.
-
-        Args:
-            numbers: ``(channels,)``.
-        """
-        shape, attributes = self._read_constant_shape(layer.inputs[1]), self.graph.node(layer.name).attributes
-        if shape is None:
-            return None
-        if layer.op_type == "Conv":
-            conv_groups = attributes.get_int("group", 1)
-            return self._arrange_weight_numbers(numbers, conv_groups, shape[0], True, (1,) * (
-                len(shape) - 2)) if shape[1] * conv_groups == numbers.size else None
-        if len(shape) != 2 or attributes.get_int("transA", False):
-            return None
-        axis = 1 if attributes.get_int("transB", False) else 0
-        return numbers.reshape((1, -1) if axis else (-1, 1)) if shape[axis] == numbers.size else None
-
     @staticmethod
     def _arrange_weight_numbers(numbers: np.ndarray, conv_groups: int, other_size: int, is_second: bool,
                                 spatial: tuple[int, ...]) -> np.ndarray:
@@ -400,7 +380,7 @@ class ChannelTracer(SizeReader):
         if low > 0 or high < 0:
             return ""
         if numbers.any() and (low not in (0.0, -math.inf) or high not in (0.0, math.inf)):
-            self.clips.append((ClippedTensor(layer.inputs[0], low, high, layer.name), numbers))
+            self.clips.append((ClippedTensor(layer.inputs[0], low, high), numbers))
         return numbers
 
     def _trace_where(self, layer: Layer) -> _Result:

@@ -13,10 +13,8 @@ import numpy as np
 
 from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
 from trt_tui.core.network.channel_roots import ChannelRoots, label_components
-from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.operators import PRODUCTS
+from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
-    RESULT_PORT,
     ChannelRun,
     ChannelScaling,
     ClippedTensor,
@@ -34,62 +32,6 @@ def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
         tracer: The pass over all layers, with united products.
     """
     return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
-
-
-_INSERTION_READERS = {"Conv": 1, "MatMul": -1, "Gemm": -1}
-"""The layers whose weights can take the factors of an inserted Mul, with the axis of the channels that they read."""
-
-
-def find_inserted_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup],
-                           channel_scalings: Mapping[str, ChannelScaling]) -> dict[str, ChannelScaling]:
-    """Returns the channels that only an inserted Mul can divide, by the group whose result it multiplies.
-
-    These are results that no constants produce, such as those of a Gelu, and that only weights multiply. A Mul of the
-    result of a product is not among them: its own weights can take the factors.
-
-    Args:
-        tracer: The pass over all layers, with united products.
-        channel_scalings: The channels that constants produce.
-    """
-    scaled_tensors = {tensor.tensor for scaling in channel_scalings.values() for tensor in scaling.tensors}
-    read_layers = {layer for scaling in channel_scalings.values() for layer in scaling.reading_layers}
-    scalings = {}
-    for group in groups:
-        scaling = None if group.final_tensor in scaled_tensors else _find_inserted_scaling(tracer, group)
-        if scaling is not None and read_layers.isdisjoint(scaling.reading_layers):
-            scalings[group.name] = scaling
-    return scalings
-
-
-def _find_inserted_scaling(tracer: ChannelTracer, group: FusionGroup) -> ChannelScaling | None:
-    """Returns the channels of the result of a group as far as a Mul behind it can divide them; None if it cannot."""
-    graph, tensor = tracer.graph, group.final_tensor
-    producer = graph.by_name.get(graph.producer.get(tensor, ""))
-    shape = graph.shape(tensor) if producer is not None else None
-    readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
-    if (producer is None or shape is None or not readers or not graph.is_float(tensor)
-            or producer.kind is not LayerKind.COMPUTE or producer.op_type in PRODUCTS
-            or producer.name not in tracer.grouped_layers or any(info.name == tensor for info in graph.outputs)):
-        return None
-    axes = {_INSERTION_READERS.get(reader.op_type) for reader in readers}
-    axis = axes.pop() if len(axes) == 1 else None
-    channels = shape[axis] if axis is not None and len(shape) > 1 else None
-    if axis is None or not isinstance(channels, int) or channels < 2:
-        return None
-    numbers = np.arange(1, channels + 1)
-    constants = []
-    for reader in readers:
-        arranged = tracer.arrange_reader_numbers(reader, numbers) if reader.inputs[0] == tensor and reader.inputs.count(
-            tensor) == 1 and reader.name in tracer.grouped_layers else None
-        if arranged is None:
-            return None
-        constants.append(ScaledConstant(reader.inputs[1], arranged.shape, encode_runs(-arranged), (reader.name, 1),
-                                        tensor))
-    divisor_shape = tuple(channels if index == axis % len(shape) else 1 for index in range(len(shape)))
-    runs = encode_runs(numbers)
-    return ChannelScaling(
-        channels, (ScaledConstant("", divisor_shape, runs, (producer.name, RESULT_PORT)),), tuple(constants), (),
-        (ScaledTensor(tensor, divisor_shape, runs),))
 
 
 class _ScalingBuilder:
@@ -144,20 +86,10 @@ class _ScalingBuilder:
         for clip, numbers in tracer.clips:
             for label in self._list_labels(labels, numbers):
                 if label in sets:
-                    roots = self._roots.find_roots(numbers)
-                    own = np.where(np.isin(labels[np.abs(roots)], [label]) & (roots != UNSCALED), roots, UNSCALED)
-                    sets[label].clips.append((clip, own, self._list_bound_inputs(clip)))
+                    sets[label].clips.append(clip)
         for draft in sets.values():
             scalings[draft.group_name] = draft.build_scaling()
         return scalings
-
-    def _list_bound_inputs(self, clip: ClippedTensor) -> list[tuple[int, str]]:
-        """Returns the inputs of a Clip with bounds other than zero and infinity, and their constants; [] if a bound is
-        an attribute."""
-        inputs = self._tracer.graph.by_name[clip.layer].inputs
-        bounds = [(index, inputs[index] if index < len(inputs) else "")
-                  for index, bound in ((1, clip.low), (2, clip.high)) if bound != 0 and np.isfinite(bound)]
-        return bounds if all(tensor for _, tensor in bounds) else []
 
     def _list_labels(self, labels: np.ndarray, numbers: np.ndarray) -> list[int]:
         """Returns the label of each set to which some numbers belong."""
@@ -180,7 +112,7 @@ class _ScalingDraft:
         self.group_name = group_name
         self.products: list[str] = []
         self.tensors: list[tuple[str, np.ndarray]] = []
-        self.clips: list[tuple[ClippedTensor, np.ndarray, list[tuple[int, str]]]] = []
+        self.clips: list[ClippedTensor] = []
         self._producers: list[tuple[Layer, int, np.ndarray]] = []
         self._readers: list[tuple[Layer, int, str, np.ndarray]] = []
 
@@ -208,12 +140,9 @@ class _ScalingDraft:
             ScaledConstant(layer.inputs[index], roots.shape, encode(roots, -1), (layer.name, index), activation)
             for layer, index, activation, roots in self._readers)
         scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
-            ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(
-            replace(clip, bounds=tuple(ScaledConstant(tensor, roots.shape, encode(roots), (clip.layer, index))
-                                       for index, tensor in bounds))
-            for clip, roots, bounds in self.clips))
+            ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(self.clips))
         if self.clips:
-            clip = self.clips[0][0]
+            clip = self.clips[0]
             return replace(scaling, refusal_reason=(
                 f"a Clip limits {clip.tensor} to {clip.low:g} and {clip.high:g}, which would have to scale with it"))
         return scaling

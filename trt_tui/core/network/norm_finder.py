@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trt_tui.core.network.attention_scale import find_attention_scales
 from trt_tui.core.network.channel_numbers import ChannelTracer
-from trt_tui.core.network.channel_scaling import find_channel_scalings, find_inserted_scalings
+from trt_tui.core.network.channel_scaling import find_channel_scalings
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -37,10 +37,8 @@ def find_zero_cost_support(graph: LayerGraph, groups: Sequence[FusionGroup]) -> 
     tracer.trace_layers()
     attention_scales = find_attention_scales(tracer, groups)
     tracer.unite_products()
-    channel_scalings = find_channel_scalings(tracer, groups)
     return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites},
-                           channel_scalings, attention_scales, find_inserted_scalings(
-                               tracer, [group for group in groups if group.name not in norms], channel_scalings))
+                           find_channel_scalings(tracer, groups), attention_scales)
 
 
 def _add_rewrite_refusal_reason(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,

@@ -14,10 +14,6 @@ import numpy as np
 Port = tuple[str, int]
 """An input of a layer: the name of the layer and the index of the input."""
 
-RESULT_PORT = 1 << 16
-"""The index of a `Port` that stands for the result of the layer: the constant of an inserted Mul, which is 1 without a
-move."""
-
 
 @dataclass(frozen=True)
 class Normalisation:
@@ -88,7 +84,7 @@ class ScaledTensor:
     """A tensor whose channels are divided by the factors of a `ChannelScaling`.
 
     Attributes:
-        tensor: The name; "" for a constant that the network does not have yet.
+        tensor: The name.
         shape: The shape of the divisors, which broadcasts to the shape of the tensor. A size above 1 marks an axis
             along which the divisors differ.
         runs: The factor of each divisor, in the order of the flattened shape.
@@ -173,16 +169,11 @@ class ClippedTensor:
         tensor: The input of the Clip.
         low: The lower bound; minus infinity if there is none.
         high: The upper bound; infinity if there is none.
-        layer: The Clip.
-        bounds: The constants of its bounds other than zero and infinity, as divided by the factors. A Min or Max with
-            such a vector can replace the Clip. Empty if a bound is an attribute.
     """
 
     tensor: str
     low: float
     high: float
-    layer: str = ""
-    bounds: tuple[ScaledConstant, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,11 +201,6 @@ class ChannelScaling:
     tensors: tuple[ScaledTensor, ...] = ()
     clips: tuple[ClippedTensor, ...] = ()
     refusal_reason: str = ""
-
-    @property
-    def can_replace_clips(self) -> bool:
-        """True if a Min or Max with a vector can replace each Clip on the way."""
-        return bool(self.clips) and all(clip.bounds for clip in self.clips)
 
     @property
     def reading_layers(self) -> tuple[str, ...]:
@@ -303,14 +289,12 @@ class ZeroCostSupport:
         biases: Of every group that can run in INT8.
         channel_scalings: By the group of the first producer of the channels.
         attention_scales: By the group of the product of queries and keys.
-        inserted_scalings: Channels that an inserted Mul can divide, by the group whose result it multiplies.
     """
 
     norms: Mapping[str, Normalisation] = field(default_factory=dict)
     biases: Mapping[str, CorrectableBias] = field(default_factory=dict)
     channel_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
     attention_scales: Mapping[str, AttentionScale] = field(default_factory=dict)
-    inserted_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
 
     def find_scaling_subject(self, group_name: str, layers: Collection[str]) -> str | None:
         """Returns the name in `channel_scalings` of the channels that a group reads; None if there are none.
@@ -322,40 +306,16 @@ class ZeroCostSupport:
         own = group_name if group_name in self.channel_scalings else None
         return next((subject for subject in subjects if subject is not None), own)
 
-    def find_inserted_subject(self, group_name: str, layers: Collection[str]) -> str | None:
-        """Returns the name in `inserted_scalings` of the channels that a group reads or whose result it is; None if
-        there are none."""
-        subjects = (name for name, scaling in self.inserted_scalings.items()
-                    if not set(layers).isdisjoint(scaling.reading_layers))
-        return next(subjects, group_name if group_name in self.inserted_scalings else None)
-
     @cached_property
     def _subject_by_reading_layer(self) -> Mapping[str, str]:
         return {layer: name for name, scaling in self.channel_scalings.items() if scaling.channels
                 for layer in scaling.reading_layers}
 
     @cached_property
-    def _all_scalings(self) -> tuple[ChannelScaling, ...]:
-        return *self.channel_scalings.values(), *self.inserted_scalings.values()
-
-    @cached_property
-    def new_constant_shapes(self) -> Mapping[Port, tuple[int, ...]]:
-        """The shapes of constants that a move gives another shape: those of Muls that can be inserted, and bounds of
-        Clips."""
-        constants = [producer for scaling in self.inserted_scalings.values() for producer in scaling.producers]
-        constants += self._clip_bounds
-        return {constant.port: constant.shape for constant in constants}
-
-    @property
-    def _clip_bounds(self) -> list[ScaledConstant]:
-        return [bound for scaling in self.channel_scalings.values() if scaling.can_replace_clips
-                for clip in scaling.clips for bound in clip.bounds]
-
-    @cached_property
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of the divisors of each tensor that a move can scale, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
-        tensors = [tensor for scaling in self._all_scalings for tensor in scaling.tensors]
+        tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
             tensors += [ScaledTensor(name, (), ()) for scaling in scale.scalings for name in scaling.tensors]
@@ -366,9 +326,8 @@ class ZeroCostSupport:
     @cached_property
     def edited_ports(self) -> tuple[Port, ...]:
         """The constants that the scaling of channels and of attentions can change, each once."""
-        constants = [constant for scaling in self._all_scalings
+        constants = [constant for scaling in self.channel_scalings.values()
                      for constant in (*scaling.producers, *scaling.readers)]
-        constants += self._clip_bounds
         scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
         constants += [constant for scale in scales for constant in (*scale.query.producers, *scale.key.producers)]
         return tuple(dict.fromkeys((*(constant.port for constant in constants),

@@ -112,8 +112,6 @@ class ZeroCostController(Controller):
             items.append(PickerItem("", "further values", "", "are being measured"))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
         network_reasons = {**self._find_network_reasons(config)}
-        for title, reason in (event.withheld_reasons if event is not None else {}).items():
-            network_reasons[title] = row_reasons[title] = reason
         for title in dict.fromkeys((*row_reasons, *network_reasons)):
             if network_reasons.get(title) and row_reasons.get(title, "-"):
                 items.append(PickerItem("", f"{title}, all layers:", "", network_reasons[title]))

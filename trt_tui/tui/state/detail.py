@@ -16,8 +16,7 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
-from trt_tui.core.measure.zero_cost_kind import LEAVES_FILE_SUFFIX
-from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, list_kinds_with_preview, list_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
@@ -45,7 +44,6 @@ from trt_tui.formatting import (
     run_title,
 )
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
-from trt_tui.jobs.requests import MeasureZeroCostChanges
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, noise_text, target_value_span
@@ -196,22 +194,6 @@ _MIN_NAME_CELLS_BESIDE_MARGIN = 16
 """The minimum width of the names of remedies with margins of error behind their values."""
 
 
-def list_remedies(session: Session, group: FusionGroup) -> tuple[Remedy, ...]:
-    """Returns the remedies for a fusion group in the current config.
-
-    The zero-cost changes of the group that need a preview are among them after the list of these changes measured
-    them.
-    """
-    remedies = session.results.remedies.get((group.name, session.config), ())
-    event = session.results.zero_cost_changes.get((group.name, session.config))
-    titles = tuple(kind.title for kind in ZERO_COST_KINDS if kind.needs_preview)
-    return (*remedies, *(Remedy(ZERO_COST_KEY, change.label, change.config, change.accuracy,
-                                change.label.removesuffix(LEAVES_FILE_SUFFIX))
-                         for change in (event.changes if event is not None else ())
-                         if not change.is_for_network and change.accuracy is not None
-                         and change.label.startswith(titles)))
-
-
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
@@ -220,7 +202,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
     current config within noise changes nothing.
     """
     lines: list[Line] = []
-    remedies = list_remedies(session, group)
+    remedies = session.results.remedies.get((group.name, session.config), ())
     equal_remedies, other_remedies = split_by_noise(session, remedies)
     config_accuracy = session.get_run_results("config").accuracy
     margin_target = session.target or Target("sqnr", 0.0)
@@ -413,7 +395,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
             _labelled_line("why", "measuring …" if session.data_summary is not None else NOT_MEASURED, width, "dim"))
     else:
         lines.append(_labelled_line("why", NO_CAUSE_TEXT, width, "dim"))
-    remedies = _choose_best_remedy_per_kind(session, list_remedies(session, group))
+    remedies = _choose_best_remedy_per_kind(session, session.results.remedies.get((group.name, session.config), ()))
     if remedies:
         lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
@@ -481,7 +463,6 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
-    lines += _untried_change_lines(session, row_values, group, width, margin)
     for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
         lines += _labelled_lines("also" if index == 0 else "", text, width)
     lines += _group_engine_lines(session, row_values, group, width)
@@ -491,33 +472,6 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     shape = row_values.model.outline.shapes.get(group.final_tensor)
     if shape is not None:
         lines += _labelled_lines("output", tensor_shape_text(shape), width, "dim")
-    return lines
-
-
-def _untried_change_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
-                          margin: int) -> list[Line]:
-    """Returns the changes that only the list of zero-cost changes measures, because it previews their kernels first.
-
-    They are left out if no preview is possible here, and as soon as that list has their values or the reasons against
-    them.
-    """
-    changes = session.results.zero_cost_changes.get((group.name, session.config))
-    if ((group.name, session.config) not in session.results.remedies or not session.can_preview_engines
-            or changes is not None and changes.is_complete):
-        return []
-    key = find_current_key(ZERO_COST_KEY)
-    is_measuring = any(isinstance(request, MeasureZeroCostChanges) and (request.group, request.config) == (
-        group.name, session.config) for request in session.pending_requests.values())
-    state_texts = ("being measured", "measuring") if is_measuring else ("not tried yet", "not tried")
-    known_labels = [remedy.label for remedy in list_remedies(session, group)]
-    withheld_titles = changes.withheld_reasons if changes is not None else {}
-    lines: list[Line] = []
-    for title in list_kinds_with_preview(row_values.model.outline, session.config, group):
-        if title in withheld_titles or any(label.startswith(title) for label in known_labels):
-            continue
-        forms = [*(f"{title}: {state_text}" for state_text in state_texts), title]
-        text = next((form for form in forms if margin + 6 + cell_width(form) <= width), title)
-        lines.append(clip_line([(" " * margin, ""), (f"{key:<6}", "key"), (text, "dim")], width))
     return lines
 
 

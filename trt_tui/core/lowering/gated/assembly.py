@@ -19,7 +19,6 @@ from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_resu
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 
@@ -86,7 +85,6 @@ def build_gated_graph(
     measured_groups: Sequence[str] | None = None,
     editable_constants: bool = False,
     norm_operators: bool = False,
-    new_constants: Collection[Port] = (),
     gates_as_data: bool = False,
     compared_tensors: Sequence[ComparedTensor] = (),
     mask_axes: Mapping[str, tuple[bool, ...]] | None = None,
@@ -109,7 +107,6 @@ def build_gated_graph(
         measured_groups: Groups whose errors are summed; by default all that can be simulated.
         editable_constants: Makes scales and biases that moves change inputs of the graph; see `GatedFeatures`.
         norm_operators: Lets decomposed normalisations be computed with the roundings of the operator.
-        new_constants: The constants of inserted Muls and of bounds that configs have; see `GatedFeatures`.
         gates_as_data: Makes gates data instead of control flow. Sums are not finite if tensors are not, and values that
             FP16 cannot represent are always counted.
         compared_tensors: Tensors that are compared in the graph with a reference input; only with ``gates_as_data``.
@@ -127,8 +124,7 @@ def build_gated_graph(
     if with_isolated and not with_reference:
         raise ValueError("the isolated branch reads the reference")
     features = replace(GatedFeatures.from_precisions(float_types, boundary_types, quantized_types),
-                       editable_constants=editable_constants, norm_operators=norm_operators,
-                       new_constants=frozenset(new_constants))
+                       editable_constants=editable_constants, norm_operators=norm_operators)
     outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
     names = tuple(measured_groups) if measured_groups is not None else tuple(
         group.name for group in network.groups if group.final_tensor not in network.blocking_plugins)

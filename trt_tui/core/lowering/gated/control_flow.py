@@ -236,11 +236,6 @@ class _PrecisionBranch:
             self.branch_tensors[tensor] = self._round_result(tensor, output, rounding_count)
             self._rounded_tensors.add(tensor)
 
-    def round_inserted_result(self, tensor: str, value: ir.Value) -> ir.Value:
-        if not self._reduces_precision:
-            return value
-        return self._flow.rounding.round_to_precision(value, self._boundary_type, self.nodes)
-
     def _round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
         """Returns a result rounded to the boundary type.
 

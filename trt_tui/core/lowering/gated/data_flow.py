@@ -227,9 +227,6 @@ class _DataFlowGroupBody:
             self.branch_tensors[tensor] = self._flow.round_result(self.group, tensor, output, rounding_count)
             self._rounded_tensors.add(tensor)
 
-    def round_inserted_result(self, tensor: str, value: ir.Value) -> ir.Value:
-        return self._flow.round_result(self.group, tensor, value) if self._reduces_precision else value
-
     def _select_normalisation_output(self, layer: Layer, node: ir.Node) -> list[ir.Value]:
         """Returns the results of a layer; the result of a normalisation is selected between its layers and its
         operator."""

@@ -108,9 +108,6 @@ class FilePrecisionBranch:
                                                                               self.nodes)
             self._half_tensors.add(tensor)
 
-    def round_inserted_result(self, tensor: str, value: ir.Value) -> ir.Value:
-        return value  # groups in file precision have no inserted Mul: the factors are 1
-
     def _replace_by_file_constant(self, layer: Layer, input_index: int, value: ir.Value) -> ir.Value:
         array = self._source_model.constant_value(layer, input_index)
         if array is None or array.dtype != np.float32:

@@ -223,7 +223,7 @@ class GatedGraph:
         port, scale = (site.layer, site.index), group_lowering.scales.get(site)
         edit_key = folded_constants.constant_edit_key(port)
         if not site.tensor and edit_key is None:
-            return np.full(weight_input.shape, weight_input.default, np.float32)
+            return np.zeros(weight_input.shape, np.float32)
         tf32 = group_lowering.precision is Precision.TF32 and site.role == "weight"
         precision_key = (group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision)
         key = (site.tensor or port, weight_input.shape, precision_key, edit_key,

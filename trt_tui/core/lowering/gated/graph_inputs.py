@@ -12,7 +12,7 @@ from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation, Port
+from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
@@ -26,14 +26,13 @@ class WeightInput:
 
     Attributes:
         site: The layer input that receives the value; its tensor is "" if the layer has no such input in the network.
-        shape: The shape of the value in that case, or if a move can give it another shape; () for that in the network.
-        default: The value of all elements if the layer has no such input, unless a move sets others.
+            The value is then 0, unless a move sets another.
+        shape: The shape of the value in that case; () for that in the network.
     """
 
     group: str
     site: QdqSite
     shape: tuple[int, ...] = ()
-    default: float = 0.0
 
 
 class GraphInputs:
@@ -71,7 +70,7 @@ class GraphInputs:
         self.factor_input_names: dict[str, str] = {}
         for index, group in enumerate(network.groups):
             constants = _iterate_editable_constants(
-                network, group, self.operand_types, features.new_constants) if features.editable_constants else ()
+                network, group, self.operand_types) if features.editable_constants else ()
             for number, weight_input in enumerate(constants):
                 self._add_weight_input(emitter, f"constant/{index}/{number}", weight_input)
             if group.name not in self.operand_types:
@@ -143,17 +142,12 @@ class GraphInputs:
 
 
 def _iterate_editable_constants(network: Network, group: FusionGroup,
-                                gated_groups: Container[str], new_constants: Container[Port]) -> Iterator[WeightInput]:
-    """Yields the constants of a fusion group that a config can edit, besides its weights.
-
-    Args:
-        new_constants: The constants among `ZeroCostSupport.new_constant_shapes` that configs have.
-    """
+                                gated_groups: Container[str]) -> Iterator[WeightInput]:
+    """Yields the constants of a fusion group that a config can edit, besides its weights."""
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
     # the weights of gated groups are inputs already
     weights = {(site.layer, site.index) for site in group.weight_qdq_sites()} if group.name in gated_groups else ()
-    ports = [port for port in zero_cost_support.edited_ports if port not in weights
-             and (port in new_constants or port not in zero_cost_support.new_constant_shapes)]
+    ports = [port for port in zero_cost_support.edited_ports if port not in weights]
     bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
     if bias is not None and bias.port is not None:
         ports.append(bias.port)
@@ -161,11 +155,7 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
         inputs = network.get_layer(layer).inputs
         tensor = inputs[index] if index < len(inputs) else ""
         site = QdqSite(layer, index, tensor, "constant")
-        if (layer, index) in zero_cost_support.new_constant_shapes:
-            yield WeightInput(group.name, site, zero_cost_support.new_constant_shapes[layer, index],
-                              1.0 if index == RESULT_PORT else 0.0)
-        else:
-            yield WeightInput(group.name, site, (bias.channels,) if bias is not None and not tensor else ())
+        yield WeightInput(group.name, site, (bias.channels,) if bias is not None and not tensor else ())
 
 
 def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:

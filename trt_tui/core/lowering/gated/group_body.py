@@ -11,7 +11,7 @@ from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Node
 from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.zero_cost_support import RESULT_PORT, Normalisation
+from trt_tui.core.network.zero_cost_support import Normalisation
 
 
 class GroupBody(Protocol):
@@ -46,9 +46,6 @@ class GroupBody(Protocol):
             inputs_of_compute_type: Tensors that the layer reads in the type in which it computes, without weights.
         """
 
-    def round_inserted_result(self, tensor: str, value: ir.Value) -> ir.Value:
-        """Returns the result of an inserted Mul, which takes the place of a tensor, rounded like results of layers."""
-
 
 def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_body: GroupBody) -> None:
     """Emits the layers of a fusion group; weights that are inputs of the graph replace the constants."""
@@ -77,41 +74,12 @@ def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_bod
             values.append(group_body.convert_layer_input(layer, index, tensor, value, has_layer_type))
         if (extra_input := graph_inputs.weights.get((group.name, name, len(values)))) is not None:
             values.append(extra_input)
-        if has_fed_bounds(graph_inputs, group, layer):
-            node = _emit_bounds(emitter, layer, values, group_body.nodes)
-        else:
-            node = emitter.clone_node(layer, values, emitter.make_unique_name(name))
-            group_body.nodes.append(node)
+        node = emitter.clone_node(layer, values, emitter.make_unique_name(name))
+        group_body.nodes.append(node)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             if tensor:
                 group_body.branch_tensors[tensor] = output
         group_body.round_layer_results(layer, node, typed_inputs)
-        if (factors := graph_inputs.weights.get((group.name, name, RESULT_PORT))) is not None:
-            tensor = group.final_tensor
-            product = _emit_inserted_mul(emitter, group_body.branch_tensors[tensor], factors, tensor, group_body.nodes)
-            group_body.branch_tensors[tensor] = group_body.round_inserted_result(tensor, product)
-
-
-def has_fed_bounds(graph_inputs: GraphInputs, group: FusionGroup, layer: Layer) -> bool:
-    """Returns True for a Clip with bounds that are inputs of the graph, and that can be vectors."""
-    return layer.op_type == "Clip" and any((group.name, layer.name, index) in graph_inputs.weights for index in (1, 2))
-
-
-def _emit_bounds(emitter: NodeEmitter, layer: Layer, values: Sequence[ir.Value | None], nodes: Nodes) -> ir.Node:
-    """Emits a Max and a Min with the bounds of a Clip, and returns the last node."""
-    result = values[0]
-    for operator, bound in zip(("Max", "Min"), values[1:], strict=False):
-        if bound is not None:
-            assert result is not None, "a Clip reads a tensor"
-            result = emitter.add_operator(nodes, operator, [result, bound], f"{layer.name}/{operator}")
-            emitter.copy_type_and_shape(result, layer.outputs[0])
-    return nodes[-1]
-
-
-def _emit_inserted_mul(emitter: NodeEmitter, value: ir.Value, factors: ir.Value, tensor: str, nodes: Nodes) -> ir.Value:
-    product = emitter.add_operator(nodes, "Mul", [value, factors], f"{tensor}/scaled")
-    emitter.copy_type_and_shape(product, tensor)
-    return product
 
 
 def is_cheaper_to_round_after_copy(network: Network, layer: Layer, tensor: str) -> bool:
@@ -227,15 +195,8 @@ def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: F
         for index, tensor in enumerate(layer.inputs):
             if (fed := graph_inputs.weights.get((group.name, name, index))) is not None:
                 scope[tensor] = fed
-        if has_fed_bounds(graph_inputs, group, layer):
-            values = [scope[tensor] if tensor else None for tensor in layer.inputs]
-            scope[layer.outputs[0]] = _emit_bounds(emitter, layer, values, nodes).outputs[0]
-        else:
-            emitter.copy_layer(layer, scope, nodes, emitter.make_unique_name(name))
+        emitter.copy_layer(layer, scope, nodes, emitter.make_unique_name(name))
         branch_tensors.update({tensor: scope[tensor] for tensor in layer.outputs if tensor})
-        if (factors := graph_inputs.weights.get((group.name, name, RESULT_PORT))) is not None:
-            branch_tensors[group.final_tensor] = _emit_inserted_mul(
-                emitter, branch_tensors[group.final_tensor], factors, group.final_tensor, nodes)
 
 
 def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensors: BranchTensors, tensor: str,
