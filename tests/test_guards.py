@@ -93,9 +93,19 @@ def classes(calibrating, of=10, samples=64):
                                                    dict.fromkeys(calibrating, 2), samples),))
 
 
-def half(run, fp16, target="sqnr>=20"):
+def against(fp32, target="sqnr>=20"):
+    """Facts with another reference, against which FP32 has this SQNR."""
+    return GuardFacts(fp32_accuracy=verdict(fp32), reference_name="other.onnx", targets=(parse_target(target),))
+
+
+def half(run, fp16, target="sqnr>=20", fp32=None):
     return GuardFacts(run_name="INT8", accuracy=verdict(run), fp16_accuracy=verdict(fp16), float_type="fp16",
-                      target=parse_target(target), is_quantized=True, float_work=FloatWorkShare(0.0, False, 0, 9))
+                      fp32_accuracy=verdict(fp32) if fp32 is not None else None, targets=(parse_target(target),),
+                      is_quantized=True, float_work=FloatWorkShare(0.0, False, 0, 9))
+
+
+def convergence(*values_db):
+    return tuple(CalibrationConvergencePoint(8 * 2**index, value_db) for index, value_db in enumerate(values_db))
 
 
 OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
@@ -156,6 +166,11 @@ CASES = [  # guard, what it warns of, what it does not
      GuardFacts(framework_errors={"y": ErrorMetrics(mismatch=0.5)})),
     ("fp16-floor", half(15.0, 15.6), half(15.0, 30.0)),
     ("fp16-floor", half(15.0, 15.6), half(25.0, 25.2)),  # the target is met
+    ("fp16-floor", half(15.0, 15.6, fp32=25.0), half(15.0, 15.6, fp32=14.9)),  # FP32 misses the target too
+    ("fp16-floor", half(19.0, 19.1, fp32=26.0), half(29.6, 29.9, "sqnr>=29.95", fp32=30.0)),  # as FP32, but for 0.1 dB
+    ("framework", against(14.0), against(21.0)),
+    ("more-samples", replace(against(30.0), convergence=convergence(27.0, 28.0, 28.9)),
+     replace(against(14.0), convergence=convergence(14.3, 14.2, 15.4))),
     ("back-in-float", GuardFacts(float_work=FloatWorkShare(0.34, True, 3, 9)),
      GuardFacts(float_work=FloatWorkShare(0.3, True, 3, 9))),
 ]
@@ -303,7 +318,8 @@ def test_what_a_warning_says():
     assert "channel order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].summary
     builder = next(case[1] for case in CASES if case[0] == "foreign-cache")
     assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", builder).alarms[0].summary
-    rising, falling = (said("more-samples", case[1]).alarms[0].summary for case in CASES if case[0] == "more-samples")
+    rising, falling, *_ = (said("more-samples", case[1]).alarms[0].summary
+                           for case in CASES if case[0] == "more-samples")
     assert "would help" in rising and "falls" in falling
     overflow = Accuracy({"y": OutputErrors(ErrorMetrics(inf=3))})
     back = [

@@ -282,9 +282,23 @@ def test_a_network_is_held_against_another(tmp_path, run):
         code, text, err = run("compare", model, "--samples", 16, *QUICK, "--reference", reference, "--json",
                               tmp_path / "out.json")
         assert code == 0 and f"against {reference.name};" in text, err
+        assert text.startswith("FP32 itself misses the target against other.onnx") == (reference is other)
         record = json.loads((tmp_path / "out.json").read_text())
         found[reference.name] = {name: next(iter(one["outputs"].values()))["sqnr_db"]
                                  for name, one in record["runs"].items()}
     assert found["fp32.onnx"]["fp32"] is None or found["fp32.onnx"]["fp32"] > 100, "with the weights of fp32.onnx"
     assert found["other.onnx"]["fp32"] < 10, "other weights"
     assert 10 < found["given.onnx"]["fp32"] < 60, "quantization error"
+
+
+@pytest.mark.parametrize("command", [("search", "--tolerance", "sqnr>=20", "-o", "found.json"),
+                                     ("compare", "--calib-methods", "minmax,mse", "--target", "sqnr>=20"),
+                                     ("compare", "--target", "sqnr>=20", "--no-preview")])
+def test_fp32_that_misses_the_target_comes_first(command, tmp_path, run, monkeypatch):
+    """No layer, precision or calibration method is advised: none of them can correct another network."""
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("model.onnx", 0), ("other.onnx", 5)):
+        onnx.save(conv_net(seed), name)
+    code, text, err = run(*command, "model.onnx", "--samples", 16, "--reference", "other.onnx")
+    assert code == 1 and text.startswith("FP32 itself misses the target against other.onnx: "), text + err
+    assert not any(advice in text + err for advice in ("alone causes", "The best is", "--calib-method mse"))

@@ -12,9 +12,11 @@ import pytest
 from rich.color import Color, ColorSystem
 
 from tests import local
+from tests.measuring import verdict
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
     ConfigResults,
@@ -463,6 +465,17 @@ def test_the_detail_of_every_kind_of_row(session):
             assert title and end in title and (width < 34 or len(title) <= width), (width, title)
     scope = next(line for line in lines if isinstance(line.row, Scope))
     assert "INT8" in text(detail.detail_lines(session, figures, scope, 80, 3)[0])
+
+
+def test_no_row_is_advised_if_fp32_itself_misses_the_target(session):
+    session.set_target("sqnr>=19")
+    assert "space raises" in next_step_hint(session, found(session), found(session).group_names_worst_first[0]).text
+    session._opened_network = replace(session.opened_network, reference=ReferenceInfo("other.onnx"))
+    fp32 = session.results.get_or_create_results(PrecisionConfig.from_precision(Precision.FP32))
+    fp32.store_accuracy(verdict(14.0))
+    hint = next_step_hint(session, found(session))
+    assert hint.text.startswith("FP32 itself misses the target against other.onnx: 14.0 dB") and not hint.actions
+    assert session.shown_warnings[0][0] in hint.text
 
 
 def test_the_next_step_leads_to_the_export(session):

@@ -138,7 +138,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     def print_first_errors(session: Session, run: str) -> None:
         if not quiet and (table := accumulated_error_table(session, run)):
-            print_table(f"{table}\n")
+            print_table("\n".join(filter(None, (escape_hidden_characters(session.fp32_miss_text), f"{table}\n"))))
 
     with open_comparison_session(collect_options(model, 0, arguments), config_path, target, force, layer_detail=layers,
                                  build_engines=engines, marked_engines=marked, written_paths=written_paths,
@@ -214,10 +214,12 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
                 [text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])) + "\n")],
             session)
         if "-" not in (json_path, markdown_path):
-            print_table("\n".join(table_lines(rows)))
+            miss_text = escape_hidden_characters(session.fp32_miss_text)
+            print_table("\n".join([*filter(None, [miss_text]), *table_lines(rows)]))
             best = find_best_range_method(session)
-            print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method "
-                           f"{best}.")
+            if not miss_text:
+                print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method "
+                               f"{best}.")
         if target_miss := method_missed_target_reason(session):
             print_messages(f"Target not met by any method: {target_miss}")
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -117,6 +117,7 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
             if "-" not in (json_path, markdown_path, junit_path):
                 layers = _config_difference_rows(session.opened_network.outline, compared_configs)
                 print_table("\n".join([
+                    *filter(None, [escape_hidden_characters(session.fp32_miss_text)]),
                     *table_lines(_config_table_rows(compared_configs)), "", *_outcome_reason_lines(compared_configs),
                     *(table_lines(layers, left_aligned_columns=len(layers[0])) if len(layers) > 1 else
                       ["They are the same."]), *(line for name, change in _list_kernel_changes(compared_configs)

@@ -203,6 +203,7 @@ def open_method_comparison_session(options: Options, config_path: str | None, ta
     """
     with _open_session(options, written_paths, config_path=config_path, target=target,
                        force=force) as (session, wait_for_jobs, *_):
+        _measure_fp32(session, wait_for_jobs)
         session.compare_range_methods(methods)
         wait_for_jobs()
         with defer_interrupts():
@@ -265,6 +266,7 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
     targets_text = TOLERANCE_SEPARATOR.join(request.tolerances) or None
     with _open_session(options, written_paths, config_path=config_path, target=targets_text,
                        force=force) as (session, wait_for_jobs, shown_warnings):
+        _measure_fp32(session, wait_for_jobs)
         start_config = session.config
         if precision is not None:
             outline = session.opened_network.outline
@@ -302,6 +304,14 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
             yield session
         if failure is not None:
             raise failure
+
+
+def _measure_fp32(session: Session, wait_for_jobs: Callable[[], None]) -> None:
+    """Measures FP32 against another reference, if there is one: it can miss the target before any layer is raised."""
+    if session.opened_network.reference is not None:
+        fp32 = PrecisionConfig.from_precision(Precision.FP32)
+        session.send_request(rq.CompareRuns({"fp32": fp32}, with_group_errors=False))
+        wait_for_jobs()
 
 
 def _measure_raise_causes(session: Session, wait_for_jobs: Callable[[], None]) -> None:

@@ -49,6 +49,7 @@ def comparison_table(session: Session) -> str:
     outline, data, mode = session.opened_network.outline, session.opened_network.data, session.execution_mode
     size = f"{counted_noun_text(len(outline.groups), 'fused layer')} ({counted_noun_text(len(outline.layers), 'node')})"
     lines = [
+        *filter(None, [session.fp32_miss_text]),
         f"{outline.name}: {size}, {counted_noun_text(data.what_if_count, 'sample')} "
         f"of {data.source}{', ' if session.ranges_source_text else ''}{session.ranges_source_text}",
         f"against {_reference_text(session)}{f', {mode.name}' if mode is not None else ''}; ~ marks simulated values"

@@ -34,6 +34,7 @@ def search_table(session: Session) -> str:
     result = ended.result
     strategy_text = f"{ended.description}; " if ended.used_method else ""
     lines = [
+        *filter(None, [session.fp32_miss_text]),
         search_headline(session),
         f"  {strategy_text}{formatting.counted_noun_text(result.evaluation_count, 'evaluation')}"
     ]

@@ -11,6 +11,7 @@ from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.engines.preview import PreviewRefusal
 from trt_tui.core.guards.float_work import measure_float_work_share
+from trt_tui.core.guards.framework_mismatch import fp32_miss_text
 from trt_tui.core.guards.guard import FloatWorkShare, GuardFacts, GuardWarning
 from trt_tui.core.guards.registry import collect_guard_warnings
 from trt_tui.core.lowering.lowering_checks import reduces_precision
@@ -297,17 +298,19 @@ class SessionState:
         if self.outline is None:
             return self.facts
         config, fp32 = self.config, self.fp32_accuracy
+        fp32 = fp32 if fp32 is not None and fp32.samples >= fp32.total else None
         has_dump = self.options.reference is not None and not is_network_file(self.options.reference)
         name = ("the file" if config.uses_only_file_precisions else
                 config.quantized.label if not config.moves else self.config_names.get(config, "the config"))
-        framework = fp32.outputs if fp32 is not None and has_dump and fp32.samples >= fp32.total else {}
+        framework = fp32.outputs if fp32 is not None and has_dump else {}
         return replace(self.facts,
                        framework_errors={output: judged_output.errors
                                          for output, judged_output in framework.items()
                                          }, run_name=name, accuracy=self.results.get_results_or_empty(config).accuracy,
-                       fp16_accuracy=self.get_run_results("fp16").accuracy, float_type=config.other.value,
+                       fp16_accuracy=self.get_run_results("fp16").accuracy, fp32_accuracy=fp32,
+                       reference_name=self.reference_name, float_type=config.other.value,
                        is_quantized=config.quantized in QUANTIZED_TYPES,
-                       quantized_type=config.find_main_quantized_type(self.outline).label, target=self.target,
+                       quantized_type=config.find_main_quantized_type(self.outline).label, targets=self.targets,
                        float_work=self._measure_float_work(self.outline))
 
     def _measure_float_work(self, outline: NetworkOutline) -> FloatWorkShare | None:
@@ -325,6 +328,11 @@ class SessionState:
     def guard_warnings(self) -> tuple[GuardWarning, ...]:
         """The warnings of the guards, the most severe first."""
         return collect_guard_warnings(self.collect_guard_facts())
+
+    @property
+    def fp32_miss_text(self) -> str:
+        """The targets that FP32 itself misses against another reference, in one line; "" if it misses none."""
+        return fp32_miss_text(self.collect_guard_facts())
 
     @property
     def shown_warnings(self) -> list[tuple[str, str]]:

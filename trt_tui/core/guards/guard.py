@@ -6,6 +6,7 @@ Facts are plain values. Each fact is None until it is measured.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -175,10 +176,12 @@ class GuardFacts:
         run_name: The name of the run of interest: its config as text.
         accuracy: The accuracy of that run.
         fp16_accuracy: The accuracy of the run with all layers in FP16.
+        fp32_accuracy: The accuracy of FP32 on all samples against another reference; None if FP32 is the reference.
+        reference_name: The name of the other reference.
         float_type: The float type of that run outside quantized layers.
         is_quantized: True if the default precision of that run is a quantized type.
         quantized_type: The name of its quantized type: ``INT8``, ``FP8``, ....
-        target: The target of that run.
+        targets: The targets of that run.
         float_work: The share of its work in floating point; None if it is not quantized.
     """
 
@@ -201,11 +204,27 @@ class GuardFacts:
     run_name: str = ""
     accuracy: Accuracy | None = None
     fp16_accuracy: Accuracy | None = None
+    fp32_accuracy: Accuracy | None = None
+    reference_name: str = ""
     float_type: str = ""
     is_quantized: bool = False
     quantized_type: str = "INT8"
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     float_work: FloatWorkShare | None = None
+
+    def subtract_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
+        """Returns the SQNR against FP32 of the network in dB, from that against the reference.
+
+        The result is infinite if FP32 has the whole error against the reference.
+
+        Args:
+            output_name: The judged output; "" for the worst one.
+        """
+        outputs = self.fp32_accuracy.outputs if self.fp32_accuracy is not None else {}
+        fp32_ratios = [10**(-output.errors.sqnr_db / 10) for name, output in outputs.items()
+                       if output.errors.sqnr_db is not None and output_name in ("", name)]
+        ratio = 10**(-sqnr_db / 10) - max(fp32_ratios, default=0.0)
+        return -10 * math.log10(ratio) if ratio > 0 else math.inf
 
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
         """Returns a copy of these facts, updated with all facts that ``newer_facts`` contains."""

@@ -16,10 +16,10 @@ from trt_tui.core.guards.sample_convergence import SampleConvergenceGuard
 from trt_tui.core.guards.stale_ranges import StaleRangesGuard
 from trt_tui.core.guards.unfit_labels import UnfitLabelsGuard
 
-GUARDS: tuple[Guard, ...] = (ConstantInputsGuard(), InputMismatchGuard(), ByteImagesGuard(), UnfitLabelsGuard(),
-                             BatchDependenceGuard(), StaleRangesGuard(), ForeignCacheGuard(), FewSamplesGuard(),
-                             MissingClassesGuard(), SampleConvergenceGuard(), ClippedValuesGuard(),
-                             FrameworkMismatchGuard(), Fp16FloorGuard(), FloatFallbackGuard())
+GUARDS: tuple[Guard, ...] = (FrameworkMismatchGuard(), ConstantInputsGuard(), InputMismatchGuard(), ByteImagesGuard(),
+                             UnfitLabelsGuard(), BatchDependenceGuard(), StaleRangesGuard(), ForeignCacheGuard(),
+                             FewSamplesGuard(), MissingClassesGuard(), SampleConvergenceGuard(), ClippedValuesGuard(),
+                             Fp16FloorGuard(), FloatFallbackGuard())
 """All guards, the most serious first."""
 
 

@@ -171,6 +171,8 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
         return Hint(
             (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
              *_MEASURING_HINT.forms))
+    if session.fp32_miss_text:
+        return Hint((f"{session.fp32_miss_text}: no raised row meets it", session.fp32_miss_text))
     search_text = _search_key_text(session)
     worst = find_worst_row(session, row_values)
     outline, config = row_values.model.outline, session.config
