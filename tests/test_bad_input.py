@@ -1,6 +1,7 @@
 """Bad input: each ends as an error that names the thing, its cause and the next step, and leaves nothing behind."""
 
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -105,6 +106,24 @@ def test_reports_go_into_pipes(mlp, config, tmp_path):
 def test_data_that_are_not_there(refused, mlp):
     assert "none.npz" in refused("compare", mlp.model, "--data", "none.npz")
     assert "none.npz" in refused("compare", mlp.model, "--data", mlp.data, "--calib-data", "none.npz")
+
+
+@pytest.mark.parametrize("name", ["golden.pkl", "golden", "golden.json", "golden.npz"])
+@pytest.mark.parametrize("options", [("--data", "{golden}"), ("--data", "{data}", "--reference", "{golden}"),
+                                     ("--data", "{data}", "--outputs", "{golden}")])
+def test_a_pickle_is_refused_with_its_conversion(refused, mlp, tmp_path, name, options):
+    golden = tmp_path / name
+    golden.write_bytes(pickle.dumps({"y": np.zeros((4, 10), np.float32)}))
+    if name != "golden" or "--outputs" not in options:  # the kind of outputs is that of their name
+        text = refused("compare", mlp.model, "--runs", "fp16", "--layers", "none",
+                       *(option.format(golden=golden, data=mlp.data) for option in options))
+        assert f"{name} is a pickle" in text and "numpy.savez(" in text
+
+
+def test_a_pickle_is_no_dump(refused, tmp_path):
+    (tmp_path / "golden.pickle").write_bytes(b"(dp0\n.")
+    np.savez(tmp_path / "y.npz", y=np.zeros(3, np.float32))
+    assert "is a pickle" in refused("compare", tmp_path / "golden.pickle", tmp_path / "y.npz")
 
 
 def metric(tmp_path, body):

@@ -65,12 +65,14 @@ class DumpComparisonOptions:
 
 
 def is_dump(dump_spec: str) -> bool:
-    """Returns True if a path names a dump, whether it exists or not."""
+    """Returns True if a path names a dump, whether it exists or not. The reader of dumps refuses pickles."""
     from pathlib import Path
 
+    from trt_tui.core.data.array_files import PICKLE_SUFFIXES
     from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
 
-    return split_dump_spec(dump_spec)[0].suffix.lower() in DUMP_SUFFIXES or Path(dump_spec).is_dir()
+    suffix = split_dump_spec(dump_spec)[0].suffix.lower()
+    return suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(dump_spec).is_dir()
 
 
 def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:

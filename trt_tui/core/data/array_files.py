@@ -24,6 +24,9 @@ from trt_tui.files.reading import open_regular_file
 DATA_FORMATS = ("an .npz, a folder of .npz, a Polygraphy inputs .json, "
                 "or a script with load_data() (FILE.py or FILE.py:NAME)")
 
+PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
+_PICKLE_START = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+
 MAX_IN_MEMORY_BYTES = 64 << 20
 """Maximum size in bytes of one file's compressed arrays that are unpacked into memory. More goes to a temporary file.
 """
@@ -242,6 +245,22 @@ def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
 
 def _damaged_array_error(name: str, cause: str) -> InputError:
     return InputError(f"{_array_title(name)} is damaged", cause, "Save the arrays again with numpy.savez.")
+
+
+def check_array_file(file: Path, source_title: str) -> int:
+    """Returns the size of a file of arrays in bytes.
+
+    Raises:
+        InputError: The file cannot be read, or is a pickle.
+    """
+    with convert_damaged_file_errors(source_title), open_regular_file(file) as stream:
+        is_pickle = file.suffix.lower() in PICKLE_SUFFIXES or stream.read(2) in _PICKLE_START
+        size = stream.seek(0, io.SEEK_END)
+    if is_pickle:
+        raise InputError(f"{source_title} is a pickle", "loading one can execute arbitrary code",
+                         "Convert a dictionary of arrays: numpy.savez('arrays.npz', "
+                         f"**pickle.load(open({file.name!r}, 'rb'))). Results of Polygraphy have a method: pickle.load(...).save('outputs.json').")
+    return size
 
 
 def _array_title(name: str) -> str:

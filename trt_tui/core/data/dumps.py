@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors, open_npz
+from trt_tui.core.data.array_files import StoredArray, check_array_file, convert_damaged_file_errors, open_npz
 from trt_tui.core.data.polygraphy_json import InMemoryArray, open_base64_array, polygraphy_object_kind
 from trt_tui.errors import InputError
 from trt_tui.files.lazy_json import FileSpan, read_lazy_json
-from trt_tui.files.reading import check_regular_file
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 DUMP_FORMATS = ("Polygraphy's RunResults (polygraphy run --save-outputs OUT.json), outputs of trtexec (trtexec "
@@ -121,9 +120,7 @@ def open_dump(spec: str) -> Dump:
 
 def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:
     """Reads the iterations of each runner in a file; those of a file without runners have the key ""."""
-    with convert_damaged_file_errors(source_title):
-        size = check_regular_file(file).st_size
-    if size == 0:
+    if check_array_file(file, source_title) == 0:
         raise InputError(f"{source_title} is empty", "", f"Give {DUMP_FORMATS}.")
     if file.suffix.lower() == ".npz":
         return {"": [open_npz(file, source_title).arrays]}

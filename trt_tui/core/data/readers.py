@@ -9,6 +9,7 @@ from trt_tui.core.data.array_files import (
     DATA_FORMATS,
     ArraySpool,
     DataPart,
+    check_array_file,
     convert_damaged_file_errors,
     open_npz,
     spool_feed,
@@ -16,7 +17,7 @@ from trt_tui.core.data.array_files import (
 from trt_tui.core.data.polygraphy_json import read_json_feeds
 from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.errors import InputError
-from trt_tui.files.reading import check_regular_file, missing_file_error
+from trt_tui.files.reading import missing_file_error
 
 MAX_SCRIPT_FEEDS = 1024
 """Maximum number of feeds from a script if no number of samples is requested."""
@@ -52,8 +53,8 @@ def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) ->
 
 
 def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
+    empty = check_array_file(path, source_title) == 0
     with convert_damaged_file_errors(source_title):
-        empty = check_regular_file(path).st_size == 0
         archive = zipfile.is_zipfile(path)
     if empty:
         raise InputError(f"{source_title} is empty", next_step=f"Give {DATA_FORMATS}.")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trt_tui.core.data.array_files import PICKLE_SUFFIXES
 from trt_tui.core.data.dumps import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
@@ -93,7 +94,7 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
     suffix = split_dump_spec(file_name)[0].suffix.lower()
     if suffix == ".onnx":
         return RunKind.NETWORK_FILE
-    if suffix in DUMP_SUFFIXES or Path(file_name).is_dir():
+    if suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(file_name).is_dir():
         return RunKind.DUMP
     if suffix in ENGINE_SUFFIXES:
         return RunKind.ENGINE_FILE
