@@ -290,6 +290,55 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
         assert read.precision_by_group(network) == expected.precision_by_group(network)
 
 
+def noisy(random, array, error):
+    noise = random.standard_normal(array.shape)
+    return (array + noise * (error * np.linalg.norm(array) / np.linalg.norm(noise))).astype(np.float32)
+
+
+def write_branches(folder):
+    """A network of twelve branches behind one product, and a trunk of two products behind them; its tensors."""
+    b = Builder()
+    first = b.node("MatMul", ["x", b.kernel("first.weight", (8, 8), 8)], "/first", output="first")
+    branches = [b.node("MatMul", [first, b.kernel(f"w{index}", (8, 8), 8)], f"/branch{index}", output=f"branch{index}")
+                for index in range(12)]
+    b.node("MatMul", [b.node("Concat", branches, "/join", output="joined", axis=-1), b.kernel("t", (96, 8), 96)],
+           "/trunk", output="trunk")
+    b.node("MatMul", ["trunk", b.kernel("l", (8, 8), 8)], "/late", output="late")
+    onnx.save(b.model([floats("x", 64, 8)], [floats("late", 64, 8)]), folder / "net.onnx")
+    return {"x": 0.0, "first": 0.01, **dict.fromkeys(branches, 0.11), "joined": 0.11, "trunk": 0.11, "late": 0.11}
+
+
+def raised_by_a_fix(folder, run, errors):
+    """The groups that a fix of two dumps with these relative errors raises, and the advice."""
+    random = np.random.default_rng(0)
+    values = {name: random.standard_normal((64, 96 if name == "joined" else 8)).astype(np.float32) for name in errors}
+    np.savez(folder / "a.npz", **values)
+    np.savez(folder / "b.npz", **{name: noisy(random, values[name], error) for name, error in errors.items()})
+    code, text, err = run("compare", folder / "a.npz", folder / "b.npz", "--model", folder / "net.onnx", "-o",
+                          folder / "fix.json")
+    assert code == 1, err
+    network = open_network(folder / "net.onnx")
+    return set(read_config(folder / "fix.json", network).config.find_raised_groups(network)), text
+
+
+@pytest.mark.parametrize(("trunk", "late", "raised"), [
+    (0.186, 0.186, ["/trunk/MatMul"]),  # the trunk adds 0.15 to the 0.11 of the branches, which is no doubling
+    (0.186, 0.25, ["/late/MatMul", "/trunk/MatMul"]), (0.115, 0.115, []),
+    (0.6, 0.7, ["/trunk/MatMul"])])  # behind a large error the next one says nothing
+def test_a_fix_begins_with_the_layer_that_adds_most(tmp_path, run, trunk, late, raised):
+    groups, text = raised_by_a_fix(tmp_path, run, write_branches(tmp_path) | {"trunk": trunk, "late": late})
+    assert groups == {*raised, *(f"/branch{index}/MatMul" for index in range(12))}
+    advice = text.split("Try FP32 for ")[1]
+    assert all(advice.index(name) < advice.index("/branch") for name in raised) and (
+        not raised or advice.startswith(raised[0]))
+
+
+def test_the_worst_layer_is_raised_if_few_layers_precede_the_tensors_of_both(tmp_path, run):
+    errors = {name: error for name, error in write_branches(tmp_path).items() if name not in ("x", "first")}
+    groups, text = raised_by_a_fix(tmp_path, run, errors | {"branch7": 0.4})
+    assert {"/branch7/MatMul", "/first/MatMul"} <= groups and "Try FP32 for /branch7/MatMul, " in text
+
+
 def test_a_script_without_ranges_is_refused_and_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
     options, at_fault, a, b = runs
     config, out = tmp_path / "base.sh", tmp_path / "fix.py"

@@ -39,6 +39,11 @@ ERROR_GROWTH = 2.0
 """
 
 
+MAX_INPUT_ERROR = 0.3
+"""The maximum relative error of the inputs of a layer at which the error of its result shows what the layer adds. From
+larger errors, results deviate in no proportion to them."""
+
+
 @dataclass(frozen=True)
 class TensorDifference:
     """The difference of one tensor between two dumps.
@@ -52,6 +57,8 @@ class TensorDifference:
         exceeds_threshold: True if the relative error is above the threshold.
         begins_error: True if the relative error is above the threshold, and at least twice that of the tensors from
             which this one is computed.
+        added_error: The relative error that the layer adds to those of the tensors from which this one is computed; 0
+            if these errors are too large to tell.
         group_name: The fusion group that computes the tensor; "" without a network.
         reader_groups: If the tensor has NaN or infinities, the groups that read it, also through copies. A value beyond
             the range of 16 bits overflows again in these groups.
@@ -65,7 +72,8 @@ class TensorDifference:
             quantized weight.
         unmeasured_groups: If the error begins here, the groups between this tensor and the compared tensors from which
             it is computed. None of their tensors is compared, so the error may begin in any of them.
-        is_origin_unknown: True if there are unmeasured groups, and no compared tensor before them.
+        is_origin_unknown: True if most groups of the network are unmeasured groups, and no compared tensor precedes
+            them.
     """
 
     tensor: str
@@ -76,6 +84,7 @@ class TensorDifference:
     mean_relative_error: float | None
     exceeds_threshold: bool
     begins_error: bool = False
+    added_error: float = 0.0
     group_name: str = ""
     reader_groups: tuple[str, ...] = ()
     first_nonfinite_count: int = 0
@@ -265,14 +274,16 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
     result = []
     for difference in own:
         before, passed_groups = _find_nearest_measured_tensors(network, difference.tensor, relative_errors)
-        begins_error = _is_error_origin(difference, [relative_errors[name] for name in before])
+        input_errors = [relative_errors[name] for name in before]
+        begins_error = _is_error_origin(difference, input_errors)
         unmeasured = passed_groups - compared_groups if begins_error else set()
         result.append(
             replace(difference, begins_error=begins_error,
+                    added_error=_find_added_error(difference.relative_error, max(input_errors, default=0.0)),
                     group_name=_find_producer_group(network, difference.tensor),
                     reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else (),
                     unmeasured_groups=tuple(group.name for group in network.groups if group.name in unmeasured),
-                    is_origin_unknown=bool(unmeasured) and not before))
+                    is_origin_unknown=2 * len(unmeasured) >= len(network.groups) and not before))
     return [
         *result, *(replace(difference, is_missing_in_network=True)
                    for difference in differences
@@ -304,6 +315,13 @@ def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]
     """
     return difference.exceeds_threshold and difference.relative_error >= ERROR_GROWTH * max(
         input_errors, default=0.0) and not any(map(math.isinf, input_errors))
+
+
+def _find_added_error(relative_error: float, input_error: float) -> float:
+    """Returns the error that a layer adds. Errors of roundings are independent, so their squares add up."""
+    if math.isinf(input_error) or input_error > MAX_INPUT_ERROR and relative_error < ERROR_GROWTH * input_error:
+        return 0.0
+    return math.inf if math.isinf(relative_error) else math.sqrt(max(relative_error**2 - input_error**2, 0.0))
 
 
 def _find_producer_group(network: Network, tensor: str) -> str:
@@ -422,14 +440,18 @@ def _tensor_error_text(difference: TensorDifference) -> str:
 
 
 def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tuple[str, ...]:
-    """Returns the groups to keep in FP32: those at which errors begin, or else all whose tensors exceed the threshold.
+    """Returns the groups to keep in FP32, those that add the largest errors first.
 
-    Unmeasured groups before an error are included. If no compared tensor precedes an error, its groups are left out,
-    because that could be the whole network. If only one of the dumps is finite at a tensor, the groups that read the
-    tensor are included.
+    They are the groups at which errors begin, and those that add a larger error than each of these. If errors begin
+    nowhere, they are all groups whose tensors exceed the threshold. Unmeasured groups before an error are included. If
+    no compared tensor precedes an error, and most of the network does, its groups are left out. If only one of the
+    dumps is finite at a tensor, the groups that read the tensor are included.
     """
     over = [difference for difference in differences if difference.exceeds_threshold and difference.group_name]
+    begins = [difference for difference in over if difference.begins_error]
+    largest = max((difference.added_error for difference in begins), default=-1.0)
+    chosen = [difference for difference in over if not difference.is_origin_unknown and (
+        difference.begins_error or difference.added_error > largest)]
     return tuple(
-        dict.fromkeys(group for difference in [difference for difference in over if difference.begins_error] or over
-                      if not difference.is_origin_unknown
-                      for group in (*difference.unmeasured_groups, difference.group_name, *difference.reader_groups)))
+        dict.fromkeys(group for difference in sorted(chosen, key=lambda item: -item.added_error)
+                      for group in (difference.group_name, *difference.unmeasured_groups, *difference.reader_groups)))
