@@ -339,6 +339,21 @@ def test_the_worst_layer_is_raised_if_few_layers_precede_the_tensors_of_both(tmp
     assert {"/branch7/MatMul", "/first/MatMul"} <= groups and "Try FP32 for /branch7/MatMul, " in text
 
 
+def test_one_dump_is_listed(tmp_path, run):
+    y = np.array([[1, 2, np.nan], [np.inf, -5, 0]], np.float32)
+    results(tmp_path / "d.json", first=[{"y": y, "i": np.arange(4)}, {"y": y + 2, "i": np.arange(4)}],
+            other=[{"z": np.zeros((0, 3), np.float32)}])
+    code, text, err = run("inspect", f"{tmp_path / 'd.json'}")
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    assert code == 0 and "2 tensors, 2 iterations" in text, err
+    assert rows["y"][1:] == ["float32", "2x3", "-5.00", "4.00", "0.500", "2", "2"]
+    assert rows["i"][1:] == ["int64", "4", "0.000", "3.00", "1.50", "0", "0"]
+    assert "z  " in run("inspect", f"{tmp_path / 'd.json'}:other")[1]
+    code, _, err = run("inspect", tmp_path / "d.json", "--scheme")
+    assert code == 2 and "--scheme has no effect" in err
+    assert "does not exist" in run("inspect", tmp_path / "gone.npz")[2]
+
+
 def test_a_script_without_ranges_is_refused_and_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
     options, at_fault, a, b = runs
     config, out = tmp_path / "base.sh", tmp_path / "fix.py"

@@ -139,11 +139,33 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     return True
 
 
+def inspect_dump(dump_path: str) -> None:
+    """Prints the shape and the values of each tensor of a dump."""
+    from trt_tui.cli.headless_session import open_dump_session
+    from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text, table_lines
+    from trt_tui.jobs.events import DumpInspected
+    from trt_tui.jobs.requests import InspectDump
+
+    if ineffective := list(find_given_options().values()):
+        raise InputError(no_effect_text(ineffective), "a dump of tensors is inspected", "Leave it out, or name a "
+                                                                                        "network.")
+    with open_dump_session(InspectDump(dump_path), (), DumpInspected) as dump:
+        rows = [["tensor", "type", "shape", "min", "max", "mean", "NaN", "Inf"]]
+        rows += [[tensor.tensor, tensor.type_name, "x".join(map(str, tensor.shape)) or "1",
+                  *map(number_text, (tensor.minimum, tensor.maximum, tensor.mean)), str(tensor.nan_count),
+                  str(tensor.inf_count)] for tensor in dump.tensors]
+        print_table("\n".join((f"{escape_hidden_characters(dump.source)}: "
+                               f"{counted_noun_text(len(dump.tensors), 'tensor')}, "
+                               f"{counted_noun_text(dump.iterations, 'iteration')}", "",
+                               *table_lines(rows, left_aligned_columns=3))))
+
+
 def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
     """Compares two dumps, and prints and writes the result. Exits with code 1 if a tensor exceeds the threshold."""
-    from trt_tui.cli.headless_session import ConfigWriter, open_dump_comparison_session
+    from trt_tui.cli.headless_session import ConfigWriter, open_dump_session
     from trt_tui.core.measure.runs import Run, RunKind
     from trt_tui.core.precision import Precision
+    from trt_tui.jobs.events import DumpsCompared
     from trt_tui.jobs.requests import CompareDumps
 
     if comparison_options.script_path == "-":
@@ -163,7 +185,7 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
                       for spec in (comparison_options.first_dump, comparison_options.second_dump))
     request = CompareDumps(reference, run, comparison_options.threshold)
     if options is None:
-        with open_dump_comparison_session(request, written_paths) as comparison:
+        with open_dump_session(request, written_paths, DumpsCompared) as comparison:
             _write_dump_comparison(comparison_options, comparison)
     else:
         with ConfigWriter(options, comparison_options.config_path, force=comparison_options.force_config,

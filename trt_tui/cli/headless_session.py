@@ -440,14 +440,14 @@ def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErr
 
 
 @contextmanager
-def open_dump_comparison_session(request: rq.CompareDumps,
-                                 written_paths: Iterable[str]) -> Iterator[ev.DumpsCompared]:
-    """Opens a session without a network and compares two dumps; see `ConfigWriter.compare_dumps`."""
+def open_dump_session(request: rq.CompareDumps | rq.InspectDump, written_paths: Iterable[str],
+                      answer_type: type[EventT]) -> Iterator[EventT]:
+    """Opens a session without a network, and yields the answer to a request about dumps."""
     with _open_session(Options(""), written_paths, opens_network=False,
                        network_only=True) as (session, wait_for_jobs, _):
         session.send_request(request)
         wait_for_jobs()
-        assert isinstance(session.last_answer, ev.DumpsCompared), "a finished request has an answer"
+        assert isinstance(session.last_answer, answer_type), "a finished request has an answer"
         with defer_interrupts():
             yield session.last_answer
 

@@ -10,11 +10,13 @@ from trt_tui.core.data.polygraphy_json import RunResultsWriter
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.dump_comparison import (
     TensorDifference,
+    TensorSummary,
     comparison_advice_lines,
     find_common_tensors,
     find_min_mask_magnitude,
     measure_tensor_difference,
     sort_in_network_order,
+    summarize_tensor,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.reference import DumpIterations, check_dump_shape, no_common_tensors_error
@@ -64,6 +66,22 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
     reporter.send(ev.DumpsCompared(reporter.job, reference.run, source.run, len(feed_indices), tuple(ordered),
                                    only_in_reference, only_in_run, tuple(advice_texts),
                                    store.network_sha256(network) if network is not None else ""))
+
+
+def run_dump_inspection_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
+                            request: rq.InspectDump) -> Steps[None]:
+    """Summarizes each tensor of a dump.
+
+    Raises:
+        InputError: The dump cannot be read.
+    """
+    dump, summaries, start_time = open_dump(request.file_path), list[TensorSummary](), time.monotonic()
+    for index, name in enumerate(dump.tensor_names):
+        for summary in summarize_tensor(dump, name):
+            summaries += [summary] if summary is not None else []
+            reporter.send_progress(request.phase, index, len(dump.tensor_names), start_time)
+            yield Urgency.BUILD
+    reporter.send(ev.DumpInspected(reporter.job, dump.source, len(dump.iterations), tuple(summaries)))
 
 
 def run_save_outputs_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,

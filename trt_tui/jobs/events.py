@@ -16,7 +16,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.causes import GroupFacts
-from trt_tui.core.measure.dump_comparison import TensorDifference
+from trt_tui.core.measure.dump_comparison import TensorDifference, TensorSummary
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
@@ -635,6 +635,15 @@ class DumpsCompared(CommandAnswer):
     only_in_run: tuple[str, ...]
     advice_lines: tuple[str, ...]
     sha256: str = ""
+
+
+@dataclass(frozen=True)
+class DumpInspected(CommandAnswer):
+    """The values of the tensors of a dump, in its order."""
+
+    source: str
+    iterations: int
+    tensors: tuple[TensorSummary, ...]
 
 
 @dataclass(frozen=True)

@@ -491,6 +491,15 @@ class CompareDumps(Request):
 
 
 @dataclass(frozen=True)
+class InspectDump(Request):
+    """A request for the values of a dump. The answer is the event `DumpInspected`. No network needs to be open."""
+
+    job_kind = JobKind("trt_tui.jobs.dumps.run_dump_inspection_job", "inspecting a dump", phase="reading tensors",
+                       is_replaceable=False, needs_network=False)
+    file_path: str
+
+
+@dataclass(frozen=True)
 class PreviewEngine(Request):
     """A request for the preview of a config. The answer is the event `EnginePreviewed` once, and again with the effects
     of moves.

@@ -259,7 +259,8 @@ def check_array_file(file: Path, source_title: str) -> int:
     if is_pickle:
         raise InputError(f"{source_title} is a pickle", "loading one can execute arbitrary code",
                          "Convert a dictionary of arrays: numpy.savez('arrays.npz', "
-                         f"**pickle.load(open({file.name!r}, 'rb'))). Results of Polygraphy have a method: pickle.load(...).save('outputs.json').")
+                         f"**pickle.load(open({file.name!r}, 'rb'))). Results of Polygraphy have a method: "
+                         "pickle.load(...).save('outputs.json').")
     return size
 
 

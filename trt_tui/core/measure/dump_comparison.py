@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trt_tui.core.data.dumps import Dump
+from trt_tui.core.data.dumps import Dump, DumpTensor
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.run_sources import IterableRunSource
@@ -107,6 +107,25 @@ class TensorDifference:
         return "NaN" if unknown else self.errors.sqnr_text("")
 
 
+@dataclass(frozen=True)
+class TensorSummary:
+    """The values of one tensor of a dump over all iterations.
+
+    Attributes:
+        shape: The shape in the first iteration.
+        minimum, maximum, mean: Over the finite values; None if there are none.
+    """
+
+    tensor: str
+    type_name: str
+    shape: tuple[int, ...]
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    nan_count: int
+    inf_count: int
+
+
 @dataclass
 class _RelativeErrorTotals:
     """The sum, the count and the maximum of the relative errors of the elements of a tensor."""
@@ -164,6 +183,28 @@ def find_common_tensors(first_dump: Dump,
                                  "Leave the tensor out of the dump.")
     return (both, tuple(name for name in first_dump.tensor_names if name not in both),
             tuple(name for name in second_dump.tensor_names if name not in both))
+
+
+def summarize_tensor(dump: Dump, tensor: str) -> Iterator[TensorSummary | None]:
+    """Summarizes a tensor of a dump; yields None after each piece, and the result last.
+
+    Raises:
+        TrtTuiError: the values cannot be read.
+    """
+    values, stored = DumpTensor(dump, tensor), dump.iterations[0][tensor]
+    minimum, maximum, total, count, nan_count, inf_count = math.inf, -math.inf, 0.0, 0, 0, 0
+    for index in range(len(dump.iterations) if stored.dtype.kind in "biuf" else 0):
+        for block in _iterate_array_blocks(values.read_iteration(index)):
+            finite = block[np.isfinite(block)]
+            if finite.size:
+                minimum, maximum = min(minimum, float(finite.min())), max(maximum, float(finite.max()))
+                total += float(finite.sum())
+            count += finite.size
+            nan_count += int(np.isnan(block).sum())
+            inf_count += int(np.isinf(block).sum())
+            yield None
+    yield TensorSummary(tensor, stored.dtype.name, stored.shape, minimum if count else None, maximum if count else None,
+                        total / count if count else None, nan_count, inf_count)
 
 
 def find_min_mask_magnitude(network: Network | None) -> float:

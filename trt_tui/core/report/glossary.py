@@ -124,6 +124,11 @@ TERMS = (
     Term("MSE", "The mean squared error."),
     Term("max error", "The largest difference from the reference in any element.", ("max abs", "largest error")),
     Term("mean error", "The mean difference from the reference, without signs.", ("mean abs",)),
+    Term("relative error", "Of a tensor in two dumps: the norm of the difference, divided by the norm of the first. "
+         "0.1 is an SQNR of 20 dB.", ("relative",)),
+    Term("max rel", "The largest |second - first| / |first| of an element in two dumps, and the mean of all. Elements "
+         "whose first value is 0 are left out. A script that adds a small number to |first| counts them, and its value "
+         "is then much larger.", ("mean rel", "max_relative", "mean_relative")),
     Term("differing", "The share of the elements of an integer output that differ from the reference.", ("differ",)),
     Term("worst sample", "The sample with the lowest SQNR, and that SQNR. The number behind # is its index.",
          ("worst",)),
