@@ -152,7 +152,7 @@ def conv(form: str = "") -> onnx.ModelProto:
     Args:
         form: ``axis`` (weight scales of the input channels), ``activation axis`` (a scale per channel of the input),
             ``zero point``, ``unsigned`` (UINT8, zero point 0), ``no zero point`` (the same by default),
-            ``zero scale``, ``bias`` (int32), ``clipped bias`` (the same, with a value at the limit), ``tanh``,
+            ``bias`` (int32), ``clipped bias`` (the same, with a value at the limit), ``tanh``,
             ``mul`` (a factor per output channel), ``reshape`` (between the DequantizeLinear of the weight and the
             Conv), ``computed`` (weight), ``tensor`` (one weight scale), ``small channel`` (the same,
             and a channel of 1/16), ``pair`` (the same, as Q/DQ on stored floats),
@@ -160,7 +160,7 @@ def conv(form: str = "") -> onnx.ModelProto:
     """
     b = QdqBuilder(3, opset=21 if form == "int16" else 17)
     pairs = {"activation axis": {"scale": np.full(32, 0.05)}, "zero point": {"zero": 3}, "unsigned": {"kind": np.uint8},
-             "zero scale": {"scale": 0.0}, "int16": {"kind": np.int16}}
+             "int16": {"kind": np.int16}}
     if form == "no zero point":
         quantized = b.node("QuantizeLinear", ["x", b.weight("scale", np.float32(0.05))], name="/in/q")
         x = b.node("DequantizeLinear", [quantized, "scale"], name="/in/dq")

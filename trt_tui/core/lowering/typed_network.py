@@ -19,13 +19,13 @@ from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowerin
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape
 from trt_tui.core.network.layers import Layer, LayerKind, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS
 from trt_tui.core.network.opset_conversion import find_ir_version
-from trt_tui.core.network.qdq_steps import TENSORRT_DOMAIN
 from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

@@ -13,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.foreign_operators import ORT_DOMAIN
 from trt_tui.core.network.naming import FreshNames
-from trt_tui.core.network.qdq_steps import ORT_DOMAIN, has_known_attributes, is_dequantize
+from trt_tui.core.network.qdq_steps import has_known_attributes, is_dequantize
 from trt_tui.errors import InputError
 
 _TYPE_AND_MIDDLE_BY_BITS = {4: (ir.DataType.INT4, 8), 8: (ir.DataType.INT8, 128)}
@@ -282,18 +283,20 @@ def read_nbits_weights(node: ir.Node) -> tuple[ir.Value, ir.TensorProtocol, ir.T
     """Returns the operands of a MatMulNBits: data, quantized values (K, N), their scales (blocks of K, N), and block
     size.
 
-    Returns None if the zero points are not the middle of the range, or if no TensorRT accepts the scales. The result is
-    also None for reordered rows and for computed weights. ONNX Runtime's ContribOperators.md: the stored array is (N,
-    blocks, bytes of a block), with the lower half of each byte first.
+    Returns None for another operator, for zero points that are not the middle of the range, and for scales that no
+    TensorRT accepts. The result is also None for reordered rows and for computed weights. ONNX Runtime's
+    ContribOperators.md: the stored array is (N, blocks, bytes of a block), with the lower half of each byte first.
     """
+    if (node.domain, node.op_type) != (ORT_DOMAIN, "MatMulNBits"):
+        return None
     attributes = node.attributes
     row_count, column_count, block_size = (attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
     padded_inputs = _pad_inputs(node.inputs, 6)
     stored_weight, scales = stored_tensor(padded_inputs[1]), stored_tensor(padded_inputs[2])
     bits = attributes.get_int("bits", 4)
-    if (padded_inputs[0] is None or stored_weight is None or scales is None or bits not in _TYPE_AND_MIDDLE_BY_BITS
-            or row_count < 1 or column_count < 1 or block_size < 1 or row_count > block_size and row_count % block_size
-            or padded_inputs[4] is not None):
+    if (padded_inputs[0] is None or stored_weight is None or stored_weight.dtype is not ir.DataType.UINT8
+            or scales is None or bits not in _TYPE_AND_MIDDLE_BY_BITS or row_count < 1 or column_count < 1
+            or block_size < 1 or row_count > block_size and row_count % block_size or padded_inputs[4] is not None):
         return None
     scale_values = scales.numpy()
     if not (np.abs(scale_values) > 0 if bits == 4 else scale_values > 0).all():

@@ -23,7 +23,12 @@ from trt_tui.core.network.qdq_steps import is_dequantize, is_quantize, read_qdq_
 from trt_tui.core.network.randomness import randomness_notes
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.source_model import SourceModel
-from trt_tui.core.network.structure_check import OLDEST_OPSET, check_operand_ranks, check_operator_opsets
+from trt_tui.core.network.structure_check import (
+    OLDEST_OPSET,
+    check_input_types,
+    check_operand_ranks,
+    check_operator_opsets,
+)
 from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.network.typed_refusals import refusal_summary_lines
 from trt_tui.core.network.unsupported_operators import unsupported_operator_notes
@@ -97,12 +102,12 @@ def open_model(path: Path) -> OpenedModel:
     inline_functions(model, path.name)
     assign_node_names(model.graph)
     check_operator_opsets(model.graph, opset, path.name)
+    check_input_types(model.graph, opset, path.name)
     check_declared_sizes(model, path.name)
     if opset < BASE_OPSET:
         opened_model.model = model = _convert_opened_model(opened_model, path, opset, BASE_OPSET)
     opset = model.graph.opset_imports[""]
-    if opset < QUANTIZED_TYPES_OPSET and any(
-            read_nbits_weights(node) for node in model.graph if node.op_type == "MatMulNBits"):
+    if opset < QUANTIZED_TYPES_OPSET and any(read_nbits_weights(node) for node in model.graph):
         opened_model.model = model = _convert_opened_model(opened_model, path, opset, QUANTIZED_TYPES_OPSET)
     opened_model.linear_grid_samples = opset_conversion.drop_linear_grid_sample_modes(model)
     opened_model.notes += _grid_sample_notes(model, opened_model.linear_grid_samples)

@@ -543,7 +543,7 @@ def _clipped_values_text(dequantize: ir.Node) -> str:
     stored = stored_tensor(dequantize.inputs[0])
     if stored is None:
         return ""
-    values, limits = stored.numpy(), np.iinfo(np.int32)
+    values, limits = stored.numpy().astype(np.int64), np.iinfo(np.int32)
     clipped_count = int(np.count_nonzero((values <= -limits.max) | (values >= limits.max)))
     return f"; {clipped_count} of {counted_noun_text(values.size, 'value')} clipped to INT32" if clipped_count else ""
 

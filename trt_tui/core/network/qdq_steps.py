@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.foreign_operators import FOREIGN_SCHEMAS, ORT_DOMAIN, TENSORRT_DOMAIN
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MXFP8, NVFP4, QuantizedType
 from trt_tui.errors import InputError
@@ -33,12 +34,6 @@ TYPE_NAMES = {
     ir.DataType.FLOAT8E5M2: "FP8 E5M2", ir.DataType.FLOAT4E2M1: "FP4"
 }
 """The names of quantized types for users."""
-
-ORT_DOMAIN = "com.microsoft"
-"""The domain of ONNX Runtime's own operators."""
-
-TENSORRT_DOMAIN = "trt"
-"""The domain of TensorRT's own operators."""
 
 _QUANTIZE_OPERATORS = frozenset((("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), *(
     (TENSORRT_DOMAIN, f"TRT_{name}") for name in ("FP8QuantizeLinear", "INT4QuantizeLinear", "FP4DynamicQuantize",
@@ -61,22 +56,14 @@ _BLOCK_TYPES = {"TRT_MXFP8DynamicQuantize": MXFP8, "TRT_FP4DynamicQuantize": NVF
 _DEFAULT_AXES = {"TRT_MXFP8DynamicQuantize": -1, "TRT_FP4DynamicQuantize": 1}
 """The axis that TensorRT's parser assumes if these operators state none (onnx-tensorrt, onnxOpImporters.cpp)."""
 
-_ORT_ATTRIBUTES = {item: frozenset(names.split()) for item, names in {
-    "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
-    "QLinearWhere": "", "QLinearLeakyRelu": "alpha", "QLinearSoftmax": "axis opset", "QGemm": "alpha transA transB",
-    "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
-    "QLinearConcat": "axis", "QLinearGlobalAveragePool": "channels_last",
-    "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked"}.items()}
-"""The attributes of ONNX Runtime's own operators that are computed or rewritten here (ONNX Runtime 1.32)."""
-
 
 def has_known_attributes(node: ir.Node) -> bool:
     """Returns True if the program knows all attributes of a node of ONNX Runtime's own operators.
 
     A release of ONNX Runtime may add attributes to its operators. A node with an unknown attribute is not changed.
     """
-    known_names = _ORT_ATTRIBUTES.get(node.op_type) if node.domain == ORT_DOMAIN else None
-    return known_names is None or all(name in known_names or name.startswith("__") for name in node.attributes)
+    schema = FOREIGN_SCHEMAS.get((node.domain, node.op_type)) if node.domain == ORT_DOMAIN else None
+    return schema is None or all(name in schema.attributes or name.startswith("__") for name in node.attributes)
 
 
 def is_quantize(node: ir.Node | None) -> bool:
@@ -249,10 +236,10 @@ def _find_scale_source(node: ir.Node) -> ir.Node | None:
 
 
 def _read_scalar(value: ir.Value | None) -> np.ndarray | None:
-    """Returns a positive FP32 scalar that a value stores; None if it stores none."""
+    """Returns a positive, finite FP32 scalar that a value stores; None if it stores none."""
     tensor = stored_tensor(value)
     array = tensor.numpy().astype(np.float32) if tensor is not None and tensor.size == 1 else np.zeros(1, np.float32)
-    return array.reshape(()) if array.reshape(()) > 0 else None
+    return array.reshape(()) if 0 < array.reshape(()) < np.inf else None
 
 
 def _read_block_scales(node: ir.Node) -> tuple[np.ndarray, QuantizedType] | None:

@@ -20,6 +20,8 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.foreign_operators import FOREIGN_SCHEMAS
 from trt_tui.core.network.plugins import EARLY_RUNTIME_OPERATORS
 from trt_tui.errors import InputError
 
@@ -34,6 +36,11 @@ _MESSAGE_FIELDS = {_ATTRIBUTE_TYPES.TENSOR: "t", _ATTRIBUTE_TYPES.GRAPH: "g", _A
 _SPARSE_TYPES = (_ATTRIBUTE_TYPES.SPARSE_TENSOR, _ATTRIBUTE_TYPES.SPARSE_TENSORS)
 _ATTRIBUTE_TYPE_NUMBERS = frozenset(int(kind) for kind in _ATTRIBUTE_TYPES) - {int(_ATTRIBUTE_TYPES.UNDEFINED)}
 _DTYPE_NUMBERS = frozenset(int(dtype) for dtype in ir.DataType)
+_DTYPE_ATTRIBUTES = frozenset("to dtype output_dtype output_datatype precision scale_type softmax_precision stash_type"
+                              .split())
+"""The attributes of operators whose value is the number of a type. Optional ones may be 0, for no type."""
+_MAX_OPSET = 2**31 - 1
+"""The highest opset that onnx and ONNX Runtime can represent."""
 _OPERAND_RANKS = {"Conv": (3, 64), "ConvTranspose": (3, 64), "Gemm": (2, 2), "MatMul": (1, 64)}
 """The minimum and maximum rank of both operands."""
 _INTERPRETED_OPERATORS = frozenset((*_OPERAND_RANKS, "Cast", "Constant", "QuantizeLinear", "DequantizeLinear"))
@@ -43,6 +50,7 @@ In opsets that are newer than the installed onnx, these operators must match its
 _REPLACEMENTS = {"Upsample": "Resize", "Scatter": "ScatterElements"}
 """The replacement of each operator that ONNX removed. ONNX Runtime still runs a GroupNormalization of opset 18."""
 _SINGLE = OpSchema.FormalParameterOption.Single
+_UNREAL_TYPES = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 _COMPLEX_TYPES = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
@@ -83,6 +91,11 @@ def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None
     """
     domain = _ONNX_DOMAIN if domain == "ai.onnx" else domain
     return _load_schema(op_type, domain, opset) if opset is not None and domain in _SCHEMA_DOMAINS else None
+
+
+def _find_any_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
+    """Returns the schema of an operator of ONNX, or of another operator that the program reads; None for others."""
+    return FOREIGN_SCHEMAS.get((domain, op_type)) or find_schema(op_type, domain, opset)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -140,6 +153,32 @@ def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
                              f"Export the network again; use {replacement} instead.")
 
 
+def check_input_types(graph: ir.Graph, opset: int, file_name: str) -> None:
+    """Refuses operators that read text or complex numbers in place of the numbers that their schema states.
+
+    Raises:
+        InputError: an operator has such an input; the error names the node and the tensor.
+    """
+    for node in graph.all_nodes():
+        for index, value in enumerate(node.inputs):
+            dtype = _find_tensor_type(value)
+            schema = _find_any_schema(node.op_type, node.domain, opset) if dtype in _UNREAL_TYPES else None
+            if dtype is None or value is None or schema is None or not schema.inputs:
+                continue
+            if f"tensor({dtype.name.lower()})" not in schema.inputs[min(index, len(schema.inputs) - 1)].types:
+                raise InputError(f"{file_name} is damaged",
+                                 f"{node.name} ({node.op_type}) reads tensor {value.name}, which has the type "
+                                 f"{dtype.name}", "Copy or export the network again.")
+
+
+def _find_tensor_type(value: ir.Value | None) -> ir.DataType | None:
+    """Returns the type of a tensor as the file states it; None for sequences and unknown types."""
+    if value is None or value.type is not None and not isinstance(value.type, ir.TensorType):
+        return None
+    constant = stored_tensor(value)
+    return value.dtype if constant is None else constant.dtype
+
+
 class _StructureCheck:
     """The structure check of one ONNX file."""
 
@@ -155,6 +194,8 @@ class _StructureCheck:
         self._check_names_are_utf8("the opsets", *(entry.domain for entry in self.model.opset_import))
         for entry in (*self.model.opset_import, *(entry for local_function in self.model.functions
                                                   for entry in local_function.opset_import)):
+            if not 0 <= entry.version <= _MAX_OPSET:
+                raise self._damaged_file_error(f"its opset of {entry.domain or 'ONNX'} is {entry.version}")
             if entry.domain == "ai.onnx":
                 entry.domain = _ONNX_DOMAIN
         opsets = _opset_by_domain(self.model.opset_import)
@@ -270,10 +311,12 @@ class _StructureCheck:
                     f"{_node_title(node)} has more inputs or outputs than its local function")
             return
         domain = _ONNX_DOMAIN if node.domain == "ai.onnx" else node.domain
-        schema = find_schema(node.op_type, domain, opsets.get(domain))
+        schema = _find_any_schema(node.op_type, domain, opsets.get(domain))
         if schema is None:
             return
         self._check_schema(schema, node)
+        if schema.domain not in _SCHEMA_DOMAINS:  # other releases may know further attributes
+            return
         for attribute in node.attribute:
             if attribute.name not in schema.attributes and not attribute.name.startswith("__"):
                 raise InputError(f"{self.file_name} has an attribute that its operator does not have",
@@ -302,6 +345,12 @@ class _StructureCheck:
             elif attribute.type != _attribute_type_number(formal_attribute):
                 raise self._damaged_file_error(
                     f"attribute {name} of {_node_title(node)} has another type than {node.op_type} takes")
+            elif attribute.type == onnx.AttributeProto.STRING and name != "value_string" and not _is_utf8(attribute.s):
+                raise self._damaged_file_error(f"attribute {name} of {_node_title(node)} is not text")
+            elif name in _DTYPE_ATTRIBUTES and not attribute.ref_attr_name and attribute.i not in (
+                    _DTYPE_NUMBERS if not formal_attribute.required else _DTYPE_NUMBERS - {0}):
+                raise self._damaged_file_error(
+                    f"attribute {name} of {_node_title(node)} is {attribute.i}, which is not the number of a type")
         if schema.name == "Constant" and not any(name in schema.attributes for name in attribute_by_name):
             raise self._damaged_file_error(f"{_node_title(node)} holds no value")
 
