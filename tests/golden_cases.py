@@ -106,7 +106,10 @@ def write_plugin(folder: Path) -> None:
 
 
 def write_detector(folder: Path) -> None:
-    """Boxes and class scores of a 4 x 4 grid, with COCO annotations of 16 images."""
+    """Boxes and class scores of a 4 x 4 grid, with COCO annotations of 16 images and the metric of the page."""
+    from tests.test_detection import write_script
+
+    write_script(folder, INPUT_SIZE=(16, 16))
     builder = networks.Builder(0)
     cells = builder.node("Relu", [builder.conv("images", (3, 16), "/stem", size=4, stride=4)], "/stem")
     cells = builder.node("Relu", [builder.conv(cells, (16, 16), "/body")], "/body")
@@ -158,7 +161,7 @@ CASES = {
     "quantized": GoldenCase(write_quantized),
     "dynamic": GoldenCase(write_dynamic, (*DATA, "--judge", "logits")),
     "plugin": GoldenCase(write_plugin),
-    "detector": GoldenCase(write_detector, (*DATA, "--metric", "detection:map=instances.json")),
+    "detector": GoldenCase(write_detector, (*DATA, "--metric", "coco_map.py:mean_ap")),
     "dumps": GoldenCase(write_dumps, keys=(), commands=(
         ("compare", "first.npz", "second.npz", "--model", "model.onnx", "--json", "compare.json", "-o", "fix.json",
          "--script", "fix.py"),)),

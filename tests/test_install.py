@@ -30,8 +30,7 @@ MODULES = metadata.packages_distributions()
 MODULE_NAMES = {"pyyaml": "yaml", "scikit-learn": "sklearn", "onnxruntime-gpu": "onnxruntime"}
 """The modules of distributions under another name."""
 
-EXTRAS = {"backends/": ("cpu", "tensorrt", "rtx"), "cluster/": ("cluster",), "demo/": ("train",),
-          "core/measure/detection.py": ("detection",)}
+EXTRAS = {"backends/": ("cpu", "tensorrt", "rtx"), "cluster/": ("cluster",), "demo/": ("train",)}
 """The parts of the program that import what only an extra installs, and report if it is not there."""
 
 BLOCK = """

@@ -92,15 +92,6 @@ def test_two_outputs_do_not_mix_on_stdout(run, unread_model, command):
     assert code == 2 and not out and "two outputs go to stdout" in err
 
 
-@pytest.mark.parametrize("option", usage.REMOVED_OPTIONS)
-def test_an_option_of_an_earlier_version_is_refused_with_the_way_round(run, unread_model, option):
-    commands = [name for name, command in main.commands.items()
-                if name != "doctor" and not any(option in parameter.opts for parameter in command.params)]
-    code, printed, text = run(commands[0], "m.onnx", option)
-    assert code == 2 and not printed
-    assert f"{option} is gone" in text and usage.REMOVED_OPTIONS[option] in text
-
-
 def test_an_export_does_not_mix_with_what_says_where_it_is(run, unread_model):
     code, out, err = run("export", "m.onnx", "--precision", "fp16", "--format", "markdown", "-o", "/dev/stdout")
     assert code == 2 and not out and "goes to a file" in err

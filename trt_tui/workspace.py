@@ -27,7 +27,7 @@ from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_s
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import Samples, SampleSplit, load_samples, split_samples
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, parse_shapes
-from trt_tui.core.data.userscript import find_annotations_path, list_script_files, split_script_spec
+from trt_tui.core.data.userscript import list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult, RoundedReference
 from trt_tui.core.measure.judged_outputs import JudgedOutput, find_unjudged_outputs, select_judged_outputs
@@ -272,7 +272,7 @@ class Workspace:
         Raises:
             InputError: The metric cannot be loaded, or the data has no labels.
         """
-        metric = load_metric(self.options.metric, _find_image_size(self.samples)) if self.options.metric else None
+        metric = load_metric(self.options.metric) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
             raise InputError("a metric needs labels", f"{self.samples.source} contains only inputs",
                              "Add the labels to the data file, or leave out --metric.")
@@ -583,22 +583,9 @@ def _open_shape_analysis(workspace: Workspace, shape_name: str) -> Analysis:
     return Analysis(workspace.network, workspace.backend, samples, workspace.judged_outputs, metric=workspace.metric)
 
 
-def _find_image_size(samples: Samples) -> tuple[int, int] | None:
-    """Returns height and width of the first four-dimensional input, in NCHW or NHWC order; None if there is no such
-    input."""
-    for array in samples.read_feed(0).values():
-        if array.ndim == 4:
-            height, width = array.shape[2:] if array.shape[1] <= array.shape[3] else array.shape[1:3]
-            return int(height), int(width)
-    return None
-
-
 def _list_metric_files(options: Options) -> tuple[str, ...]:
     """Returns the file of the metric, the modules it has imported from its folder, and the files it has read."""
-    metric = options.metric or ""
-    if (annotations := find_annotations_path(metric)) is not None:
-        return (str(annotations),)
-    spec = split_script_spec(metric)
+    spec = split_script_spec(options.metric or "")
     return tuple(map(str, list_script_files(spec[0]))) if spec is not None else ()
 
 

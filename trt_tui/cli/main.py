@@ -23,7 +23,6 @@ from trt_tui.cli.options import CONTEXT_SETTINGS
 from trt_tui.cli.preflight import preflight
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import protect_standard_streams
-from trt_tui.cli.usage import convert_unknown_option
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, convert_memory_error, convert_os_error
 from trt_tui.files.reading import find_similar_files, missing_file_error
 from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, find_similar_names, suggestion_question
@@ -84,10 +83,7 @@ class _CommandGroup(click.Group):
         try:
             with interrupts.raise_signals_as_interrupts():
                 _check_current_folder()
-                try:
-                    exit_code = super().main(*args, **kwargs)
-                except click.NoSuchOption as error:
-                    raise convert_unknown_option(error) from None
+                exit_code = super().main(*args, **kwargs)
                 sys.stdout.flush()
         except TrtTuiError as error:
             _print_error(error)

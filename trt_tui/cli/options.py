@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from trt_tui.cli.removed_options import find_removed_option_error
+from trt_tui.cli.removed_options import find_removed_option_error, refuse_removed_metric
 from trt_tui.core.builder_options import BuilderOptions, BuilderOptionSpec, builder_option_specs
 from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
@@ -219,8 +219,8 @@ JUDGING_OPTIONS = (
         "MASK (an input or another array of the data) is not 0; may be repeated. Without: the float outputs, with a "
         "final Concat split into its parts."),
     file_path_option(
-        "Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping; or "
-        "detection:map=FILE.json with COCO annotations."),
+        "Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping.",
+        callback=make_option_check_callback(refuse_removed_metric)),
     _judging_option(
         "--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, metric[f1/8]>=base-1% of a part, "
         "metric[*]>=base-2% of each, the metric by its own name (f1>=93), sqnr>=20, cosine>=0.999 or "

@@ -9,15 +9,27 @@ REMOVED_OPTIONS: Mapping[str, str] = {
     "--sticky": "Use --keep RULE, which takes the same rules.",
     "--no-layers": "Use --layers none.",
     **dict.fromkeys(("--locate", "--max-seconds", "compare --max-builds"),
-                    "The errors inside an engine (compare --engines --marked) and `polygraphy debug reduce` find an "
-                    "operator that it computes wrongly."),
-    "--repair-constants": "Export the network again from FP32, with all constants finite.",
-    "--evidence": "Run verify.sh of the bundle on the machine of the engine: its exit code judges the engine.",
+                    "Use --engines, with --marked for TensorRT before 10.16: it names the first layer that the engine "
+                    "computes wrongly. Then cut this layer out with trt-tui export --format subgraph."),
+    "--evidence": "Run verify.sh of the bundle on the machine of the engine: its exit code judges the engine. To see "
+                  "values, run trt-tui compare --engines there.",
+    "--metric=detection:map": "Copy the script of trt_tui/core/measure/README.md (mAP of a detector) beside the "
+                              "annotations, and give --metric coco_map.py:mean_ap.",
+    "--repair-constants": "Export the file again from FP32: trt-tui compare names the first constant that is not "
+                          "finite. With --reference FP32.onnx trt-tui takes the lost constants from that network.",
 }
-"""The next step for each removed option. "COMMAND OPTION" is an option that other commands still have."""
+"""The next step for each removed option. "COMMAND OPTION" is an option that other commands still have,
+and "OPTION=VALUE" a value that the option had."""
 
 
 def find_removed_option_error(command: str, option: str) -> InputError | None:
     """Returns the error for an option of an earlier release; None if there was no such option."""
     next_step = REMOVED_OPTIONS.get(f"{command} {option}", REMOVED_OPTIONS.get(option, ""))
     return InputError(f"{command} has no option {option} any more", "", next_step) if next_step else None
+
+
+def refuse_removed_metric(metric_spec: str) -> None:
+    """Raises an `InputError` for the metric that earlier releases contained."""
+    if metric_spec.startswith("detection:map"):
+        raise InputError("trt-tui has no --metric=detection:map any more", "",
+                         REMOVED_OPTIONS["--metric=detection:map"])

@@ -175,28 +175,6 @@ INEFFECTIVE_OPTIONS = (
                            "Add --preview, or leave it out."),
 )
 
-_ERRORS_INSIDE_ENGINE = ("Use --engines, with --marked for TensorRT before 10.16: it names the first layer that the "
-                         "engine computes wrongly. Then cut this layer out with trt-tui export --format subgraph.")
-
-REMOVED_OPTIONS = {
-    "--evidence": "Run sh verify.sh of the bundle on that machine: its exit code is the verdict. To see values, run "
-                  "trt-tui compare --engines there.",
-    "--locate": _ERRORS_INSIDE_ENGINE,
-    "--max-builds": _ERRORS_INSIDE_ENGINE,
-    "--max-seconds": _ERRORS_INSIDE_ENGINE,
-    "--repair-constants": "Export the file again from FP32: trt-tui compare names the first constant that is not "
-                          "finite. With --reference FP32.onnx trt-tui takes the lost constants from that network.",
-}
-"""What to do in place of each option that an earlier version had."""
-
-
-def convert_unknown_option(error: click.NoSuchOption) -> click.ClickException | InputError:
-    """Returns the error for an option that an earlier version had; the same error for any other unknown option."""
-    next_step = REMOVED_OPTIONS.get(error.option_name)
-    return error if next_step is None else InputError(
-        f"{error.option_name} is gone", "an earlier version of trt-tui had this option", next_step)
-
-
 def find_given_options() -> dict[str, str]:
     """Returns the options that the user typed on the command line, as typed, by parameter name."""
     context = click.get_current_context()

@@ -15,7 +15,7 @@ import numpy as np
 
 from trt_tui.core.data.input_files import FileStamp, Fingerprint, read_file_stamp
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.data.userscript import DETECTION_PREFIX, split_script_spec
+from trt_tui.core.data.userscript import split_script_spec
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -98,17 +98,13 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
 def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
     """Returns the options with ``map_path`` applied to each path. A suffix behind a path, such as a function name,
     stays."""
-    def map_path_spec(path_spec: str) -> str:
-        prefix = DETECTION_PREFIX if path_spec.startswith(DETECTION_PREFIX) else ""
-        return prefix + map_path(path_spec.removeprefix(prefix))
-
     def map_path_specs(path_specs: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(map_path_spec, path_specs))
+        return tuple(map(map_path, path_specs))
 
     def map_optional_path_spec(path_spec: str | None) -> str | None:
-        return map_path_spec(path_spec) if path_spec is not None else None
+        return map_path(path_spec) if path_spec is not None else None
 
-    return replace(options, model=map_path_spec(options.model), data=map_optional_path_spec(options.data),
+    return replace(options, model=map_path(options.model), data=map_optional_path_spec(options.data),
                    calib_data=map_optional_path_spec(options.calib_data), metric=map_optional_path_spec(options.metric),
                    reference=map_optional_path_spec(options.reference),
                    production=replace(options.production, plugins=map_path_specs(options.production.plugins)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trt_tui.core.data.dumps import split_dump_spec
-from trt_tui.core.data.userscript import find_annotations_path, split_script_spec
+from trt_tui.core.data.userscript import split_script_spec
 from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256
 
@@ -137,7 +137,7 @@ def list_input_files(model_path: str, *specs: str | None) -> list[Path]:
     """
     paths = [Path(model_path)]
     for spec in filter(None, specs):
-        spec = str(find_annotations_path(spec) or split_dump_spec(spec)[0])
+        spec = str(split_dump_spec(spec)[0])
         script = split_script_spec(spec)
         path = script[0] if script is not None and not Path(spec).exists() else Path(spec)
         paths += _list_data_files_in(path) if path.is_dir() else [path]

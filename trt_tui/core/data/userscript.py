@@ -35,28 +35,6 @@ _CODE_SUFFIXES = (".py", ".pyc", ".so", ".pyd", ".dll")
 _SCRIPT_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?", re.DOTALL)
 
 
-DETECTION_PREFIX = "detection:map="
-"""The prefix of a metric that is not a script. An annotations file follows, and settings after commas."""
-
-
-def find_annotations_path(metric_spec: str) -> Path | None:
-    """Returns the annotations file of a detection metric (`DETECTION_PREFIX`); None for any other metric."""
-    return split_annotations_spec(metric_spec)[0] if metric_spec.startswith(DETECTION_PREFIX) else None
-
-
-def split_annotations_spec(spec: str) -> tuple[Path, list[str]]:
-    """Splits a detection metric into the path of its annotations and the settings after the path.
-
-    A path may contain commas. The longest path that names a file is used. If there is none, it is the shortest path
-    that ends in ``.json``.
-    """
-    parts = spec.removeprefix(DETECTION_PREFIX).split(",")
-    paths = [",".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    path = next((candidate for candidate in reversed(paths) if os.path.isfile(candidate)),
-                next((candidate for candidate in paths if candidate.lower().endswith(".json")), paths[0]))
-    return Path(path), parts[paths.index(path) + 1:]
-
-
 def split_script_spec(spec: str) -> tuple[Path, str | None] | None:
     """Splits ``FILE.py`` or ``FILE.py:FUNCTION``; None if the text is neither."""
     match = _SCRIPT_SPEC.fullmatch(spec)

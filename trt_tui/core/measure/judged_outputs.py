@@ -87,23 +87,18 @@ def list_tensor_outputs(network: Network) -> tuple[str, ...]:
                  and isinstance(network.ir_value(info.name).type, ir.TensorType))
 
 
-def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedOutput],
-                              metric_needs_inner_tensors: bool = False) -> tuple[str, ...]:
+def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedOutput]) -> tuple[str, ...]:
     """Returns the judged tensors inside the network that an engine must yield in addition to its outputs.
 
     An engine with a plugin is judged at the tensors before the plugin, which are simulated too. A metric receives these
     tensors from every run.
-
-    Args:
-        metric_needs_inner_tensors: True if the metric needs judged tensors inside the network, such as those before
-            NMS.
     """
     outputs = {info.name for info in network.outputs}
     return tuple(
         dict.fromkeys(
             judged_output.tensor
             for judged_output in judged_outputs
-            if (network.blocking_plugins or metric_needs_inner_tensors) and judged_output.tensor not in outputs))
+            if network.blocking_plugins and judged_output.tensor not in outputs))
 
 
 def find_unjudged_outputs(network: Network, judged_outputs: Sequence[JudgedOutput] | None = None) -> dict[str, str]:

@@ -100,8 +100,7 @@ class Simulation:
         self.samples = samples
         self.judged_outputs = tuple(judged_outputs)
         self.metric = metric if samples.has_labels else None
-        self.extra_outputs = find_judged_inner_tensors(network, self.judged_outputs, self.metric is not None
-                                                       and self.metric.needs_inner_tensors)
+        self.extra_outputs = find_judged_inner_tensors(network, self.judged_outputs)
         metric_tensors = (*list_tensor_outputs(network), *self.extra_outputs)
         self.metric_tensors = metric_tensors if self.metric is not None else ()
         self.reference_source = reference_source

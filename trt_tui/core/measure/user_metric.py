@@ -1,4 +1,4 @@
-"""The user's metric: a Python function, or object detection, that computes a number from outputs and labels."""
+"""The user's metric: a Python function that computes a number from outputs and labels."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trt_tui.core.data.userscript import DETECTION_PREFIX, UserFunction, split_script_spec
-from trt_tui.core.measure.detection import DetectionMetric
+from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.errors import InputError, exception_text
 
 
@@ -38,16 +37,10 @@ class MetricFunction(Protocol):
 
 
 class Metric:
-    """A metric: a function ``(outputs, labels) -> float | mapping of names to floats`` with a check of its result.
-
-    Attributes:
-        needs_inner_tensors: True if the metric also receives judged tensors inside the network, such as those before
-            NMS.
-    """
+    """A metric: a function ``(outputs, labels) -> float | mapping of names to floats`` with a check of its result."""
 
     def __init__(self, function: MetricFunction) -> None:
         self._function = function
-        self.needs_inner_tensors = isinstance(function, DetectionMetric)
 
     @property
     def name(self) -> str:
@@ -74,21 +67,12 @@ class Metric:
         Args:
             resamples: For each draw, as many sample indices as there are samples, with repetitions.
         """
-        if isinstance(self._function, DetectionMetric):
-            yield from map(self._parse_result_or_none, self._function.resample_metric(outputs, labels, resamples))
-            return
         for samples in resamples:
             try:
                 yield self({name: array[samples] for name, array in outputs.items()},
                            {name: array[samples] for name, array in labels.items()})
             except InputError:  # for example, if no sample of a class was drawn
                 yield None
-
-    def _parse_result_or_none(self, returned_value: object) -> MetricResult | None:
-        try:
-            return self._parse_result(returned_value)
-        except InputError:
-            return None
 
     def _parse_result(self, returned_value: object) -> MetricResult:
         if not isinstance(returned_value, Mapping):
@@ -137,22 +121,17 @@ def _describe_value(value: object) -> str:
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 
 
-def load_metric(metric_spec: str, image_input_size: tuple[int, int] | None = None) -> Metric:
-    """Loads a metric from ``FILE.py:FUNCTION``, or ``detection:map=FILE.json`` (see `trt_tui.core.measure.detection`).
-
-    Args:
-        image_input_size: Height and width of the network's image input; None if it has no image input.
+def load_metric(metric_spec: str) -> Metric:
+    """Loads a metric from ``FILE.py:FUNCTION``.
 
     Raises:
         InputError: the text has another form, the file cannot be loaded, or it has no such function.
     """
-    if metric_spec.startswith(DETECTION_PREFIX):
-        return Metric(DetectionMetric(metric_spec, image_input_size))
     path, function = split_script_spec(metric_spec) or (None, None)
     if path is None or function is None:
         raise InputError(
             f"Not a metric: {metric_spec}",
-            "A metric is given as FILE.py:FUNCTION, or as detection:map=FILE.json with COCO annotations.",
+            "A metric is given as FILE.py:FUNCTION.",
             "For example: --metric metric.py:accuracy",
         )
     user_function = UserFunction(path, function)
