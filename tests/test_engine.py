@@ -242,6 +242,13 @@ def test_a_kernel_that_adds_the_bias_does_not_hide_the_products_precision(abc) -
     assert made["a"].precision is INT8 and len(made["a"].engine_layers) == 2
 
 
+def test_a_kernel_that_adds_a_tensor_of_another_type_runs_as_requested_in_either(abc) -> None:
+    kernel = entry("a_myl0_1", "runtime_fusion", onnx_layers("a"), ("Float", "Half"), ("Float",))
+    made = find_group_implementations(report(abc, kernel), abc)["a"]
+    assert [made.implemented_precision(precision) for precision in (FP16, FP32)] == [FP16, FP32]
+    assert made.implemented_precision(INT8) is not INT8
+
+
 def test_reformats_count_in_front_and_behind_but_not_of_other_layers(abc) -> None:
     made = find_group_implementations(report(abc, entry("a + b", "gemm"),
                   entry("Reformatting CopyNode for Input Tensor 0 to a + b", "Reformat"),

@@ -18,9 +18,15 @@ from onnxruntime.quantization import QuantFormat, QuantType
 from tests import lowered, networks, rtx
 from tests.lowered import sqnr
 from tests.networks.build import Builder, floats
+from tests.networks.halves import mixed_half
 from tests.refusals import refused
+from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.fp16_range import Fp16RangeState
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
@@ -226,6 +232,41 @@ def test_an_operator_that_tensorrt_lacks_in_bf16_is_named_and_written_in_fp32(op
     around = [*nodes[f"/it/{operator}"].inputs, *nodes[f"/it/{operator}"].outputs]
     assert {value.dtype for value in around} == {ir.DataType.FLOAT}
     assert nodes["/relu/Relu"].inputs[0].dtype == ir.DataType.BFLOAT16
+
+
+SINGLE, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+@pytest.mark.parametrize(("norm", "product"), [(SINGLE, HALF), (HALF, SINGLE), (SINGLE, SINGLE), (HALF, HALF)])
+def test_a_row_has_the_type_of_its_products_or_of_most_of_its_layers(tmp_path, backend, norm, product):
+    """Neither the Cast behind a product nor that behind a norm decides. Squares beyond FP16 overflow in FP16 alone."""
+    onnx.save(mixed_half(norm, product), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    labels = {SINGLE: "FP32", HALF: "FP16"}
+    assert {group.name: (group.file_precision.label, group.file_precision.nearest_precision.label)
+            for group in network.groups} == {"/norm/Pow": (labels[norm],) * 2, "/fc/MatMul": (labels[product],) * 2}
+    np.savez(tmp_path / "x.npz", x=(np.random.default_rng(0).standard_normal((16, 32)) * 200).astype(np.float16))
+    samples = load_samples(tmp_path / "x.npz", network.inputs, batch=16)
+    with Analysis(network, backend, samples, select_judged_outputs(network)) as analysis:
+        accuracy = [*analysis.measure_accuracy(AS_GIVEN, {})][-1].value
+        found = analysis.find_fp16_overflows(AS_GIVEN, analysis.get_magnitudes() or Magnitudes(), [0])
+    assert found.keys() == ({"/norm/Pow"} if norm == HALF else set())
+    assert bool(accuracy.caveats) == (HALF in (norm, product))
+
+
+@pytest.mark.parametrize(("norm", "product", "overflows"), [(SINGLE, HALF, True), (SINGLE, SINGLE, False)])
+def test_a_product_in_fp16_overflows_in_front_of_its_cast(tmp_path, backend, norm, product, overflows):
+    onnx.save(mixed_half(norm, product, gain=1.5e4), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((16, 32)).astype(np.float16))
+    samples = load_samples(tmp_path / "x.npz", network.inputs, batch=16)
+    with Analysis(network, backend, samples, select_judged_outputs(network)) as analysis:
+        accuracy = [*analysis.measure_accuracy(AS_GIVEN, {})][-1].value
+        states = {name: value.state for name, value in analysis.find_fp16_overflows(
+            AS_GIVEN, analysis.get_magnitudes() or Magnitudes(), [0]).items()}
+    assert bool(accuracy.nonfinite_count) == overflows == (
+        {caveat.kind for caveat in accuracy.caveats} >= {"may overflow"})
+    assert states == ({"/fc/MatMul": Fp16RangeState.MAY_OVERFLOW} if overflows else {})
 
 
 def _int4(scale_shape=(2, 3), axis=0, block=4, scale=0.1):

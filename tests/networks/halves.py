@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks.build import Builder, floats
 
@@ -53,6 +53,32 @@ def infinite_weight_half(seed: int = 0, *, weight: float = np.inf) -> onnx.Model
     b.weights[-1] = numpy_helper.from_array(head, "head.weight")
     b.node("MatMul", [x, "head.weight"], "/head", output="y")
     return as_half(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4)]))
+
+
+def mixed_half(norm: int, product: int, *, gain: float = 1.0) -> onnx.ModelProto:
+    """A decomposed RMSNorm, a MatMul, and a Cast to FP32 with a factor and the residual Add behind it; opset 17.
+
+    Input ``x`` float16 (batch, 32), output ``y`` float32 alike. The last Mul of the norm has the type of the product.
+
+    Args:
+        norm, product: The types of the two, such as ``TensorProto.FLOAT``.
+        gain: The factor of the weight; its inverse is behind the product.
+    """
+    b = Builder(0)
+    norm_dtype, product_dtype = map(helper.tensor_dtype_to_np_dtype, (norm, product))
+    x = b.node("Cast", ["x"], "/in", output="x_norm", to=norm)
+    square = b.node("Pow", [x, b.weight("two", norm_dtype.type(2))], "/norm")
+    mean = b.node("Add", [b.node("ReduceMean", [square], "/norm", axes=[-1]),
+                          b.weight("epsilon", norm_dtype.type(1e-5))], "/norm")
+    root = b.node("Div", [b.weight("one", norm_dtype.type(1)), b.node("Sqrt", [mean], "/norm")], "/norm")
+    normed = b.node("Cast", [b.node("Mul", [x, root], "/norm")], "/norm", to=product)
+    scaled = b.node("Mul", [b.weight("gamma", np.ones(32, product_dtype)), normed], "/norm", name="/norm/Mul_1")
+    weight = (np.abs(b.rng.standard_normal((32, 32))) * gain).astype(product_dtype)
+    dense = b.node("Cast", [b.node("MatMul", [scaled, b.weight("w", weight)], "/fc")], "/fc", to=TensorProto.FLOAT)
+    dense = b.node("Mul", [dense, b.weight("inverse", np.array(1 / gain, np.float32))], "/fc")
+    b.node("Add", [dense, b.node("Cast", ["x"], "/skip", to=TensorProto.FLOAT)], "/fc", output="y")
+    half = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["batch", 32])
+    return b.model([half], [floats("y", "batch", 32)])
 
 
 def as_half(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -161,9 +161,12 @@ def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> S
 
 
 def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
-    """Returns True if the input and output types of a kernel show the precision in which it computes a group."""
+    """Returns True if the input and output types of a kernel show the precision in which it computes a group.
+
+    The inputs of a product that also adds a tensor can have two float types, in any order.
+    """
     return kernel.is_fused_region or kernel.is_mha or kernel.type not in _GENERATED_KERNEL_TYPES and bool(
-        group.qdq_sites_of_multiplied_inputs())
+        group.qdq_sites_of_multiplied_inputs()) and len({*_select_float_types(kernel.input_types)}) < 2
 
 
 def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_kernel: bool) -> Precision | None:

@@ -90,12 +90,12 @@ def find_boundary_type(group: FusionGroup, precision: Precision, other_precision
     """Returns the float type at the inputs and outputs of a fusion group.
 
     The boundary type of a float precision is that precision. A quantized group has the float type of the other layers
-    if it supports that type, and FP32 if not. A group in file precision has the float type of the file.
+    if it supports that type, and FP32 if not. A group in file precision has the float type of its results in the file.
     """
     if precision not in QUANTIZED_TYPES and precision is not Precision.FILE:
         return precision.value_type
     if Precision.FILE in (precision, other_precision):
-        return group.file_precision.float_type if group.file_precision is not None else Precision.FP32
+        return group.file_precision.result_type if group.file_precision is not None else Precision.FP32
     return other_precision if other_precision in group.allowed_precisions else Precision.FP32
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+import onnx_ir as ir
+
 from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import (
     HALF_PRECISIONS,
@@ -33,6 +35,7 @@ from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import number_text
 
 _INNER_VALUE_TEXTS = {"Softmax": "the normaliser of", "LogSoftmax": "the Softmax inside",
@@ -116,8 +119,11 @@ class LargestMagnitude:
 
 
 def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
-    return any(find_boundary_type(group, config.precision_of(group), config.other) is Precision.FP16
-               for group in network.groups)
+    """Returns True if a group of a config has results or products in FP16."""
+    return any(
+        Precision.FP16 in (find_boundary_type(group, precision, config.other),
+                           group.resolve_file_precision(precision).value_type)
+        for group in network.groups for precision in (config.precision_of(group),))
 
 
 def list_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> list[Fp16Overflow]:
@@ -171,23 +177,27 @@ def make_fp16_range_caveats(overflows_by_group: Mapping[str, Fp16Overflow]) -> t
 
 def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, group: FusionGroup, magnitudes: Magnitudes
                                   ) -> Iterator[Fp16Overflow]:
-    """Yields the values of a group that FP16 rounds to infinity."""
+    """Yields the values of a group that FP16 rounds to infinity.
+
+    A group in file precision can have FP16 at some layers alone. These round to infinity.
+    """
     precision = config.precision_of(group)
-    if find_boundary_type(group, precision, config.other) is not Precision.FP16:
+    if precision is not Precision.FILE and find_boundary_type(group, precision, config.other) is not Precision.FP16:
         return
 
     def amax_beyond_fp16(tensor: str) -> float:
         amax = magnitudes.tensor_magnitudes.get(tensor, 0.0)
         return amax if amax >= FP16_OVERFLOW else 0.0
 
-    for tensor, amax in ((tensor, amax_beyond_fp16(tensor)) for tensor in group.inputs):
-        if amax and not _is_result_of_fp16_group(network, config, tensor):
+    readers_by_tensor = _find_readers_in_fp16(network, config, group)
+    for tensor, readers in readers_by_tensor.items():
+        amax = amax_beyond_fp16(tensor)
+        if amax and not _is_rounded_by_producer(network, config, tensor):
             # An input of the network may be a mask, whose infinity in FP16 is correct.
             may_stay_finite = tensor not in network.producer or _is_always_quantized_by_group(
                 network, config, group, tensor)
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if may_stay_finite else Fp16RangeState.OVERFLOWS,
-                               f"its input {tensor}", amax, tensor,
-                               tuple(name for name in group.layers if tensor in network.get_layer(name).inputs))
+                               f"its input {tensor}", amax, tensor, readers)
     for name, tensor, quantized in _find_constants_in_float_type(network, config, group):
         if amax := amax_beyond_fp16(tensor):
             # A kernel that multiplies quantized values never has the weight in FP16. Any other kernel for it does.
@@ -209,14 +219,22 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
 
 
 def _accumulates_in_fp16(group: FusionGroup, precision: Precision) -> bool:
-    return GroupLowering(group.resolve_file_precision(precision), Precision.FP16).accumulator is Precision.FP16
+    """Returns True if the layers of a group with results in FP16 add products in FP16."""
+    resolved = group.resolve_file_precision(precision)
+    if precision is Precision.FILE and resolved not in QUANTIZED_TYPES:
+        return True
+    return GroupLowering(resolved, Precision.FP16).accumulator is Precision.FP16
 
 
 def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig, group: FusionGroup) -> list[str]:
     """Returns the layers of a group whose results are rounded to the group's float type.
 
-    If a normalisation is rewritten as one operator, only the result of its last layer is rounded.
+    If a normalisation is rewritten as one operator, only the result of its last layer is rounded. In file precision,
+    the results that the file has in FP16 are rounded.
     """
+    if config.precision_of(group) is Precision.FILE:
+        return [name for name in group.layers if any(_is_fp16_in_file(network, tensor)
+                                                     for tensor in network.get_layer(name).outputs if tensor)]
     norm = network.zero_cost_support.norms.get(group.name)
     inside = set(norm.layers[:-1]) if norm is not None and group.name in list_normalisation_rewrites(config) else set()
     return [name for name in group.layers if name not in inside]
@@ -234,14 +252,50 @@ def _find_constants_in_float_type(network: Network, config: PrecisionConfig,
         is_known_operator = not layer.domain and layer.kind is not LayerKind.OPAQUE
         ports = find_same_type_ports(network.node(name), network.opset)[0] if is_known_operator else ()
         for index, (tensor, follows) in enumerate(zip(layer.inputs, ports, strict=False)):
-            if follows and tensor in network.constant_tensors:
+            if follows and tensor in network.constant_tensors and _is_read_in_fp16(network, config, group, name, index):
                 yield name, tensor, (name, index) in quantized
 
 
-def _is_result_of_fp16_group(network: Network, config: PrecisionConfig, tensor: str) -> bool:
-    """Returns True if another FP16 group computes a tensor. Its overflow is then reported at that group."""
+def _is_rounded_by_producer(network: Network, config: PrecisionConfig, tensor: str) -> bool:
+    """Returns True if the group that computes a tensor rounds it to FP16. Its overflow is then reported at that group.
+    """
     group = network.find_group(network.producer.get(tensor, ""))
+    if group is not None and config.precision_of(group) is Precision.FILE:
+        return _is_fp16_in_file(network, tensor)
     return group is not None and find_boundary_type(group, config.precision_of(group), config.other) is Precision.FP16
+
+
+def _is_fp16_in_file(network: Network, tensor: str) -> bool:
+    return network.source_model is not None and network.source_model.find_dtype(tensor) is ir.DataType.FLOAT16
+
+
+def _is_read_in_fp16(network: Network, config: PrecisionConfig, group: FusionGroup, layer_name: str, index: int
+                     ) -> bool:
+    """Returns True if a layer of an FP16 group, or of a group in file precision, reads an input in FP16."""
+    if config.precision_of(group) is not Precision.FILE or network.source_model is None:
+        return True
+    layer, source_model = network.get_layer(layer_name), network.source_model
+    value = source_model.find_input_value(layer, index)
+    return (value is not None and source_model.types.get(value.name or "") is ir.DataType.FLOAT16
+            and not any(step.operator == "quantize" for step in source_model.input_conversion_steps(layer, index)))
+
+
+def _find_readers_in_fp16(network: Network, config: PrecisionConfig,
+                          group: FusionGroup) -> dict[str, tuple[str, ...]]:
+    """Returns the layers of a group that read a tensor in FP16, by tensor from outside the group.
+
+    In file precision, also by tensor of the group: a Cast in the group can round a tensor to FP16.
+    """
+    readers: dict[str, tuple[str, ...]] = {}
+    tensors = set(group.inputs)
+    if config.precision_of(group) is Precision.FILE:
+        tensors.update(tensor for name in group.layers for tensor in network.get_layer(name).outputs if tensor)
+    for name in group.layers:
+        for index, tensor in enumerate(network.get_layer(name).inputs):
+            if tensor in tensors and name not in readers.get(tensor, ()) and _is_read_in_fp16(
+                    network, config, group, name, index):
+                readers[tensor] = (*readers.get(tensor, ()), name)
+    return readers
 
 
 def _is_always_quantized_by_group(network: Network, config: PrecisionConfig, group: FusionGroup, tensor: str) -> bool:
@@ -264,9 +318,9 @@ def _is_quantized_by_all_readers(network: Network, config: PrecisionConfig, tens
 
 def find_largest_magnitude(network: Network, config: PrecisionConfig, group: FusionGroup,
                            magnitudes: Magnitudes) -> LargestMagnitude | None:
-    """Returns the largest magnitude that a group rounds to its float type; None if it is unknown or 0."""
+    """Returns the largest magnitude that a group rounds to FP16, or would round in FP16; None if it is unknown or 0."""
     magnitudes_by_layer = [(magnitudes.tensor_magnitudes.get(tensor, 0.0), name)
-                           for name in _list_layers_with_rounded_results(network, config, group)
+                           for name in _list_layers_with_rounded_results(network, config, group) or group.layers
                            for tensor in network.get_layer(name).outputs
                            if tensor]
     amax, layer = max(((amax, name) for amax, name in magnitudes_by_layer if math.isfinite(amax)), default=(0.0, ""))

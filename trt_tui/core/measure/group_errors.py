@@ -472,7 +472,7 @@ def _fp16_warning_text(boundary_type: Precision, error_sums: ErrorSums, isolated
         return f"{headroom} FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
     if overflow is not None and not headroom:
         headroom = overflow.overflow_text + spare
-    if boundary_type is Precision.FP16 and headroom:
+    if headroom and (boundary_type is Precision.FP16 or overflow is not None):
         arise = (f"{isolated_errors.nan} NaN and {isolated_errors.inf} Inf arise here: "
                  if isolated_errors and isolated_errors.nonfinite_count else "")
         state = f"{overflow.state.value} in FP16: " if overflow is not None and not arise else ""

@@ -14,11 +14,9 @@ from trt_tui.core.measure.results import Caveat
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import INNER_PRODUCTS, PRODUCTS
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
-
-_RECURRENT_OPERATORS = ("GRU", "LSTM", "RNN")
-_PRODUCT_OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", *_RECURRENT_OPERATORS)
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ def _is_large_depthwise_convolution(network: Network, group: FusionGroup, layer:
 
 def _has_unsimulated_accumulator(network: Network, group: FusionGroup, layer: Layer) -> bool:
     """Returns True if TensorRT adds the products of a layer in an FP16 accumulator that is not simulated."""
-    if layer.op_type in ("Einsum", *_RECURRENT_OPERATORS):
+    if layer.op_type in INNER_PRODUCTS and not layer.domain:
         return True
-    if layer.op_type not in _PRODUCT_OPERATORS or len(layer.inputs) < 2:
+    if layer.op_type not in PRODUCTS or len(layer.inputs) < 2:
         return False
     first, second = (network.shape(tensor) for tensor in layer.inputs[:2])
     depth = ((first or ())[-1:] if layer.op_type == "MatMul" else (second or ())[1:])

@@ -89,7 +89,8 @@ class FilePrecision:
 
     Attributes:
         label: The precision for users: "INT8", "INT4 w" if only weights are quantized, "FP16".
-        float_type: The float type of the group's results.
+        float_type: The float type of the products of the group, or of most of its layers if none of them multiplies.
+        result_type: The float type of the group's results.
         nearest_precision: The assignable precision that is nearest to this one.
         is_plain_fp32: True if the group runs in FP32 without Q/DQ nodes before it.
         refused_nodes: Nodes of the group, or before it, that a TensorRT release refuses, each with the reason.
@@ -97,6 +98,7 @@ class FilePrecision:
 
     label: str
     float_type: Precision
+    result_type: Precision
     nearest_precision: Precision
     is_plain_fp32: bool
     refused_nodes: tuple[tuple[str, str], ...] = ()

@@ -6,6 +6,9 @@ from trt_tui.core.quantized_types import INT8
 PRODUCTS = INT8.operators
 """Operators that multiply and can run in INT8."""
 
+INNER_PRODUCTS = frozenset("Attention DeformConv Einsum GRU LSTM RNN".split())
+"""Operators that multiply inside and cannot run in INT8."""
+
 POINTWISE = frozenset(
     "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "
     "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max "

@@ -5,6 +5,7 @@ QuantizeLinear, DequantizeLinear) belong to the layer that reads. A Q/DQ pair wi
 network as long as one of them is in file precision.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
@@ -14,8 +15,8 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer
-from trt_tui.core.network.operators import COPIES, POINTWISE, PRODUCTS, REDUCTIONS
+from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
+from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
 from trt_tui.core.network.qdq_steps import (
     PRECISION_BY_FLOAT_TYPE,
     PRECISION_BY_HALF_TYPE,
@@ -231,13 +232,21 @@ class SourceModel:
         narrowest_type = min(read_types - {"INT32"}, key=lambda word:
                              (width_by_type.get(word, len(width_by_type)), word), default="")
         weights_only = bool(operand_types) and bool(narrowest_type) and not all(operand_types)
-        float_type = PRECISION_BY_FLOAT_TYPE.get(self.find_dtype(group.final_tensor), Precision.FP32)
+        float_type = self._find_compute_type([layers[name] for name in group.layers])
+        result_type = PRECISION_BY_FLOAT_TYPE.get(self.find_dtype(group.final_tensor), Precision.FP32)
         boundary_type = float_type if float_type in group.allowed_precisions else Precision.FP32
         nearest = next((precision for precision, quantized_type in QUANTIZED_TYPES.items()
                         if precision in group.allowed_precisions and operand_types and precision.label == narrowest_type
                         and weights_only is not quantized_type.quantizes_activations), boundary_type)
         label = narrowest_type + " w" * weights_only if narrowest_type else float_type.label
-        return FilePrecision(label, float_type, nearest, not has_low_types, tuple(refused_nodes.items()))
+        return FilePrecision(label, float_type, result_type, nearest, not has_low_types, tuple(refused_nodes.items()))
+
+    def _find_compute_type(self, layers: Sequence[Layer]) -> Precision:
+        """Returns the float type of the products of a group, or of most of its layers if none of them multiplies."""
+        products = [layer for layer in layers if not layer.domain and layer.op_type in PRODUCTS | INNER_PRODUCTS]
+        computing = products or [layer for layer in layers if layer.kind is LayerKind.COMPUTE] or layers
+        types = Counter(self.find_dtype(next(filter(None, layer.outputs))) for layer in computing)
+        return PRECISION_BY_FLOAT_TYPE.get(types.most_common(1)[0][0], Precision.FP32)
 
     @cached_property
     def quantized_type_names(self) -> frozenset[str]:
