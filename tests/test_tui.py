@@ -75,6 +75,45 @@ async def test_paints_before_the_network_is_open(tmp_path):
         assert isinstance(app.screen, ErrorDialog)
 
 
+@pytest.mark.parametrize("ends_by", ["x", "the list of jobs", "a killed process"])
+async def test_a_network_whose_opening_was_stopped_is_opened_again(tmp_path, ends_by):
+    async with opened(tmp_path, held=(rq.OpenNetwork,)) as (app, main, pilot):
+        app.session.child.held.clear()
+        if ends_by == "a killed process":
+            app.session.child.release()
+            app.session.child.scheduler.inbox.clear()
+            app.post_session_event(ev.ChildProcessDied(1, -9, "killed"))
+            await settle(pilot)
+        else:
+            await answered(pilot, *(["x"] if ends_by == "x" else ["f9", "a", "escape"]))
+        assert app.screen is main and "not opened" in text(main, "header")
+        assert "f5 opens it again" in screen_text(app) and "q quits" in screen_text(app)
+        await answered(pilot, "space")
+        assert "not open yet" in status(main)
+        await answered(pilot, "f5")
+        assert main.presenter.layer_list.is_network_open and "FAIL" in verdict(main)[2]
+        await answered(pilot, "f5")
+        assert [type(request) for request in app.session.child.sent].count(rq.OpenNetwork) == 2
+
+
+async def test_an_opening_that_is_stopped_near_its_end_is_repeated_with_its_config(tmp_path):
+    """The network is open by then, but the config of the command line is not read."""
+    config = tmp_path / "precision.json"
+    async with opened(tmp_path) as (app, _, pilot):
+        await answered(pilot, "space")
+        app.session.export_config("json", config)
+        await settle(pilot)
+    async with opened(tmp_path, held=(rq.OpenNetwork,), config_path=str(config)) as (app, main, pilot):
+        app.session.child.release()
+        while app.session.outline is None:
+            app.session.child.work(1)
+            await taken_in(pilot)
+        await answered(pilot, "x")
+        assert "f5 opens it again" in status(main) and not app.session.config.precision_moves
+        await answered(pilot, "f5")
+        assert len(app.session.config.precision_moves) == 1 and "1 FP32" in verdict(main)[3]
+
+
 async def test_answers_the_first_questions_without_a_key(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         fp16, int8, config = verdict(main)[1:]

@@ -199,8 +199,8 @@ class SessionOpener:
     def _drop_stale_results(self) -> None:
         """Drops all results that were measured on files that have been replaced. The user's changes stay."""
         state = self._state
-        state.warnings.append(
-            f"{', '.join(self._replaced_files) or 'What was opened'}: replaced, so everything is measured again.")
+        if self._replaced_files:
+            state.warnings.append(f"{', '.join(self._replaced_files)}: replaced, so everything is measured again.")
         self._replaced_files = ()
         state.calibration = state.last_built_config = None
         state.results = SessionResults()

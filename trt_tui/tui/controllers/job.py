@@ -5,6 +5,7 @@ from typing import Any
 
 from trt_tui.formatting import counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
@@ -12,7 +13,7 @@ from trt_tui.tui.screens.dialogs import ConfirmDialog
 from trt_tui.tui.screens.export import find_export_dialog_of_job
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.job_list import stopped_jobs_text
-from trt_tui.tui.state.status import UnreadFailure
+from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, UnreadFailure
 
 MIN_CONFIRM_AGE_S = 10.0
 """The job age in seconds above which stopping needs a confirmation."""
@@ -24,7 +25,8 @@ class JobController(Controller):
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that show a failed job on the main screen, or in the export dialog if an export failed.
         """
-        return {ev.JobFailed: self._show_failed_job, ev.ChildProcessDied: self._show_child_process_exit}
+        return {ev.JobFailed: self._show_failed_job, ev.ChildProcessDied: self._show_child_process_exit,
+                ev.JobCancelled: self._show_stopped_opening}
 
     def _show_failed_job(self, event: ev.JobFailed) -> None:
         if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
@@ -40,18 +42,35 @@ class JobController(Controller):
             event, "The background process ended", f"{event.reason} {event.log}".strip(),
             f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log.")
 
+    def _show_stopped_opening(self, event: ev.JobCancelled) -> None:
+        """Offers to open the network again if its first opening was stopped, without which nothing else works."""
+        job = next((job for job in self.session.pending_requests.jobs if job.number == event.job), None)
+        if job is not None and isinstance(job.request, rq.OpenNetwork) and not job.request.structure_hash:
+            self.status.failure = event
+            self.presenter.show_message(f"{STOPPED_OPENING_TEXT}: {shown_key('compare')} opens it again")
+            self.presenter.draw_all()
+
     def _set_unread_failure(self, event: ev.JobFailed | ev.ChildProcessDied, title: str, cause: str,
                             next_step: str) -> None:
-        if self.session.outline is None:
+        if self.session.outline is None and self.status.failure is None:
             self.status.failure = event  # the failure is shown in place of the layer list
         self.status.unread_failure, self.status.message = UnreadFailure(title, cause, next_step), None
         self.presenter.draw_status_lines()
 
+    def compare_disabled_reason(self) -> str:
+        """Returns the reason why nothing can be measured again; "" if it can, or if the network was not opened."""
+        return "" if self.status.failure is not None else self.missing_samples_reason()
+
     @register_action(label="compare", help="Measure everything again", group="Work",
-                     disabled_reason=Controller.missing_samples_reason)
+                     disabled_reason=compare_disabled_reason)
     def compare(self) -> None:
-        """Requests a new measurement of all values."""
-        self.session.request_comparison()
+        """Requests a new measurement of all values, or opens the network again if the opening did not end well."""
+        if self.status.failure is None:
+            self.session.request_comparison()
+        else:
+            self.status.failure = self.status.unread_failure = None
+            self.session.start()
+            self.presenter.draw_all()
         self.presenter.draw_status_lines()
 
     def stop_disabled_reason(self) -> str:

@@ -20,18 +20,22 @@ class UnreadFailure:
     next_step: str
 
 
+STOPPED_OPENING_TEXT = "The opening of the network was stopped"
+
+
 @dataclass
 class StatusLines:
     """The contents of the status lines that are not part of the session.
 
     Attributes:
         message: The last message; the next key press removes it.
-        failure: The event of the failure to open the network; None if there is none.
+        failure: The event that ended the opening of the network, by a failure or because the user stopped it; None
+            if there is none.
         unread_failure: The last failure of a job, until the user opens or closes it.
     """
 
     message: Span | None = None
-    failure: ev.JobFailed | ev.ChildProcessDied | None = None
+    failure: ev.JobFailed | ev.ChildProcessDied | ev.JobCancelled | None = None
     unread_failure: UnreadFailure | None = None
 
     def placeholder_lines(self, model_path: str) -> list[Line]:
@@ -41,8 +45,11 @@ class StatusLines:
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
             return [*lines, [(f"   {shown_key('quit')} quits", "dim")]]
         if self.failure is not None:
-            return [[], [("   The background process ended while the network was being opened.", "strong")],
-                    [(f"   {shown_key('log')} shows the log, {shown_key('quit')} quits", "dim")]]
+            title = (f"{STOPPED_OPENING_TEXT}." if isinstance(self.failure, ev.JobCancelled) else
+                     "The background process ended while the network was being opened.")
+            return [[], [(f"   {title}", "strong")],
+                    [(f"   {shown_key('compare')} opens it again, {shown_key('log')} shows the log, "
+                      f"{shown_key('quit')} quits", "dim")]]
         return [[], [(f"   opening {model_path} …", "dim")]]
 
 
