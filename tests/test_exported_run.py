@@ -13,21 +13,25 @@ from onnx import TensorProto, helper
 
 from tests import schemas
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
+from tests.test_free import CHANNELS, transformer
 from tests.test_plugins import middle
 from trt_tui.backends import onnxruntime_exported
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import exported_run
 from trt_tui.jobs import requests as rq
+from trt_tui.options import Options
 from trt_tui.tui.state.summary import summary_lines
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -104,6 +108,35 @@ def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker
     np.testing.assert_array_equal(onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name],
                                   plain)
     assert left_out
+
+
+def test_a_file_that_needs_options_to_load_names_them_everywhere(session, tmp_path):
+    """A LayerNorm of single operators in FP32 among FP16, which ONNX Runtime fuses with the Cast before it."""
+    model, data, path = tmp_path / "norm.onnx", tmp_path / "x.npz", tmp_path / "exported.onnx"
+    onnx.save(transformer(), model)
+    np.savez(data, x=np.random.default_rng(0).standard_normal((16, 6, CHANNELS), np.float32))
+    driven = session(Options(str(model), str(data), batch=2)).settled()
+    [norm] = [group for group in driven.outline.groups if group.operator == "LayerNorm"]
+    driven.set_config(FP16.with_group_precision([norm], Precision.FP32))
+    driven.request_build()
+    driven.until_idle()
+    found = driven.get_run_results("config").exported_run
+    written = write_export("onnx", path, open_network(model), driven.config, {})
+    try:
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        pytest.skip("this ONNX Runtime loads the file")
+    except Exception as error:
+        assert "LayerNormFusion" in str(error)
+    onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"],
+                                 disabled_optimizers=list(NORMALISATION_FUSIONS))
+    record = driven.comparison_record()
+    assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
+    report = comparison_markdown(record, driven.outline, driven.config)
+    for name in NORMALISATION_FUSIONS:
+        assert name in found.executor_name and any(name in note for note in written.notes)
+        assert name in comparison_table(driven) and name in report
+    assert "with default options" not in report and record["runs"]["config-exported-network"]["options"]
+    assert schemas.mismatches(json.loads(driven.precision_json_text()), "precision-config-v2") == []
 
 
 @pytest.mark.parametrize("config", [pytest.param(INT8, marks=pytest.mark.onnxruntime("1.31")), FP16],

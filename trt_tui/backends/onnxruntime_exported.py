@@ -6,19 +6,29 @@ values in a QuantizeLinear, which must round them.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.backends.onnxruntime_releases import CPU_PROVIDER, quantize_in_fp32, truncates_fp16_quantization
+from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.errors import FAILED_ALLOCATION, InputError, convert_memory_error
 
 PROVIDERS = {"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"}
 """The execution providers of ONNX Runtime, by the names that backends use."""
 
-_NORMALISATION_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2")
-"""The optimizers of ONNX Runtime that make a LayerNormalization of its operators."""
+
+@dataclass(frozen=True)
+class LoadedExport:
+    """The answer of a process that has loaded an exported file.
+
+    Attributes:
+        options: The options other than the defaults that the file needed, see `ExportedFileRunner.options`.
+    """
+
+    options: str
 
 
 class ExportedFileRunner:
@@ -31,6 +41,10 @@ class ExportedFileRunner:
         tf32: True if the CUDA provider may compute FP32 in TF32, according to the config.
         threads: The number of threads of one operator; None for ONNX Runtime's default.
         operators: The paths of custom operator libraries.
+
+    Attributes:
+        options: The options other than the defaults that ONNX Runtime needed to load the file, as a text that follows
+            its name; "" if it needed none.
 
     Raises:
         InputError: ONNX Runtime refuses the file.
@@ -56,8 +70,11 @@ class ExportedFileRunner:
         # Q/DQ pair. ONNX Runtime 1.32 fuses a LayerNormalization in FP16 whose input comes from an FP32 layer into a
         # node of two types, and then refuses that node.
         failure = None
-        for entry, disabled in (("session.x64quantprecision", ()), ("session.disable_quant_qdq", ()),
-                                ("session.x64quantprecision", _NORMALISATION_FUSIONS)):
+        for entry, disabled, self.options in (
+                ("session.x64quantprecision", (), ""),
+                ("session.disable_quant_qdq", (), "with session.disable_quant_qdq set to 1"),
+                ("session.x64quantprecision", NORMALISATION_FUSIONS,
+                 f"without its optimizers {' and '.join(NORMALISATION_FUSIONS)}")):
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
             options.add_session_config_entry(entry, "1")

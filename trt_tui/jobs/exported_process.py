@@ -1,7 +1,7 @@
 """The process that executes an exported file. If ONNX Runtime crashes on the file, only this process ends.
 
 The process receives an `ExportedRunRequest` and then feeds, each a mapping of arrays by input name. It answers each
-message: with None after the file is loaded, or with the outputs by name. If an error occurs, the answer is its text,
+message: with a `LoadedExport`, or with the outputs by name. If an error occurs, the answer is its text,
 and the process ends.
 """
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from trt_tui.backends.onnxruntime_exported import ExportedFileRunner
+from trt_tui.backends.onnxruntime_exported import ExportedFileRunner, LoadedExport
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.child_exit import tie_process_to_parent
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
         try:
             file = ExportedFileRunner(request.path, request.provider, tf32=request.tf32, threads=request.threads,
                                       operators=request.operators)
-            pipe.send(None)
+            pipe.send(LoadedExport(file.options))
             while True:
                 pipe.send(file.run(pipe.recv(), request.names))
         except TrtTuiError as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trt_tui.backends.onnxruntime_exported import LoadedExport
 from trt_tui.backends.onnxruntime_releases import truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
@@ -77,8 +78,10 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
             path = folder / "exported.onnx"
             _export_onnx(workspace, config, path)
             yield urgency
-            accuracy = yield from _measure_exported_file_accuracy(workspace, reporter, config, path, urgency,
-                                                                  feed_indices or workspace.feeds)
+            accuracy, options = yield from _measure_exported_file_accuracy(workspace, reporter, config, path, urgency,
+                                                                           feed_indices or workspace.feeds)
+            exported_run = replace(exported_run, options=options,
+                                   executor_name=" ".join(filter(None, (exported_run.executor_name, options))))
     except CancelledError:
         raise
     except _NotExecutedError as error:
@@ -113,8 +116,9 @@ def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> N
 
 
 def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, path: Path,
-                                    urgency: Urgency, feed_indices: Sequence[int]) -> Steps[Accuracy]:
-    """Executes an exported file in a separate process. Returns its accuracy at the network's outputs."""
+                                    urgency: Urgency, feed_indices: Sequence[int]) -> Steps[tuple[Accuracy, str]]:
+    """Executes an exported file in a separate process. Returns its accuracy at the network's outputs, and the options
+    that the file needed to load."""
     analysis, options = workspace.analysis, workspace.options
     names = tuple(name for name in list_tensor_outputs(workspace.network) if name in
                   {info.name for info in workspace.network.outputs})
@@ -136,7 +140,7 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
                 yield urgency
     finally:
         process.close()
-    return accuracy
+    return accuracy, source.options
 
 
 class _ExportedFileRun(RunSource):
@@ -145,17 +149,17 @@ class _ExportedFileRun(RunSource):
     def __init__(self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str],
                  urgency: Urgency) -> None:
         super().__init__(Run("exported network", RunKind.EXPORTED_FILE), output_names)
-        self._analysis, self._process = analysis, process
+        self._analysis, self._process, self.options = analysis, process, ""
         self._answer_wait = Wait(process.has_answer, frozenset(item for item in Urgency if item > urgency))
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
         yield self._answer_wait
-        self._process.take_answer()
+        self.options = self._process.take_loaded_export().options
         for index in feed_indices:
             samples = self._analysis.samples
             self._process.send_feed(samples.read_full_feed(index))
             yield self._answer_wait
-            outputs = samples.remove_padding(self._process.take_answer() or {}, index)
+            outputs = samples.remove_padding(self._process.take_outputs(), index)
             reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
             yield None
 
@@ -179,7 +183,7 @@ class _ExportedRunProcess:
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
         self._wake = wake
         self._has_ended = False
-        self._answers = queue.SimpleQueue[Mapping[str, np.ndarray] | str | None]()
+        self._answers = queue.SimpleQueue[Mapping[str, np.ndarray] | LoadedExport | str]()
         self._outgoing = queue.SimpleQueue[object]()
         self._outgoing.put(request)
         self._thread = threading.Thread(target=self._exchange_messages, daemon=True)
@@ -192,21 +196,32 @@ class _ExportedRunProcess:
         """Returns True if there is an answer, or will never be one."""
         return self._has_ended or not self._answers.empty()
 
-    def take_answer(self) -> Mapping[str, np.ndarray] | None:
-        """Returns the next answer of the process: the outputs of a feed, or None after the file is loaded.
+    def take_loaded_export(self) -> LoadedExport:
+        """Returns the first answer of the process.
 
         Raises:
             _NotExecutedError: ONNX Runtime refused the file, or the process has ended.
         """
+        answer = self._take_answer()
+        assert isinstance(answer, LoadedExport)
+        return answer
+
+    def take_outputs(self) -> Mapping[str, np.ndarray]:
+        """Returns the next outputs; raises as `take_loaded_export`."""
+        answer = self._take_answer()
+        assert not isinstance(answer, LoadedExport)
+        return answer
+
+    def _take_answer(self) -> Mapping[str, np.ndarray] | LoadedExport:
         if self._answers.empty():
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
             text = self._log.read().decode(errors="replace")
             exit_diagnosis = diagnose_exit(self._process.wait(), text, None, None)
             raise _NotExecutedError(f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}")
-        outputs = self._answers.get()
-        if isinstance(outputs, str):
-            raise _NotExecutedError(outputs)
-        return outputs
+        answer = self._answers.get()
+        if isinstance(answer, str):
+            raise _NotExecutedError(answer)
+        return answer
 
     def close(self) -> None:
         self._process.kill()

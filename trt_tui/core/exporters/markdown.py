@@ -61,10 +61,12 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
     reference_text = f"FP32{f' on {backend_text}' if backend_text else ''}"
     if "source" in reference:
         reference_text = f"{text_cell(reference['source'])}; errors at layers against {reference_text}"
+    options = [f" ({run['backend']})" for run in runs.values() if "options" in run]
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
              f"{counted_noun_text(samples, 'sample')}, against {reference_text}. "
              "`~` marks a simulated value; engine values are those of the engine as built. "
-             "An exported network is the exported file, executed by ONNX Runtime with default options.", ""]
+             "An exported network is the exported file, executed by ONNX Runtime with "
+             f"{f'other than default options{text_cell(options[0])}' if options else 'default options'}.", ""]
     if "weights" in reference:
         lines += [text_cell(reference["weights"]["text"]), ""]
     if (simulation := comparison.get("simulation", {})).get("reason"):

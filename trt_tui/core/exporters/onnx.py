@@ -36,6 +36,9 @@ CRASHING_RUNTIMES = "1.31 and 1.32"
 """The releases of ONNX Runtime that crashed in the case of `onnxruntime_loading_note`. Other releases were not tested.
 """
 
+NORMALISATION_FUSIONS = ("LayerNormFusionL1", "LayerNormFusionL2")
+"""The optimizers of ONNX Runtime that make a LayerNormalization of its operators."""
+
 _SMALL_TENSOR_BYTES = 1024
 _ALIGNMENT = 4096
 
@@ -43,12 +46,14 @@ _ALIGNMENT = 4096
 def onnxruntime_loading_note(model: ir.Model) -> str:
     """Returns a note on the options that ONNX Runtime needs to load a typed network; "" if it needs none.
 
-    There are three cases:
+    There are four cases:
 
     - From opset `MIN_UNSAFE_OPSET` on, a MatMul of INT8 values followed by the Add of its bias. ONNX Runtime converts
       them into a Reshape and a Gemm.
     - At any opset, a Transpose in FP16 that moves the first axis before a MatMul with a matrix. ONNX Runtime fuses them
       at its highest optimization level and then crashes. FP32 loads.
+    - A LayerNorm of single operators behind a Cast between float types. ONNX Runtime fuses the Cast too, into a node of
+      two types, which it refuses.
     - A Relu in FP32 before a Q to FP8. From the extended level on, ONNX Runtime removes the Relu, as if FP8 values had
       no sign.
     """
@@ -65,6 +70,10 @@ def onnxruntime_loading_note(model: ir.Model) -> str:
             notes.append(f"ONNX Runtime may crash on this file at its highest level (seen: {CRASHING_RUNTIMES}), where "
                          "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
                          "ORT_ENABLE_EXTENDED.")
+        elif _is_layer_norm_behind_cast(node):
+            notes.append("ONNX Runtime refuses this file under its default options (seen: 1.32), because it fuses a "
+                         "LayerNorm and the Cast before it into a node of two types: load it there with "
+                         f"disabled_optimizers={list(NORMALISATION_FUSIONS)}.")
         elif _is_relu_before_fp8(node):
             notes.append("ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), and its "
                          "results are wrong: load it there with graph_optimization_level ORT_ENABLE_BASIC.")
@@ -96,6 +105,22 @@ def _is_stored_constant(value: ir.Value | None) -> bool:
     while value is not None and (node := value.producer()) is not None and node.op_type == "Cast":
         value = node.inputs[0]
     return value is not None and value.const_value is not None
+
+
+def _is_layer_norm_behind_cast(node: ir.Node) -> bool:
+    """Returns True if a node is the Sub of a decomposed LayerNorm with scale and bias, and a Cast between float types
+    is before it."""
+    cast = node.inputs[0].producer() if node.op_type == "Sub" and node.inputs[0] is not None else None
+    source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
+    mean = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if source is None or source.dtype is None or not source.dtype.is_floating_point() or mean is None or (
+            mean.op_type != "ReduceMean" or mean.inputs[0] is not node.inputs[0]):
+        return False
+    readers = [use.node for use in node.outputs[0].uses()]
+    scaled = [use.node for reader in readers if reader.op_type == "Div" for use in reader.outputs[0].uses()]
+    return any(reader.op_type == "Pow" for reader in readers) and any(
+        reader.op_type == "Mul" and any(use.node.op_type == "Add" for use in reader.outputs[0].uses())
+        for reader in scaled)
 
 
 def _is_relu_before_fp8(node: ir.Node) -> bool:

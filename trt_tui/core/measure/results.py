@@ -450,14 +450,16 @@ class ExportedRun(RunResult):
     It can refute a simulated result, but never confirms one.
 
     Attributes:
-        executor_name: The program that executed the file: ``ONNX Runtime 1.27.0 CPU``.
+        executor_name: The program that executed the file, with ``options``: ``ONNX Runtime 1.27.0 CPU``.
         provider: The execution provider, "cpu" or "cuda".
         missing_reason: The reason why the file was not executed, "" if it was.
+        options: The options other than the defaults that the file needed to load; "" if it needed none.
     """
 
     executor_name: str
     provider: str
     missing_reason: str = ""
+    options: str = ""
 
     @property
     def source_name_in_records(self) -> str:

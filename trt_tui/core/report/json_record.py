@@ -233,6 +233,8 @@ def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
     record: dict[str, Any] = {"source": exported_run.source_name_in_records, "backend": exported_run.executor_name}
     if exported_run.accuracy is not None:
         record.update(accuracy_record(exported_run.accuracy))
+    if exported_run.options:
+        record["options"] = exported_run.options
     if exported_run.missing_reason:
         record["failed"] = exported_run.missing_reason
     return record
