@@ -33,6 +33,14 @@ def is_depthwise(network: Network, layer: Layer) -> bool:
             and network.node(layer.name).attributes.get_int("group", 1) != 1)
 
 
+def is_image_convolution(network: Network, layer: Layer) -> bool:
+    """Returns True if a layer is a 7x7 Conv with a stride of 2 on few channels, as the first Conv on an image is."""
+    weight = network.shape(layer.inputs[1]) if layer.op_type == "Conv" and len(layer.inputs) > 1 else None
+    return (weight is not None and weight[2:] == (7, 7) and isinstance(weight[1], int)
+            and weight[1] <= _CHANNEL_MULTIPLE
+            and network.node(layer.name).attributes.get_ints("strides", ()) == (2, 2))
+
+
 def count_accumulator_roundings(network: Network, layer: Layer) -> int:
     """Returns how often a kernel that accumulates in FP16 rounds a value of a layer's result, including the last
     rounding.
@@ -57,9 +65,9 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
             if second[2:] in ((3, 3), (7, 7)):
                 return 1
             chunk = 1  # a depthwise kernel adds one product after the other
+        elif is_image_convolution(network, layer):
+            return 1
         elif isinstance(second[1], int):
-            if second[1] <= _CHANNEL_MULTIPLE and second[2:] == (7, 7) and attributes.get_ints("strides", ()) == (2, 2):
-                return 1
             sizes = (-(-second[1] // _CHANNEL_MULTIPLE) * _CHANNEL_MULTIPLE, *second[2:])
     elif layer.op_type == "ConvTranspose":
         sizes = second[:1]
