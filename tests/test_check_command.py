@@ -257,6 +257,14 @@ def test_artifacts_are_numbered_across_both_folders_and_runs(tmp_path):
     assert (kept / "bad" / "0009" / "model.onnx").read_text() == "content of model.onnx\n"
 
 
+def test_a_pipe_that_a_check_leaves_in_its_folder_is_named(tmp_path):
+    folder = check_folder(tmp_path / "check")
+    os.mkfifo(folder / "left")
+    with pytest.raises(InputError, match="left cannot be read") as refused:
+        keep_artifacts(tmp_path / "kept", folder, CheckResult(0), {})
+    assert "regular file" in refused.value.cause and not [*(tmp_path / "kept").glob("*/*")]
+
+
 def test_artifacts_that_cannot_be_written_are_an_error_and_leave_nothing(tmp_path, monkeypatch):
     folder = check_folder(tmp_path / "check")
     (tmp_path / "kept").mkdir()

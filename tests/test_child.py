@@ -324,3 +324,27 @@ def test_the_end_of_the_program_does_not_wait_for_a_child_that_takes_its_time(st
     client.close()
     assert len([one for one in waited if one is not None]) == 2 and sum(filter(None, waited)) <= 1.0
     assert wait() < 0
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_sigint_to_the_background_process_alone_is_a_cancellation(tmp_path, is_busy):
+    options = save_mlp(tmp_path)
+    events, data = queue.Queue(), script(tmp_path, starts="other = 0", then="time.sleep(3600)")
+    child = JobClient(events.put)
+    try:
+        child.send_request(rq.OpenNetwork(replace(options, data=str(data)) if is_busy else options))
+        if is_busy:
+            pid, _ = ids(data)
+        else:
+            while not isinstance(events.get(timeout=LIMIT_S), ev.JobDone):
+                pass
+            pid = child._child.process.pid
+        os.kill(pid, signal.SIGINT)
+        if not is_busy:
+            child.send_request(rq.OpenNetwork(options))
+        ended = (ev.JobDone, ev.JobCancelled, ev.JobFailed, ev.ChildProcessDied)
+        while not isinstance(event := events.get(timeout=LIMIT_S), ended):
+            pass
+        assert isinstance(event, ev.JobCancelled if is_busy else ev.JobDone)
+    finally:
+        child.close()

@@ -60,6 +60,16 @@ def test_the_program_started_by_its_module_leaves_the_current_folder(tmp_path, c
     assert "version" in process.stdout and not ran.exists(), process.stderr
 
 
+@pytest.mark.parametrize("others", [(), ("collections", "types", "keyword")])
+def test_a_script_of_the_program_imports_nothing_of_the_current_folder(tmp_path, others):
+    """An empty element of PYTHONPATH names the folder; only frozen modules are imported before it is removed."""
+    ran = plant(tmp_path, "re", "click", "traceback", "enum", "typing", *others, *CANARIES)
+    script = "import sys; sys.argv[:] = ['trt-tui', '--version']; from trt_tui.cli.main import main; main()"
+    process = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True,
+                             env={**os.environ, "PYTHONPATH": os.pathsep.join(("", ROOT))})
+    assert "version" in process.stdout and not ran.exists(), process.stderr
+
+
 def test_what_a_child_starts_by_multiprocessing_searches_no_current_folder(tmp_path):
     """Dask starts its workers so, and a user's script may."""
     ran = plant(tmp_path, "queue", "numpy", "yaml")

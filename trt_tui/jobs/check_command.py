@@ -24,6 +24,7 @@ from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
+from trt_tui.files.reading import check_regular_file
 from trt_tui.files.writing import convert_write_errors, fill_folder_atomically
 from trt_tui.jobs.check_rules import CheckResult, CheckRules
 from trt_tui.jobs.child_exit import kill_process_tree
@@ -227,6 +228,7 @@ def shown_error_text(folder: Path) -> str:
 
 
 def _read_end(path: Path, max_bytes: int) -> str:
+    check_regular_file(path)  # the command may have put a pipe in its place
     with open(path, "rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - max_bytes))
         return stream.read().decode("utf-8", "replace")
@@ -241,9 +243,12 @@ def keep_artifacts(artifact_folder: Path, check_folder: Path, result: CheckResul
         record: The description, to which the number and the outcome are added.
 
     Raises:
-        InputError: The folder cannot be written.
+        InputError: The folder cannot be written, or the check has left a pipe, a device or a socket in its folder.
     """
     outcome = "good" if result.passes else "bad"
+    for path in check_folder.rglob("*"):
+        if not (path.is_symlink() or path.is_dir()):
+            check_regular_file(path)
     with convert_write_errors(artifact_folder):
         numbers = [int(path.name) for name in ("good", "bad") for path in (artifact_folder / name).glob("*")
                    if path.name.isdecimal()]

@@ -85,6 +85,10 @@ class Scheduler:
             if not self.run_next_step():
                 self.arrival_event.wait()
 
+    @property
+    def is_executing_job(self) -> bool:
+        return self._current_job is not None
+
     def stop_jobs(self, jobs: Collection[int]) -> None:
         """Stops jobs. Another thread calls this method.
 
@@ -176,7 +180,7 @@ class Scheduler:
         except PreemptionError:
             scheduled_job.steps = None
             return
-        except CancelledError:
+        except (CancelledError, KeyboardInterrupt):  # a SIGINT to this process alone stops the job that it meets
             ending = ev.JobCancelled(scheduled_job.job)
         except BaseException as error:  # a user's script may raise any exception
             if isinstance(error, TrtTuiError) and error.raw_message:

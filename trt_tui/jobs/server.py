@@ -8,9 +8,11 @@ import faulthandler
 import os
 import pickle
 import pkgutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -124,6 +126,12 @@ def _make_event_sender(pipe: Connection) -> Callable[[ev.Event], None]:
     return send_event
 
 
+def _cancel_executed_job(scheduler: Scheduler, signal_number: int, frame: object) -> None:
+    """Handles SIGINT: interrupts a job that is being executed, and does nothing between jobs."""
+    if scheduler.is_executing_job:
+        raise KeyboardInterrupt
+
+
 def main(argv: Sequence[str]) -> None:
     """Runs the background process. The arguments are the file descriptors of the pipe, the log, and the pipe that ties
     this process to the program."""
@@ -137,6 +145,7 @@ def main(argv: Sequence[str]) -> None:
     faulthandler.enable(sys.stderr, all_threads=False)  # the log shows the origin of a crash
     with Connection(pipe_descriptor) as pipe:
         server = JobServer(_make_event_sender(pipe))
+        signal.signal(signal.SIGINT, partial(_cancel_executed_job, server.scheduler))
         remove_unused_scratch_folders()
         server.store.trim_to_size_limit()
         threading.Thread(target=server.receive_requests, args=(pipe,), daemon=True).start()
