@@ -61,11 +61,11 @@ def test_the_program_started_by_its_module_leaves_the_current_folder(tmp_path, c
 
 
 @pytest.mark.parametrize("others", [(), ("collections", "types", "keyword")])
-def test_a_script_of_the_program_imports_nothing_of_the_current_folder(tmp_path, others):
+def test_the_installed_script_imports_nothing_of_the_current_folder(tmp_path, others):
     """An empty element of PYTHONPATH names the folder; only frozen modules are imported before it is removed."""
     ran = plant(tmp_path, "re", "click", "traceback", "enum", "typing", *others, *CANARIES)
-    script = "import sys; sys.argv[:] = ['trt-tui', '--version']; from trt_tui.cli.main import main; main()"
-    process = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True,
+    process = subprocess.run([sys.executable, Path(ROOT) / "bin" / "trt-tui", "--version"], cwd=tmp_path,
+                             capture_output=True, text=True,
                              env={**os.environ, "PYTHONPATH": os.pathsep.join(("", ROOT))})
     assert "version" in process.stdout and not ran.exists(), process.stderr
 
