@@ -64,7 +64,7 @@ def test_the_program_started_by_its_module_leaves_the_current_folder(tmp_path, c
 def test_the_installed_script_imports_nothing_of_the_current_folder(tmp_path, others):
     """An empty element of PYTHONPATH names the folder; only frozen modules are imported before it is removed."""
     ran = plant(tmp_path, "re", "click", "traceback", "enum", "typing", *others, *CANARIES)
-    process = subprocess.run([sys.executable, Path(ROOT) / "bin" / "trt-tui", "--version"], cwd=tmp_path,
+    process = subprocess.run([sys.executable, Path(ROOT) / "trt_tui" / "bin" / "trt-tui", "--version"], cwd=tmp_path,
                              capture_output=True, text=True,
                              env={**os.environ, "PYTHONPATH": os.pathsep.join(("", ROOT))})
     assert "version" in process.stdout and not ran.exists(), process.stderr
