@@ -3,6 +3,7 @@ trt_tui.core.network.original_network, and used if the network with them reprodu
 
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tests import networks
+from tests.files.modelopt.make import plain
 from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.networks.qdq import without_pairs
@@ -179,6 +181,12 @@ def test_weights_are_found_in_every_form_of_the_file(given, reference, saved, ba
     assert network.weights_source_name == "fp32.onnx", network.notes
     feeds = networks.feeds(exact, 9, n=4)
     assert sqnr(run_model(backend, ir.from_proto(exact), feeds), simulated(backend, network, FP32, feeds)) > 100
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "files" / "modelopt").glob("*.onnx")),
+                         ids=lambda path: path.stem)
+def test_files_of_modelopt_have_the_weights_of_their_original(path, saved):
+    assert checked(path, saved(plain(), "plain.onnx")).weights_source_name == "plain.onnx"
 
 
 @pytest.mark.parametrize(("reference", "cause"), [

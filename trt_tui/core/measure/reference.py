@@ -26,11 +26,13 @@ from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
-_MIN_REPRODUCED_SQNR_DB = {"float16": 80.0, "bfloat16": 70.0}
+_MIN_REPRODUCED_SQNR_DB = {"float16": 75.0, "bfloat16": 65.0}
 """The minimum SQNR of outputs that differ from those of the reference by FP32 rounding alone, by the type of the
-outputs; 100 dB for other types.
+outputs; 90 dB for other types.
 
-A difference of 100 dB before outputs are rounded to 16 bits changes the last bit of some of them."""
+The order of additions, which optimizations of ONNX Runtime change, costs 101 dB in a ResNet-50 and 121 in a ViT-S.
+Weights rounded to FP16 cost 60 to 80 dB. A difference of 90 dB before outputs are rounded to 16 bits changes the last
+bit of some of them."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +292,7 @@ def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:
     Args:
         accuracy: The accuracy of the network against the reference, rounded to the types of its outputs.
     """
-    min_sqnr_db = min(_MIN_REPRODUCED_SQNR_DB.get(info.dtype.name, 100.0) for info in network.outputs)
+    min_sqnr_db = min(_MIN_REPRODUCED_SQNR_DB.get(info.dtype.name, 90.0) for info in network.outputs)
     changed_layers = network.source_model.changed_layers if network.source_model is not None else ()
     for name, output in accuracy.outputs.items():
         errors = output.errors
