@@ -280,6 +280,23 @@ def test_auto_against_brute_force_on_noise(together):
         assert len(finish(noise.search(), noise).best_evaluation.raised_groups) <= noise.smallest() + 1
 
 
+@pytest.mark.parametrize("method", SEARCH_METHODS)
+def test_no_layer_stays_raised_without_need_and_each_shows_the_value_without_it(method):
+    """Errors of pairs of layers make a larger set worse at times, so that an early trial does not hold at the end."""
+    for seed, lower in itertools.product(range(12), ((), (Precision.FP16,))):
+        noise = Noise(8, seed, together=0.8)
+        search = Search(SearchSpace(noise.network, INT8, FP32, lower), method_name=method,
+                        sensitivities=noise.impacts())
+        result = finish(search, noise)
+        raised = set(result.best_evaluation.raised_groups)
+        for name in raised:
+            energy = noise.energy(raised - {name})
+            assert result.is_met and energy > noise.bound
+            assert f"without it ~{energy / noise.bound:.2f} of what is allowed (fails)" in result.raise_reasons[name]
+        assert {row.layer_name: row.stays_higher for row in result.reduction_steps
+                } in ({}, {name: name in raised for name in noise.names})
+
+
 @pytest.mark.parametrize("end", ["bisect", "bisect-reverse"])
 def test_auto_finds_no_more_than_a_run_of_first_or_last_layers(end):
     """Three neighbours at one end pass together and gain nothing alone, so that greedy does not see them."""
@@ -371,7 +388,7 @@ def test_tf32_is_had_by_all_that_stay_in_fp32_or_by_none(loss, products, had):
 
     search = Search(SearchSpace(noise.network, INT8, FP32, (Precision.TF32,)), sensitivities=noise.impacts())
     result = finish(search, evaluate)
-    tried = [one for one in search.evaluations if one.precisions]
+    tried = [one for one in search.evaluations if one.precisions and one.step_name == "rungs"]
     assert result.is_met and result.config.tf32 is had and len(tried) == products
     assert {one.precision
             for one in result.config.precision_moves.values()} == {FP32}, "it is a setting of the whole engine"
@@ -614,7 +631,6 @@ def test_every_raised_group_says_why():
     result = finish(noise.search(), noise)
     assert list(result.raise_reasons) == ["g2", "g5"]
     assert "without it ~5.00 of what is allowed (fails), with it ~1.00" in result.raise_reasons["g2"]
-    assert "its share is 57% of" in result.raise_reasons["g2"]
     unknown = noise.search("linear", sensitivities={}, ranking=GroupRanking(tuple(noise.names)))
     while not unknown.result.best_evaluation or not unknown.result.best_evaluation.raised_groups:
         unknown.record_target_result(noise(unknown.propose_config()))

@@ -8,6 +8,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from tests import screen
+from tests.driven import LocalSession, save_resnet
 from tests.local import H200
 from tests.screen import LARGE, SMALL, answered, press, settle, status, title
 from trt_tui.core.engines.preview import Preview
@@ -21,7 +22,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import SearchDoubt
 from trt_tui.session.saved_sessions import SavedSession
-from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
+from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make_search_request
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
@@ -36,8 +37,10 @@ from trt_tui.tui.state.search_result import (
     MORE_ACCURATE,
     RESULT,
     list_search_options,
+    search_change_lines,
     search_check_lines,
 )
+from trt_tui.tui.state.tree import TreeModel
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -353,6 +356,26 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         reason, = failed.outcome.reasons
         assert failed.outcome.outcome is Outcome.FAIL
         assert reason.startswith("the exported network yields") and "~" not in reason
+
+
+def test_offered_configs_differ_and_each_change_shows_the_value_without_it(session, tmp_path):
+    """Raised layers leave ranges without effect, which the search had chosen before."""
+    driven = session(save_resnet(tmp_path, samples=12), LocalSession, target="sqnr>=42", resume=False)
+    driven.start()
+    driven.until_type(ev.NetworkOpened)
+    driven.start_search(make_search_request(driven.config, ("sqnr>=42",), try_zero_cost=False))
+    driven.until_type(ev.SearchEnded)
+    search_status = driven.search_status
+    best = search_status.best_evaluation
+    options = list_search_options(driven, search_status)
+    result, = (option for option in options if option.relation == RESULT)
+    assert len(result.config.range_moves) < len(best.range_moves)
+    effects = {(option.config.find_raised_groups(driven.outline), option.evaluation.score) for option in options}
+    assert len(effects) == len(options)
+    lines = search_change_lines(driven, TreeModel(driven.outline), search_status, result, 120)[1:]
+    assert len(lines) == len(best.raised_groups) + len(result.config.range_moves)
+    raises = [line[-1][0] for line in lines if line[2][0].strip() == "FP32"]
+    assert len(raises) == len(best.raised_groups) and all("FAIL" in text for text in raises)
 
 
 async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):

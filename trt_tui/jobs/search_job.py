@@ -440,6 +440,7 @@ class SearchJob:
             if self.search.result.config != removal.config:
                 removal = replace(removal, rejection=_MISSES_TOLERANCE)
         self.qdq_removals.append(removal)
+        yield from self._evaluate_proposed_configs()
 
     def _plan_qdq_removal(self, config: PrecisionConfig) -> Steps[QdqRemoval | None]:
         """Returns the removal of the unused Q/DQ of a config as far as previews show it.
@@ -773,10 +774,14 @@ class SearchJob:
         return replace(accuracy, caveats=(*accuracy.caveats, *caveats)) if caveats else accuracy
 
     def _pareto_configs(self) -> dict[int, PrecisionConfig]:
-        """Returns the configs of the Pareto front, by index of the evaluation. Evaluations with a non-finite score are
-        left out."""
+        """Returns the configs of the Pareto front, by index of the evaluation.
+
+        Of equal points the best evaluation is returned, or the first. Evaluations with a non-finite score are left out.
+        """
+        best = self.search.best_evaluation
         finite = [(index, evaluation)
-                  for index, evaluation in enumerate(self.search.evaluations)
+                  for index, evaluation in sorted(enumerate(self.search.evaluations), key=lambda item: item[1]
+                                                  is not best)
                   if evaluation.score > -math.inf]
         costs = [
             evaluation.estimated_latency if evaluation.estimated_latency is not None else sum(

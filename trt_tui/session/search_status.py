@@ -287,8 +287,8 @@ def best_evaluation_text(search_status: SearchStatus) -> str:
         return "nothing yet"
     parts = [best.raised_group_counts_text(search_status.request.higher_precision)]
     parts += best.zero_cost_sets
-    if best.range_moves:
-        parts.append(f"{counted_noun_text(len(best.range_moves), 'other range')}")
+    if search_status.best_config is not None and (count := best.count_used_ranges(search_status.best_config)):
+        parts.append(counted_noun_text(count, "other range"))
     return (
         f"{', '.join(parts)}: {'meets' if search_status.is_target_met else 'misses'} the target "
         f"({mark_figures_as_simulated(best.target_result.value_text)})"

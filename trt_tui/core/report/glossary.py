@@ -141,8 +141,8 @@ TERMS = (
     Term("confidence interval", "The 95% interval: with this probability it contains the value on many samples. The "
          "column ± is the distance from the value to the farther end of the interval.",
          ("margin", "interval", "±")),
-    Term("without it", "The value of a config that a search offers, without one of its changes. In parentheses: the "
-         "share of the layer, if the search has not evaluated that config."),
+    Term("without it", "The value of a config that a search offers, without one of its changes. It is blank if the "
+         "search has not evaluated that config."),
     Term("target", "The bound that a run must meet, such as sqnr>=20 or f1>=base-1%.", ("targets",)),
     Term("tolerance", "A target of a search (--tolerance).", ("tolerances",)),
     Term("baseline", "The value of FP32 from which a relative target is computed; base in a target.", ("base",)),

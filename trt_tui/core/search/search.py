@@ -18,7 +18,6 @@ from typing import TypeVar
 from trt_tui.core.measure.results import ErrorShare, GroupErrors
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.search import auto, greedy, prefix_search, top_down
 from trt_tui.core.search.ranking import GroupRanking, choose_ranking
@@ -36,7 +35,7 @@ from trt_tui.core.search.strategy_protocol import (
 )
 from trt_tui.core.search.zero_cost_passes import RANGES_STEP, try_changes_without_cost
 from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text, percent_text
+from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
 
 T = TypeVar("T")
 
@@ -60,8 +59,8 @@ TOP_DOWN_METHODS = ("scoped", "lower")
 """The methods that begin with all groups raised; see `trt_tui.core.search.top_down`."""
 
 
-QDQ_STEP = "Q/DQ"
-"""The step that takes unused Q/DQ out of the result."""
+QDQ_STEP, REVERT_STEP = "Q/DQ", "revert"
+"""The steps that take unused Q/DQ out of the result, and that revert raised groups."""
 
 
 class SearchOutcome(StrEnum):
@@ -112,7 +111,7 @@ class Search:
         estimate_latency: Function that estimates the latency of a config.
         margins: The lowest passing score of each tolerance. The criterion itself must be met too.
         earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
-        reverts_unneeded: True runs the `revert_unneeded_groups` pass.
+        reverts_unneeded: True runs the passes that revert unneeded groups.
         costs: The ``group_costs`` of `StrategyContext`.
         zero_cost_budget: The maximum number of evaluations for zero-cost moves and other ranges.
         ranges_ranking: The ranking by which other ranges are tried; that of the groups by default.
@@ -210,9 +209,9 @@ class Search:
         best = self.best_evaluation
         if best is None or self._current_trial is not None:
             raise ValueError("the search is not finished")
-        trial = Trial(frozenset(best.raised_groups), best.range_moves, step_name=QDQ_STEP,
-                      precisions=best.precisions, zero_cost_sets=(*best.zero_cost_sets, set_name))
-        self._current_trial = trial
+        self._trials = self._run_qdq_steps(replace(best.trial, step_name=QDQ_STEP,
+                                                   zero_cost_sets=(*best.zero_cost_sets, set_name)))
+        self._advance_strategy(None)
 
     def require_score_margins(self, required_margins: Sequence[float]) -> None:
         """Continues the search with a stricter criterion: each score must be at least its margin.
@@ -291,11 +290,31 @@ class Search:
                 if not (yield Trial(raised, step_name=RANGES_STEP)).passes or is_top_down:
                     raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
                 if self.reverts_unneeded and not is_top_down:
-                    raised = yield from _label_trials(revert_unneeded_groups(context, raised), "revert")
+                    raised = yield from _label_trials(revert_unneeded_groups(context, raised), REVERT_STEP)
                 yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
             if not self._meets_tolerance(self.best_evaluation):
                 yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
+        yield from self._revert_one_by_one()
         self.outcome = SearchOutcome.MET if self._meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
+
+    def _run_qdq_steps(self, trial: Trial) -> Generator[Trial, Evaluation, None]:
+        yield trial
+        yield from self._revert_one_by_one()
+
+    def _revert_one_by_one(self) -> Generator[Trial, Evaluation, None]:
+        """Tries the best config without each of its raised groups, until none of them can be left out.
+
+        The best config need not be the result of the strategy: it is the best of all evaluations. The value without
+        each group is the reason why the group is raised.
+        """
+        context, tried = self.context, None
+        while self.reverts_unneeded and (best := self.best_evaluation) is not None and best is not tried:
+            tried = best
+            for name in best.raised_groups:
+                evaluation = yield replace(best.trial_without_group(name), step_name=REVERT_STEP)
+                if evaluation.passes and context.fixed_groups == frozenset(best.raised_groups):
+                    context.fixed_groups = frozenset(evaluation.raised_groups)
+                    context.reduction_steps.append(ReductionStep(name, evaluation.value_text, False))
 
     def _list_weightings(self) -> list[Mapping[str, float]]:
         """Returns the weights of groups for which the strategy runs, one run after the other.
@@ -360,7 +379,7 @@ class Search:
         by the number of raised groups, their precisions (lower first), and the score. If no evaluation meets the
         tolerance, the best is that with the highest score within the budgets.
 
-        After a strategy of `TOP_DOWN_METHODS`, the raised groups are those that the strategy could not reduce.
+        After a strategy of `TOP_DOWN_METHODS`, the raised groups are those that could not be reduced.
         """
         fixed_groups = self.context.fixed_groups
         fixed_evaluations = [
@@ -383,67 +402,33 @@ class Search:
     def result(self) -> SearchResult:
         """The best result so far, available at any moment of the search."""
         best_evaluation, is_met = self.best_evaluation, self._meets_tolerance(self.best_evaluation)
-        if best_evaluation is not None and best_evaluation.range_moves:
-            best_evaluation = replace(best_evaluation, range_moves=self._select_used_ranges(best_evaluation))
         config = self.build_config(best_evaluation) if best_evaluation is not None else self.search_space.start_config
         raise_reasons = {name: self.explain_raised_group(name, best_evaluation)
                          for name in best_evaluation.raised_groups} if best_evaluation is not None else {}
         return SearchResult(config, best_evaluation, self.outcome, is_met, raise_reasons, len(self.evaluations),
                             self._summary_text(best_evaluation, is_met), tuple(self.context.reduction_steps))
 
-    def _select_used_ranges(self, evaluation: Evaluation) -> dict[str, RangeMove]:
-        """Returns the replaced ranges that a quantized layer uses. If all readers of a tensor are raised, its range has
-        no effect."""
-        config = self.build_config(evaluation)
-        read = {site.tensor for group in self.search_space.network.groups
-                for site in group.calibrated_qdq_sites(config.precision_of(group))}
-        return {tensor: choice for tensor, choice in evaluation.range_moves.items() if tensor in read}
-
     def explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
-        """Returns the reason why a fusion group of an evaluation is raised: the result without the group, and its error
-        share.
+        """Returns the reason why a fusion group of an evaluation is raised: the result without the group.
 
-        If neither is known, the text names the search method.
+        If it was not measured, the text names the search method.
         """
         reasons = []
-        if pair := self._find_evaluations_differing_in_group(group_name, evaluation):
-            low, high = pair
+        low = self._evaluations_by_key.get(evaluation.trial_without_group(group_name).config_key)
+        if low is not None:
             verb = "fails" if not low.with_required_margins(self.margins).passes else "passes"
-            reasons.append(f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(high)}")
-        share = self.sensitivities.get(group_name)
-        if share is not None and math.isfinite(share.fraction):
-            reasons.append(f"its share is {percent_text(share.fraction)} of the error at the start")
+            reasons.append(
+                f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(evaluation)}")
         if self.minimizes_cost:
             reasons.append(f"predicted to cost {milliseconds_text(self._predicted_cost(group_name, evaluation))}")
         return "; ".join(reasons) or f"raised by {self.method_name}"
-
-    def _find_evaluations_differing_in_group(self, group_name: str,
-                                             evaluation: Evaluation) -> tuple[Evaluation, Evaluation] | None:
-        """Returns the two evaluations, without and with a group raised, that are closest to the best set; None if there
-        are none."""
-        best_groups = frozenset(evaluation.raised_groups)
-        pairs = []
-        for high in self.evaluations:
-            raised = frozenset(high.raised_groups)
-            if group_name in raised:
-                precisions = {
-                    other_group: precision
-                    for other_group, precision in high.precisions.items()
-                    if other_group != group_name
-                }
-                low = self._evaluations_by_key.get(
-                    Trial(raised - {group_name}, high.range_moves, precisions=precisions,
-                          zero_cost_sets=high.zero_cost_sets).config_key)
-                if low is not None:
-                    pairs.append((len(raised ^ best_groups), low, high))
-        return min(pairs, key=lambda pair: pair[0])[1:] if pairs else None
 
     def _summary_text(self, evaluation: Evaluation | None, is_met: bool) -> str:
         if evaluation is None:
             return "nothing was evaluated"
         higher, total = self.search_space.higher_precision.label, len(self.search_space.candidates)
-        count, ranges, value_text = len(evaluation.raised_groups), len(
-            evaluation.range_moves), _measured_value_text(evaluation)
+        count, ranges = len(evaluation.raised_groups), evaluation.count_used_ranges(self.build_config(evaluation))
+        value_text = _measured_value_text(evaluation)
         changed = [f"{count} of {total} groups in {higher}"
                    ] if count or not (ranges or evaluation.zero_cost_sets) else []
         if evaluation.precisions:

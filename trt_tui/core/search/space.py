@@ -98,7 +98,11 @@ class SearchSpace:
     def build_config(self, raised_groups: Iterable[str], range_moves: Mapping[str, RangeMove] | None = None,
                      reason: str = "search", precisions: Mapping[str, Precision] | None = None,
                      zero_cost_set_names: Iterable[str] = ()) -> PrecisionConfig:
-        """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search."""
+        """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search.
+
+        If all readers of a tensor are raised, its range has no effect and is left out. Choices with the same effect
+        therefore have equal configs.
+        """
         raised_groups, zero_cost_set_names, config = tuple(raised_groups), tuple(zero_cost_set_names), self.start_config
         for name in zero_cost_set_names:
             config = replace(config, moves={**config.moves, **self.zero_cost_sets.get(name, {})})
@@ -111,11 +115,14 @@ class SearchSpace:
             config = config.with_group_precision([self.network.get_group(name)], precision, reason)
         if zero_cost_set_names:
             config = drop_moves_of_raised_groups(config, raised_groups)
-        for tensor, choice in (range_moves or {}).items():
-            config = config.with_range(tensor, choice)
         for name in zero_cost_set_names:
             for group_name, precision in self.qdq_removals.get(name, {}).items():
                 config = config.with_group_precision([self.network.get_group(group_name)], precision, PREVIEW_REASON)
+        if range_moves:
+            read_tensors = {site.tensor for group in self.network.groups
+                            for site in group.calibrated_qdq_sites(config.precision_of(group))}
+            config = config.with_moves({tensor: choice for tensor, choice in range_moves.items()
+                                        if tensor in read_tensors})
         return config
 
     def sort_candidates_in_network_order(self, group_names: Iterable[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.search.ranking import GroupRanking
@@ -136,8 +137,28 @@ class Evaluation:
     @property
     def config_key(self) -> TrialKey:
         """A key that is equal for two evaluations of the same config, and for its `Trial`."""
+        return self.trial.config_key
+
+    @property
+    def trial(self) -> Trial:
+        """The trial of this config, without the step that requested it."""
         return Trial(frozenset(self.raised_groups), self.range_moves, precisions=self.precisions,
-                     zero_cost_sets=self.zero_cost_sets).config_key
+                     zero_cost_sets=self.zero_cost_sets)
+
+    def trial_without_group(self, group_name: str) -> Trial:
+        """Returns the trial of this config with one group reverted."""
+        return replace(self.trial, raised_groups=frozenset(self.raised_groups) - {group_name}, group=group_name,
+                       precisions={name: precision for name, precision in self.precisions.items()
+                                   if name != group_name})
+
+    def count_used_ranges(self, config: PrecisionConfig) -> int:
+        """Returns the number of replaced ranges that have an effect in the config of this evaluation."""
+        return len(self.range_moves.keys() & config.range_moves.keys())
+
+    @property
+    def value_text(self) -> str:
+        """The measured value as a text with its unit; the score if there is none."""
+        return self.target_result.value_text or f"{self.score:+.3g}"
 
     def raised_group_counts_text(self, higher_precision: Precision) -> str:
         """Returns the number of raised groups for each precision as text, the lowest precision first: "2 in FP8, 1 in
@@ -186,7 +207,7 @@ class StrategyContext:
         group_costs: The cost of each group in the higher precision, in milliseconds or multiply-accumulates; empty if
             unknown.
         reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
-        fixed_groups: The groups that such a strategy could not reduce; None before it has run.
+        fixed_groups: The groups that such a search could not reduce; None before its strategy has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
         zero_cost_effort: The effort for zero-cost moves and other ranges so far, with the budget.
         raise_weights: The weight of each raised group. Strategies search for the set with the smallest total weight.

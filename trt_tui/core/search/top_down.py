@@ -6,8 +6,7 @@ the threshold, the layer is raised again for the rest of the search. If not, the
 up the tolerance, so late layers tend to stay higher. `reduce_slowest_groups_first` begins with the group that saves
 most time.
 
-The result is the set of groups that stay higher. Nothing is reverted afterwards, and a start config that passes does
-not end the search.
+The result is the set of groups that stay higher. A start config that passes does not end the search.
 """
 
 from collections.abc import Sequence
@@ -30,8 +29,7 @@ def _reduce_groups_in_order(context: StrategyContext, group_order: Sequence[str]
     raised = frozenset(context.candidates)
     for name in group_order:
         evaluation = yield Trial(raised - {name}, group=name)
-        value_text = evaluation.target_result.value_text or f"{evaluation.score:+.3g}"
-        context.reduction_steps.append(ReductionStep(name, value_text, not evaluation.passes))
+        context.reduction_steps.append(ReductionStep(name, evaluation.value_text, not evaluation.passes))
         if evaluation.passes:
             raised = raised - {name}
     context.fixed_groups = raised

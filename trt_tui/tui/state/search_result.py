@@ -1,15 +1,16 @@
 """The configs that a search offers, with their values, and the changes that each of them would make."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
-from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.core.moves.config import ConfigDifference, PrecisionConfig, list_config_differences
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation
 from trt_tui.core.search.strategy_protocol import Trial
@@ -21,7 +22,6 @@ from trt_tui.formatting import (
     milliseconds_text,
     pad_left,
     pad_right,
-    percent_text,
 )
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
@@ -33,11 +33,8 @@ from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.tree import TreeModel
 
-ValueT = TypeVar("ValueT")
-
 CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"
 """The relations of the offered configs to the result of the search."""
-
 
 
 @dataclass(frozen=True)
@@ -359,7 +356,7 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
         return [clip_line([(" this is the current config: nothing changes", "dim")], width)]
     titles = [line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject))
               for line in differences]
-    effects = [_change_effect_text(session, search_status, option, line.subject) for line in differences]
+    effects = [_value_without_text(session, search_status, option, line) for line in differences]
     from_width = max(4, *(cell_width(line.first_text) for line in differences))
     to_width = max(2, *(cell_width(line.second_text) for line in differences))
     effect_width = max(10, *map(cell_width, effects)) if any(effects) else 0
@@ -388,29 +385,22 @@ def search_note_lines(session: Session, search_status: SearchStatus, width: int)
             for index, part in enumerate(wrap_text(text, max(10, width - 4)))]
 
 
-def _change_effect_text(session: Session, search_status: SearchStatus, option: SearchOption, subject: str) -> str:
-    """Returns the effect of one change of an option: the value without it, or the error share of the group; "" if
-    neither is known."""
-    if (evaluation := _find_evaluation_without(search_status, option, subject)) is not None:
-        outcome = evaluation.target_result.target_outcome.outcome
-        return f"{_evaluation_value_text(session, evaluation)} {outcome.value}"
-    share = session.get_run_results("config").shares.get(subject)
-    return f"(share {percent_text(share.fraction, SIMULATED_MARK)})" if share is not None else ""
+def _value_without_text(session: Session, search_status: SearchStatus, option: SearchOption,
+                        difference: ConfigDifference) -> str:
+    """Returns the value and the outcome of an option without the raise of one group or the range of one tensor.
 
-
-def _find_evaluation_without(search_status: SearchStatus, option: SearchOption, subject: str) -> Evaluation | None:
-    """Returns the evaluation of an option without the raise of one group or the range of one tensor; None if the search
-    has not evaluated it."""
-    end_event, chosen = search_status.end_event, option.evaluation
+    "" if the search has not evaluated that config.
+    """
+    end_event, chosen, subject = search_status.end_event, option.evaluation, difference.subject
     if end_event is None or chosen is None:
-        return None
-    raised, ranges = frozenset(chosen.raised_groups) - {subject}, _without(chosen.range_moves, subject)
-    trial = Trial(raised, ranges, precisions=_without(chosen.precisions, subject),
-                  zero_cost_sets=chosen.zero_cost_sets)
-    if trial.config_key == chosen.config_key:
-        return None
-    return next((other for other in end_event.evaluations if other.config_key == trial.config_key), None)
-
-
-def _without(mapping: Mapping[str, ValueT], key: str) -> dict[str, ValueT]:
-    return {name: value for name, value in mapping.items() if name != key}
+        return ""
+    trial: Trial | None = None
+    if difference.move_class is PrecisionMove and subject in chosen.raised_groups:
+        trial = chosen.trial_without_group(subject)
+    elif difference.move_class is RangeMove and subject in chosen.range_moves:
+        trial = replace(chosen.trial, range_moves={tensor: choice for tensor, choice in chosen.range_moves.items()
+                                                   if tensor != subject})
+    evaluation = next((other for other in end_event.evaluations
+                       if trial is not None and other.config_key == trial.config_key), None)
+    return (f"{_evaluation_value_text(session, evaluation)} {evaluation.target_result.target_outcome.outcome.value}"
+            if evaluation is not None else "")
