@@ -108,6 +108,12 @@ def convergence(*values_db):
     return tuple(CalibrationConvergencePoint(8 * 2**index, value_db) for index, value_db in enumerate(values_db))
 
 
+def half_by_metric(run, fp16):
+    facts = half(15.0, 15.6, "f1>=0.9")
+    return replace(facts, accuracy=replace(facts.accuracy, metric={"f1": run}),
+                   fp16_accuracy=replace(facts.fp16_accuracy, metric={"f1": fp16}))
+
+
 OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
 ENTROPY = CacheHeader("8.6.1", "EntropyCalibration2")
 FEW, MANY = RNG.normal(size=(6, 3, 4, 4)), RNG.normal(size=(48, 3, 4, 4))
@@ -171,6 +177,7 @@ CASES = [  # guard, what it warns of, what it does not
     ("framework", against(14.0), against(21.0)),
     ("more-samples", replace(against(30.0), convergence=convergence(27.0, 28.0, 28.9)),
      replace(against(14.0), convergence=convergence(14.3, 14.2, 15.4))),
+    ("fp16-floor", half_by_metric(0.7, 0.7), half_by_metric(0.58, 0.75)),
     ("back-in-float", GuardFacts(float_work=FloatWorkShare(0.34, True, 3, 9)),
      GuardFacts(float_work=FloatWorkShare(0.3, True, 3, 9))),
 ]

@@ -178,6 +178,27 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
     assert code == 2 and "best is not a calibration method" in told
 
 
+def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
+    """The metric is best where the output is largest, which is not where the error is smallest."""
+    samples = np.load(mlp.data)["x"]
+    np.savez(tmp_path / "labelled.npz", x=samples, label=np.zeros(len(samples)))
+    (tmp_path / "metric.py").write_text("def size(outputs, labels):\n    return float((outputs['y'] ** 2).mean())")
+    out = tmp_path / "m.json"
+    arguments = ("compare", mlp.model, "--data", tmp_path / "labelled.npz", "--metric", tmp_path / "metric.py:size",
+                 "--calib-methods", "all", "--json", out)
+    for target in ("metric>=base-50%", "size>=base-50%"):
+        code, shown, told = run(*arguments, "--target", target)
+        record = json.loads(out.read_text())
+        rows = record["calibration_methods"]
+        values = {row["method"]: row["metric"]["metric.py:size"] for row in rows}
+        assert code == 0 and record["ranked_by"] == "size" and f"The best is {record['best']}, by size" in told
+        assert values[record["best"]] == max(values.values()) > min(values.values())
+        assert record["best"] != max(rows, key=lambda row: row["sqnr_db"])["method"]
+        assert all(row["result"]["outcome"] in shown for row in rows)
+    code, _, told = run(*arguments, "--target", "metric>=base+50%")
+    assert code == 1 and "Target not met by any method" in told
+
+
 @pytest.mark.usefixtures("quick")
 async def test_in_the_app(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):

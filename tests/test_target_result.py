@@ -116,6 +116,20 @@ def test_each_part_of_a_metric_is_judged_by_its_own_interval():
     assert len(told) == 6 and told[-1] == "75 more reasons"
 
 
+@pytest.mark.parametrize(("cosine", "outcome"), [(0.95, "PASS"), (0.4, "PASS?"), (-1.0, "PASS?"), (None, "PASS")])
+def test_a_metric_that_passes_on_other_outputs_than_those_of_fp32_is_doubted(cosine, outcome):
+    judged = Accuracy({"a": OutputErrors(ErrorMetrics(25.0, 0.999)), "y": OutputErrors(ErrorMetrics(0.6, cosine))},
+                      {"f1": 0.9}, 1.0, 64, 64, intervals=AccuracyIntervals(
+                          metric=ConfidenceInterval(0.89, 0.91), metric_draws=199,
+                          agreement_interval=ConfidenceInterval(0.97, 1.0)))
+    for text in ("metric>=0.85", "agreement>=0.9"):
+        result = judge_accuracy([parse_target(text)], judged)
+        assert result.outcome.value == outcome and ("y no longer resembles" in result.text) is (outcome == "PASS?")
+    assert judge_accuracy([parse_target("metric>=0.95")], judged).outcome.value == "FAIL"
+    doubts = judge_accuracy([parse_target("sqnr>=0.5")], judged).reasons
+    assert not any("resembles" in reason for reason in doubts), "the user has bounded the error itself"
+
+
 def test_a_target_that_a_meaningless_run_meets_is_trivial():
     shuffled = Accuracy({"y": OutputErrors(ErrorMetrics(22.0))}, {"f1": 2.6}, None, 64, 64)
     judged = replace(accuracy(metric={"f1": 2.7}), meaningless_accuracies={SHUFFLED: shuffled})

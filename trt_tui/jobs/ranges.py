@@ -16,6 +16,7 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.accuracy import send_reference_metric
 from trt_tui.jobs.calibration import measure_ranges
 from trt_tui.jobs.executors import get_executor
 from trt_tui.jobs.scheduler import JobReporter
@@ -144,6 +145,7 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
         raise InputError("calibration methods cannot be compared", "a calibration cache holds the ranges of one method",
                          "Leave out --calib-cache.")
     rows: list[ev.RangeMethodResult] = []
+    yield from send_reference_metric(workspace, store, reporter)
     for method in request.methods:
         start = time.perf_counter()
         calibration = measure_ranges(workspace, store, reporter, method)

@@ -95,34 +95,36 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
     """Returns the proposals that lists show, in their order.
 
     Of the variants of a change only the best one is left. It has the place of the first variant. If two changes scale
-    some of the same channels with equal results, such as SmoothQuant and equalization, the better one is left.
+    some of the same channels with equal results, such as SmoothQuant and equalization, the better one is left. The
+    metric of the user decides, if there is one, and then the judged error.
 
     Args:
         config: The config without the changes.
     """
-    def error(entry: MeasuredProposal) -> float:
+    def loss(entry: MeasuredProposal) -> tuple[float, float]:
         accuracy = entry[1]
         if accuracy is None or accuracy.nonfinite_count or accuracy.judged_error is None:
-            return math.inf
-        return accuracy.judged_error
+            return math.inf, math.inf
+        return -(accuracy.headline_metric or 0.0), accuracy.judged_error
 
     families: dict[object, list[MeasuredProposal]] = {}
     for index, entry in enumerate(measured):
         families.setdefault(entry[0].family or index, []).append(entry)
     distinct: list[MeasuredProposal] = []
-    for entry in (min(variants, key=error) for variants in families.values()):
+    for entry in (min(variants, key=loss) for variants in families.values()):
         equal_index = next((index for index, other in enumerate(distinct) if _scale_same_channels(
-            config, entry[0].config, other[0].config) and _are_errors_equal(error(entry), error(other))), None)
+            config, entry[0].config, other[0].config) and _are_losses_equal(loss(entry), loss(other))), None)
         if equal_index is None:
             distinct.append(entry)
-        elif error(entry) < error(distinct[equal_index]):
+        elif loss(entry) < loss(distinct[equal_index]):
             distinct[equal_index] = entry
     return distinct
 
 
-def _are_errors_equal(first: float, second: float) -> bool:
-    return 0 < first < math.inf and 0 < second < math.inf and abs(
-        10 * math.log10(first / second)) < MAX_EQUAL_DIFFERENCE_DB
+def _are_losses_equal(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    errors = first[1], second[1]
+    return first[0] == second[0] and 0 < min(errors) and max(errors) < math.inf and abs(
+        10 * math.log10(errors[0] / errors[1])) < MAX_EQUAL_DIFFERENCE_DB
 
 
 def _scale_same_channels(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:

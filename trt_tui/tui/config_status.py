@@ -155,8 +155,9 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
     """Returns True if the values of two accuracies that the target bounds do not differ by more than their noise.
 
     Each value is then in the confidence interval of the other, and the SQNRs of the worst judged outputs differ by less
-    than `MAX_NOISE_SQNR_DB`. Without intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`. A run that
-    fails whatever its values are, for example by an overflow, equals no run that does not.
+    than `MAX_NOISE_SQNR_DB`. Without intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`, and the metric
+    or the agreement, if the target bounds it, is equal. A run that fails whatever its values are, for example by an
+    overflow, equals no run that does not.
 
     Args:
         both_ways: False if only the interval of the first accuracy counts, so that one distance decides about all
@@ -177,7 +178,7 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
         return (difference_db < MAX_NOISE_SQNR_DB and first_interval.low <= second_value <= first_interval.high
                 and (not both_ways or second_interval is not None
                      and second_interval.low <= first_value <= second_interval.high))
-    return difference_db < MIN_DISTINCT_SQNR_DB
+    return difference_db < MIN_DISTINCT_SQNR_DB and (target.error_metric is not None or first_value == second_value)
 
 
 def noise_text(session: Session, best: Accuracy) -> str:
@@ -195,16 +196,14 @@ def noise_text(session: Session, best: Accuracy) -> str:
     return f"{target.bounded_value.value_with_unit_text(max(0.0, distance))} and {MAX_NOISE_SQNR_DB:g} dB"
 
 
-def accuracy_order(session: Session, accuracy: Accuracy | None) -> float:
-    """Returns a number by which accuracies are compared, the highest for the best; -inf without an accuracy.
-
-    It is the margin to the target. Without a target it is the negative judged error.
-    """
+def accuracy_order(session: Session, accuracy: Accuracy | None) -> tuple[float, float]:
+    """Returns the key by which accuracies are compared, the highest for the best: the lowest score of the targets, then
+    the negative judged error. A missing value is -inf."""
     if accuracy is None:
-        return -math.inf
-    margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
-    energy = accuracy.judged_error
-    return margin if margin is not None else -math.inf if energy is None else -energy
+        return -math.inf, -math.inf
+    scores = [target.margin_score(accuracy) for target in session.targets]
+    return (min((-math.inf if score is None else score for score in scores), default=-math.inf),
+            -math.inf if accuracy.judged_error is None else -accuracy.judged_error)
 
 
 def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated: bool = True) -> Span:

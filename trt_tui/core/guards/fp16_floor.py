@@ -3,6 +3,7 @@
 Rule: it warns if three conditions hold. The run misses the target, and FP32 does not. A run with all layers in FP16
 misses the target too. The SQNR of the worst output in FP16 is less than 1 dB above that of the run. Both are taken
 against FP32 of the network: with another reference, the error of FP32 against that reference is subtracted.
+If the target bounds a metric, FP16 does not have a better one.
 
 Source: errors of INT8 layers and of FP16 roundings add up. A run within 1 dB of FP16 has four fifths of its error from
 FP16 (10^-0.1 = 0.79). All its INT8 layers together cause the last fifth.
@@ -51,6 +52,9 @@ class Fp16FloorGuard(Guard):
         results = [judge_accuracy(guard_facts.targets[:1], judged_accuracy)
                    for judged_accuracy in (accuracy, fp16_accuracy)]
         if fp32_miss_text(guard_facts) or any(result is None or result.passes for result in results):
+            return
+        if any(target.error_metric is None and (target.margin_to_bound(fp16_accuracy) or 0.0) > (
+                target.margin_to_bound(accuracy) or 0.0) for target in guard_facts.targets[:1]):  # FP16 helps
             return
         if math.isfinite(run_db) and fp16_db - run_db < MAX_GAIN_DB:
             yield self.make_warning(

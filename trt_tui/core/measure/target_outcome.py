@@ -35,6 +35,10 @@ MEANINGLESS_OUTPUT_CHANGES = {SHUFFLED: "each sample is given the reference's ou
                               SCRAMBLED: "the values of the reference's outputs are put in any order"}
 """The changes that make the outputs of the reference meaningless, in words."""
 
+MIN_RESEMBLING_COSINE = 0.9
+"""The cosine to FP32 below which an output no longer resembles that of FP32. At this cosine, the energy of the error is
+about a fifth of the energy of the output."""
+
 MAX_REASONS = 6
 """The maximum number of reasons in a result."""
 
@@ -116,6 +120,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
         for bounding_target in targets
         if (caveat := _find_trivial_target_caveat(bounding_target, accuracy)) is not None
     ]
+    reasons += filter(None, (_lost_resemblance_reason(bounding_target, accuracy) for bounding_target in targets))
     return TargetOutcome(Outcome.UNCERTAIN_PASS if reasons else Outcome.PASS, _limit_reason_count(reasons))
 
 
@@ -202,6 +207,18 @@ def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | 
                 f"{done} ({target.measured_value_text(run)})"
             ))
     return None
+
+
+def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:
+    """Returns the reason for doubt in a metric or an agreement whose outputs no longer resemble those of FP32; "" if
+    there is none."""
+    cosines = [(output.errors.cosine, name) for name, output in accuracy.outputs.items()
+               if output.errors.cosine is not None]
+    lowest_cosine, name = min(cosines, default=(1.0, ""))
+    if target.error_metric is not None or lowest_cosine >= MIN_RESEMBLING_COSINE:
+        return ""
+    return (f"{escape_hidden_characters(name)} no longer resembles the output of FP32 (cosine {lowest_cosine:.2f}), "
+            "although the metric passes")
 
 
 def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:

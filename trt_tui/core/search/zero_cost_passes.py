@@ -47,7 +47,7 @@ def try_changes_without_cost(context: StrategyContext, search_space: SearchSpace
 
     Each set of a stage is first tried alone, on top of the changes of earlier stages that were kept. The other ranges
     are a pass of the first stage. Then the passes that gain are combined, those that gain most first. A pass is kept
-    if the loss falls and the value of the target is not worse. At most one of several sets with moves on the same
+    if it gains by `_gain_key`. At most one of several sets with moves on the same
     subject is kept. Each set is tried as a whole: its moves act on different layers and hardly influence each other.
 
     The budget of the context limits the number of evaluations, with those that measured the sets. A limit in seconds
@@ -89,7 +89,7 @@ def _try_stage(context: StrategyContext, search_space: SearchSpace, stage: Mappi
         evaluation = yield from _try_other_ranges(context, search_space, ranges_by_method, before)
         if _is_gain(evaluation, before) or evaluation.passes:
             gains.append(_Pass("", evaluation))
-    gains.sort(key=lambda gain: gain.evaluation.comparable_loss)
+    gains.sort(key=lambda gain: _gain_key(gain.evaluation), reverse=True)
     best, subjects = before, set[MoveKey]()
     for gain in gains:
         subjects_of_pass = _find_subjects_of_moves(stage[gain.set_name]) if gain.set_name else set[MoveKey]()
@@ -129,9 +129,17 @@ def _has_budget(context: StrategyContext) -> bool:
     return True
 
 
+def _gain_key(evaluation: Evaluation) -> tuple[float, float]:
+    """Returns the key by which changes without cost are compared: the value of the target, then the loss.
+
+    The value of an error metric and the loss have the same order. A metric of the user can rise although the error
+    grows.
+    """
+    return evaluation.score, -evaluation.comparable_loss
+
+
 def _is_gain(evaluation: Evaluation, before: Evaluation) -> bool:
-    """Returns True if the loss falls and the value of the target is not worse."""
-    return evaluation.comparable_loss < before.comparable_loss and evaluation.score >= before.score
+    return _gain_key(evaluation) > _gain_key(before)
 
 
 def _find_subjects_of_moves(moves: Mapping[MoveKey, Move]) -> set[MoveKey]:
@@ -175,7 +183,7 @@ def _try_other_ranges(context: StrategyContext, search_space: SearchSpace, range
                        for tensor in tensors if method in ranges_by_method.get(tensor, ())}
             evaluation = yield Trial(frozenset(), {**best.range_moves, **choices}, group=name, step_name=RANGES_STEP,
                                      zero_cost_sets=before.zero_cost_sets)
-            if evaluation.comparable_loss < best_of_group.comparable_loss or evaluation.passes:
+            if _is_gain(evaluation, best_of_group) or evaluation.passes:
                 best_of_group = evaluation
         best = best_of_group
     return best

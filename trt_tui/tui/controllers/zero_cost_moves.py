@@ -100,7 +100,7 @@ class ZeroCostController(Controller):
         changes = list(event.changes if event is not None else self._list_known_changes())
         is_complete = event is not None and event.is_complete
         if is_complete:
-            changes.sort(key=lambda change: -accuracy_order(session, change.accuracy))
+            changes.sort(key=lambda change: accuracy_order(session, change.accuracy), reverse=True)
         choices += [("", self._change_cells(change, is_complete), change.config) for change in changes]
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
