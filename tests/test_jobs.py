@@ -17,6 +17,7 @@ from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.preview import PREVIEW_GPUS, Preview, PreviewRefusal, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure import group_sweep
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -110,8 +111,8 @@ def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opene
     assert ends(events, worker.last) == [ev.JobDone]
 
 
-def test_the_first_verdicts_come_before_anything_else_is_measured(opened):
-    worker = opened()
+def test_the_first_verdicts_come_before_anything_else_is_measured(opened, tmp_path):
+    worker = opened(replace(save_mlp(tmp_path), exact=True))
     worker.ask(EVERYTHING)
     worker.ask(rq.MeasureTensorStats(worker.network.groups[0].name))
     worker.ask(rq.MeasureRemedies(worker.network.groups[0].name, INT8))
@@ -189,14 +190,15 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
     assert log[-2:] == [rq.MeasureWhatIf, False]
 
 
-def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, monkeypatch):
+def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, tmp_path,
+                                                                                          monkeypatch):
     answers = []
     monkeypatch.setattr(engine_preview, "_CONNECTION", SimpleNamespace(
         set_paused=lambda held: None, allocate_request_number=lambda: 1, send_request=lambda *order: None,
         cancel_request=lambda number: None, is_free=lambda: True,
         is_request_done=lambda number: bool(answers), take_preview=lambda number: answers.pop()))
     monkeypatch.setattr(engine_preview, "is_tensorrt_rtx_installed", lambda: True)
-    worker = opened()
+    worker = opened(replace(save_mlp(tmp_path), exact=True))
     for request in (rq.MeasureWhatIf(INT8, with_shares=True), rq.PreviewEngine(INT8, with_effects=False)):
         worker.ask(request)
     told = of(worker.finish(), *MEASURED, ev.EnginePreviewed)
@@ -515,6 +517,18 @@ def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkati
     assert not of(worker.finish(), ev.FilesHashed)
     events = worker.answer(rq.CompareRuns(RUNS, with_group_errors=False))
     assert len(of(events, ev.FilesHashed)) == 1 and ends(events, worker.last) == [ev.JobDone]
+
+
+def test_no_share_is_sent_that_a_few_more_samples_would_change(opened, talkative, tmp_path, monkeypatch):
+    monkeypatch.setattr(group_sweep, "MAX_FIRST_RUNS", 0)  # as in a network of many layers
+    worker = opened(save_mlp(tmp_path, samples=48))
+    events = of(worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False, shares_run="int8")),
+                ev.ErrorSharesMeasured)
+    sent = [share for event in events for share in event.shares.values()]
+    assert {name for event in events for name in event.shares} == {group.name for group in worker.network.groups}
+    assert all(share.samples >= 8 or share.unknown_reason for share in sent)
+    assert not any(share.unknown_reason or (share.half_width or 0) > 0.2
+                   for event in events[:-1] for share in event.shares.values())
 
 
 @pytest.mark.parametrize("exact", [False, True])

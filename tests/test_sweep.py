@@ -165,6 +165,18 @@ def test_a_sweep_does_not_end_while_a_row_may_change_its_set():
     assert early == plain
 
 
+def test_a_sweep_does_not_end_with_a_share_whose_interval_is_too_wide_to_be_shown():
+    energies, wide = np.ones(64), []
+    for seed in range(8):
+        noise = np.random.default_rng(seed).standard_normal((2, 64))
+        added = (np.array([[0.6], [0.1]]) + 0.35 * noise) * energies / energies.sum()
+        plain, early = (run(energies, added, ends_with_known_sets=ends)[0] for ends in (False, True))
+        assert early.measured_count <= plain.measured_count
+        wide += [estimate.half_width for name in ("0", "1") if (
+            estimate := early.estimate_group_contribution(name)).value >= 0.01]
+    assert max(wide) <= 0.2 and len(wide) >= 8
+
+
 def test_the_order_of_results_does_not_change_where_a_sweep_ends():
     energies, added = population(0.3)
     ends = []

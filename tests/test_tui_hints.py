@@ -264,7 +264,10 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
             session.results.apply(ev.AccuracyMeasured(1, "config", toggled, lower, True))
         assert seen == order and len(order) > 2
         assert find_worst_row(session, row_values) == order[0]
-        assert next_step_hint(session, row_values, order[0]).actions == ("find",)
+        hint = next_step_hint(session, row_values, order[0])
+        assert hint.actions == ("find",) and "no single raise helps" in hint.text
+        shares.pop(order[-1])  # without all shares, nothing is known about the other rows
+        assert "no single raise helps" not in next_step_hint(session, row_values, order[0]).text
 
 
 @pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles, rq.MeasureRemedies), False)])

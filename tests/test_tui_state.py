@@ -13,6 +13,7 @@ from rich.color import Color, ColorSystem
 
 from tests import local
 from tests.measuring import verdict
+from trt_tui.cli.report import _error_share_cells
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
@@ -33,6 +34,7 @@ from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.row_toggles import list_toggled_configs
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes
@@ -192,7 +194,7 @@ def test_figures_of_the_rows_and_of_what_is_above_them(session):
         (share.fraction for share in session.get_run_results("int8").shares.values()), reverse=True)
     for scope in MODEL.scopes:
         assert figures.scope_values[scope.path] == pytest.approx(
-            sum(max(figures.group_values[name], 0) for name in scope.groups))
+            sum(figures.group_values[name] for name in scope.groups))
     top = {line.key: build_row_cells(figures, line).cells.get("cost") for line in MODEL.list_tree_rows(set())}
     share = sum(MODEL.group_macs[name] or 0
                 for name in MODEL.rows_by_group
@@ -200,15 +202,17 @@ def test_figures_of_the_rows_and_of_what_is_above_them(session):
     assert percent_text(share) in top.values()
 
 
-def test_a_scope_leaves_out_what_makes_the_error_larger(session):
+def test_a_scope_counts_what_makes_the_error_larger(session):
     scope = next(scope for scope in MODEL.scopes if len(scope.groups) > 2)
     shares = session.get_run_results("int8").shares
     for place, name in enumerate(scope.groups):
         shares[name] = replace(shares[name], fraction=(-9.0, 0.3, 0.1)[min(place, 2)])
     figures = found(session)
-    assert figures.scope_values[scope.path] == pytest.approx(0.3 + 0.1 * (len(scope.groups) - 2))
+    assert figures.scope_values[scope.path] == pytest.approx(-8.7 + 0.1 * (len(scope.groups) - 2))
+    weights = MODEL.sum_scope_weights(figures.row_order_weights)
+    assert weights[scope.path] > 0.3, "the order still leads to the rows with an error"
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-    assert any("added up, 1 left out: raising it alone increases the error" in line for line in said)
+    assert any("added up, 1 below zero: raising it alone increases the error" in line for line in said)
 
 
 def test_a_sum_of_shares_never_mixes_two_configs(session):
@@ -227,7 +231,7 @@ def test_a_sum_of_shares_never_mixes_two_configs(session):
     for scope in MODEL.scopes:
         is_stale = scope.path in values.stale_scopes
         assert values.scope_values[scope.path] == pytest.approx(
-            sum(max(old[name], 0) for name in scope.groups) if is_stale else 5.0 * len(scope.groups))
+            sum(old[name] for name in scope.groups) if is_stale else 5.0 * len(scope.groups))
         said = [text(line) for line in detail.detail_lines(session, values, VisibleRow(scope.path, 0, scope), 80, 20)]
         worst = next((line for line in said if line.lstrip().startswith("worst")), "")
         assert not worst or (f", in {values.stale_config_name}" in " ".join(said)) == is_stale
@@ -632,6 +636,36 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, f
     assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
     shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
     assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
+
+
+@pytest.mark.parametrize(("samples", "shown"), [(4, "41%?"), (8, "41% ")])
+def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_is_measured_has_none_yet(session, samples, shown):
+    model = TreeModel(session.outline)
+    first, second = session.outline.groups[:2]
+    shares = session.results.get_or_create_results(session.config).shares
+    shares.clear()
+    shares[first.name] = ErrorShare(0.41, samples=samples)
+    session.pending_requests.add_request(99, rq.MeasureWhatIf(session.config, with_shares=True), "shares")
+    row_values = build_row_values(session, model, ColourMeasure.SHARE, "config")
+    lines = [text(layer_row_line(build_row_cells(row_values, VisibleRow(row.path, 0, row), True), 0,
+                                 fit_columns(120), False))
+             for row in (model.rows_by_group[first.name], model.rows_by_group[second.name])]
+    assert shown in lines[0] and "…" in lines[1]
+    table = _error_share_cells(shares[first.name]), [text(line) for line in detail._long_detail_lines(
+        session, row_values, first, 60)]
+    assert all("41%?" in str(place) for place in table) is (samples < 8)
+
+
+def test_the_metric_decides_which_remedy_is_best(session):
+    """Its values differ although the errors do not, and a remedy without a value of the metric is never the best."""
+    session.target = parse_target("f1>=0.9")
+    values = {"mse": (13.2, {"f1": 0.588}), "entropy": (13.0, {"f1": 0.754}), "percentile": (13.1, {})}
+    remedies = tuple(
+        ev.Remedy("r", label, session.config,
+                  Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, metric, judged_error=0.1))
+        for label, (sqnr_db, metric) in values.items())
+    assert [one.label for one in detail.split_by_noise(session, remedies)[0]] == ["entropy"]
+    assert [one.label for one in detail._choose_best_remedy_per_kind(session, remedies)] == ["entropy"]
 
 
 def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):

@@ -54,7 +54,8 @@ class Space:
         return frozenset(tensor for name in names for tensor in self.fixed.get(name, ()))
 
 
-def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=None, range_gains=None):
+def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=None, range_gains=None,
+             score_of_ranges=None):
     """Runs the pass. The loss is 10 minus the gains of the sets and ranges, and passes from a bound on."""
     ranking = GroupRanking(tuple(ranges or ()), dict.fromkeys(ranges or (), 0.5))
     context = StrategyContext((), ranking, lambda groups: True, zero_cost_effort=ZeroCostEffort(budget=budget))
@@ -68,6 +69,7 @@ def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=No
             loss = 10.0 - sum(gains[name] for name in trial.zero_cost_sets) - sum(
                 (range_gains or {})[choice] for choice in chosen.items())
             score = (scores or {}).get(trial.zero_cost_sets, -loss)
+            score = (score_of_ranges or {}).get(next(iter(chosen.values()), ""), score)
             evaluation = Evaluation((), TargetResult(loss <= bound, score, loss=loss),
                                     trial.range_moves or {}, zero_cost_sets=trial.zero_cost_sets)
     except StopIteration:
@@ -100,6 +102,16 @@ def test_a_change_that_worsens_the_value_of_the_target_is_not_taken():
     """The judged error falls and the metric falls too: the metric decides."""
     context, _ = run_pass(Space({"form": "a"}), {"form": 1}, scores={(): -10.0, ("form",): -10.5})
     assert context.zero_cost_sets == ()
+
+
+def test_a_change_that_raises_the_value_of_the_target_is_taken_although_the_error_grows():
+    scores = {(): -10.0, ("error",): -10.0, ("metric",): -9.0, ("metric", "error"): -9.0}
+    context, asked = run_pass(Space({"error": "a", "metric": "b"}), {"error": 3, "metric": -1}, scores=scores)
+    assert context.zero_cost_sets == ("metric", "error") == asked[-1], "of equal values the smaller error decides"
+    ranges, gains = {"t": {"mse": 1.0, "entropy": 2.0}}, {("t", "mse"): 1, ("t", "entropy"): -1}
+    context, _ = run_pass(Space(), {}, ranges=ranges, range_gains=gains,
+                          score_of_ranges={"mse": -10.0, "entropy": -8.0})
+    assert context.chosen_ranges["t"].method == "entropy"
 
 
 def test_what_meets_the_tolerance_ends_the_trials():
@@ -218,9 +230,9 @@ def test_values_of_changes_stream_in_and_are_those_of_a_whatif(worker):
         assert measured == change.accuracy
 
 
-def proposed(label, subjects, error, family="", kind=SmoothQuantMove):
+def proposed(label, subjects, error, family="", kind=SmoothQuantMove, f1=None):
     moves = {subject: kind("0.5", "AAAAAA==") for subject in subjects}
-    accuracy = None if error is None else Accuracy({}, judged_error=error)
+    accuracy = None if error is None else Accuracy({}, {} if f1 is None else {"f1": f1}, judged_error=error)
     return ConfigProposal(label, INT8.with_moves(moves), "", family), accuracy
 
 
@@ -236,6 +248,11 @@ def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
     unmeasured = proposed("0.5", "ab", None, "SmoothQuant")
     assert zero_cost_moves.list_distinct_proposals(INT8, [unmeasured, equalized]) == [unmeasured, equalized]
     assert zero_cost_moves.list_distinct_proposals(INT8, [unmeasured, strong]) == [strong]
+    higher = proposed("0.5", "ab", 0.2, "SmoothQuant", f1=0.75)
+    lower = proposed("1", "ab", 0.1, "SmoothQuant", f1=0.6)
+    assert zero_cost_moves.list_distinct_proposals(INT8, [lower, higher]) == [higher], "the metric decides"
+    equal = proposed("equalization", "bd", 0.1, kind=EqualizationMove, f1=0.7)
+    assert zero_cost_moves.list_distinct_proposals(INT8, [lower, equal]) == [lower, equal]
 
 
 def test_short_labels_fit_into_the_detail_pane(worker):

@@ -275,10 +275,18 @@ def percent_text(share: float, mark: str = "") -> str:
     return f"{mark}{100 * share:.0f}%"
 
 
-def percent_with_margin_text(share: float, margin: float | None, mark: str = "") -> str:
-    """Returns a fraction as a percentage with its margin of error in percentage points, such as ``~52% ±3``. Without a
-    margin the text equals that of `percent_text`."""
+FEW_SAMPLES_MARK = "?"
+"""The mark behind a value that is measured on too few samples for a confidence interval."""
+
+
+def percent_with_margin_text(share: float, margin: float | None, mark: str = "", has_few_samples: bool = False) -> str:
+    """Returns a fraction as a percentage with its margin of error in percentage points, such as ``~52% ±3``.
+
+    Without a margin the text equals that of `percent_text`, or has `FEW_SAMPLES_MARK` behind it.
+    """
     figure = percent_text(share, mark)
+    if has_few_samples and figure.endswith("%"):
+        return figure + FEW_SAMPLES_MARK
     if margin is None or not math.isfinite(share):
         return figure
     points = 100 * margin

@@ -384,7 +384,8 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
         return "", ""
     if error_share.unknown_reason:
         return "unknown", str(error_share.samples)
-    share_text = formatting.percent_with_margin_text(error_share.fraction, error_share.half_width, SIMULATED_MARK)
+    share_text = formatting.percent_with_margin_text(error_share.fraction, error_share.half_width, SIMULATED_MARK,
+                                                     error_share.has_few_samples)
     return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
 
 

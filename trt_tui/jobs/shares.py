@@ -8,6 +8,7 @@ from dataclasses import replace
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.measure.results import Accuracy, ErrorShare, GroupErrors
 from trt_tui.core.measure.shares import error_share_from_sweep, measure_accuracy_per_raised_group
+from trt_tui.core.measure.sweep_plan import MAX_SHOWN_HALF_WIDTH
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
@@ -42,7 +43,7 @@ def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobRep
     measured again.
 
     The accuracy with the worst groups raised together follows. Every group is measured on a few samples first; until
-    then the steps are urgent.
+    then the steps are urgent. Shares that are not known well enough are sent at the end only.
     """
     names = order_groups_by_isolated_error(workspace, store, config)
     shares = load_stored_shares(workspace, store, config)
@@ -78,12 +79,14 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
                                                        GroupSweepState), executor=executor)
     start_time, was_mapped = time.monotonic(), False
 
-    def send_updated_shares() -> None:
-        unsent = {name: error_share_from_sweep(sweep, name) for name in sweep.updated_groups}
-        sweep.updated_groups.clear()
-        reporter.send(
-            ev.ErrorSharesMeasured(reporter.job, run, config, unsent, len(sweep.fully_measured_groups),
-                                   len(group_names)))
+    def send_updated_shares(is_end: bool = False) -> None:
+        updated = {name: error_share_from_sweep(sweep, name) for name in sweep.updated_groups}
+        unsent = {name: share for name, share in updated.items() if is_end or not (
+            share.unknown_reason or (share.half_width or 0.0) > MAX_SHOWN_HALF_WIDTH)}
+        sweep.updated_groups[:] = [name for name in updated if name not in unsent]
+        if unsent or is_end:
+            reporter.send(ev.ErrorSharesMeasured(reporter.job, run, config, unsent, len(sweep.fully_measured_groups),
+                                                 len(group_names)))
 
     try:
         for done, total in sweep.measure_groups():
@@ -104,7 +107,7 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
                 start_time += time.monotonic() - paused
     finally:
         store.save_result(workspace, store_kind, config, sweep.state)
-    send_updated_shares()
+    send_updated_shares(is_end=True)
     shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
     store.save_result(workspace, "shares, exact" if exact else "shares", config, shares)
     return shares

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
+from trt_tui.core.measure.bootstrap import MIN_SAMPLES
 from trt_tui.core.measure.causes import NO_CAUSE_TEXT
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
 from trt_tui.core.measure.metric_parts import metric_part_rows
@@ -361,7 +362,8 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
         ]
         rows.append(
             (code_cell(name), _operator_name(network, name), str(layer.get("precision", "")).upper(),
-             percent_with_margin_text(shares[name], group.get("owns_margin"), mark) if name in shares else "unknown" *
+             percent_with_margin_text(shares[name], group.get("owns_margin"), mark,
+                                      0 < group.get("samples", 0) < MIN_SAMPLES) if name in shares else "unknown" *
              (name in unknown_names), str(group.get("samples",
                                                     "")), *(_sqnr_cell(layer[kind], mark) if kind in layer else ""
                                                             for kind in ("isolated", "accumulated")),
@@ -373,8 +375,8 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
     table = markdown_table(header, rows)
     rest = names[MAX_WORST_ROWS:]
     if rest:
-        total_share = percent_text(sum(max(shares.get(name, 0), 0) for name in rest), mark) if shares else ""
-        table += ["", f"{len(rest)} more{f', together {total_share}' if total_share else ''}."]
+        total_share = sum(shares.get(name, 0) for name in rest)
+        table += ["", f"{len(rest)} more{f', together {percent_text(total_share, mark)}' if total_share > 0 else ''}."]
     return table
 
 

@@ -10,7 +10,7 @@ from trt_tui.core.engines.fallback_ladder import BuildAttempt, NoEngineError, jo
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.bootstrap import AccuracyIntervals
+from trt_tui.core.measure.bootstrap import MIN_SAMPLES, AccuracyIntervals
 from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.precision import Precision
@@ -245,6 +245,11 @@ class ErrorShare:
     samples: int = 0
     half_width: float | None = None
     unknown_reason: str = ""
+
+    @property
+    def has_few_samples(self) -> bool:
+        """True if the share was measured on too few samples for a confidence interval, because there are no more."""
+        return 0 < self.samples < MIN_SAMPLES
 
     def overlaps(self, other: "ErrorShare") -> bool:
         """Returns True if the order of two shares is not certain, because their confidence intervals overlap.

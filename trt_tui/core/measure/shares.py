@@ -5,11 +5,12 @@ All measurements use the loaded inference session of an `Analysis`.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.results import Accuracy, ErrorShare
+from trt_tui.core.measure.sweep_plan import MIN_DECISION_SAMPLES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
@@ -34,15 +35,23 @@ class GroupSensitivity(ErrorShare):
 
 
 def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorShare:
-    """Returns the error share of a group, from a sweep in which each group alone is raised to FP32."""
+    """Returns the error share of a group, from a sweep in which each group alone is raised to FP32.
+
+    The share is unknown if it is measured on fewer than `MIN_DECISION_SAMPLES` of more samples, or if its interval is
+    too wide. A share that is not finite stays so on any further sample.
+    """
     effect = group_sweep.estimate_group_effect(group_name)
+    share = ErrorShare(effect.estimate.value, effect.worst_db, samples=effect.sample_count)
     half = effect.estimate.half_width
-    margin = half if math.isfinite(half) and effect.sample_count < group_sweep.sample_count else None
-    if margin is not None and margin > MAX_SHARE_HALF_WIDTH:
-        return ErrorShare(
-            math.nan, effect.worst_db, samples=effect.sample_count, unknown_reason=
-            f"its interval on {counted_noun_text(effect.sample_count, 'sample')} is ±{100 * margin:,.0f} points")
-    return ErrorShare(effect.estimate.value, effect.worst_db, samples=effect.sample_count, half_width=margin)
+    if (effect.sample_count >= group_sweep.sample_count or not math.isfinite(share.fraction)
+            or math.isinf(group_sweep.judged_error)):
+        return share
+    if effect.sample_count >= MIN_DECISION_SAMPLES and half <= MAX_SHARE_HALF_WIDTH:
+        return replace(share, half_width=half)
+    samples_text = counted_noun_text(effect.sample_count, "sample")
+    return replace(share, fraction=math.nan, unknown_reason=(
+        f"its interval on {samples_text} is ±{100 * half:,.0f} points" if math.isfinite(half) else
+        f"{samples_text} are too few"))
 
 
 def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str,

@@ -5,7 +5,8 @@ more. A `SweepPlanner` executes nothing. It plans measurements of the contributi
 takes the results. At any time it estimates the contribution of a group and the number of samples that remain.
 
 A sweep ends early once the sets that a reader acts on are known. These are the groups with a share above
-`MIN_RELEVANT_SHARE`, and the first `FIRST_ROW_COUNT` of them. Both sets of all samples equal those of the estimates if
+`MIN_RELEVANT_SHARE`, and the first `FIRST_ROW_COUNT` of them. Only shares with an interval that is too wide to be shown
+are measured further. Both sets of all samples equal those of the estimates if
 each group is on the estimated side of `MIN_RELEVANT_SHARE`, and each of the first groups is above each later one. Each
 of these statements has a one-sided t test on the samples that its groups have in common. The sum of the p-values bounds
 the probability that any statement is wrong (Bonferroni). It may be `MAX_SET_RISK` in all looks together. A stage with
@@ -51,7 +52,10 @@ FIRST_ROW_COUNT, MAX_SET_RISK = 20, 0.05
 groups than all samples give."""
 
 MIN_DECISION_SAMPLES = 8
-"""The minimum number of samples for a decision."""
+"""The minimum number of samples for a decision, and for a share that is shown, unless there are fewer samples."""
+
+MAX_SHOWN_HALF_WIDTH = 0.2
+"""The half width of the interval, as a fraction of the error, above which a share is not shown while it is measured."""
 
 POOL_WEIGHT = 2
 """The weight of the spread of all groups in the forecast of a group's spread, in degrees of freedom. The spread of the
@@ -233,7 +237,7 @@ class SweepPlanner:
                 going_on |= {more, less}
         if going_on and self._ends_with_known_sets and self.estimate_set_risk() <= MAX_SET_RISK / sum(
                 MIN_DECISION_SAMPLES <= len(draw.samples) < self.sample_count for draw in self.sample_draws):
-            going_on = set()
+            going_on = {name for name in going_on if estimates[name].half_width > MAX_SHOWN_HALF_WIDTH}
         self.settled_groups.update(name for name in measured if name not in going_on)
         return [name for name in measured if name in going_on]
 

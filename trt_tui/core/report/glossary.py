@@ -152,7 +152,8 @@ TERMS = (
     Term("FAIL?", "The target is missed, but without certainty: the confidence interval crosses the bound."),
     Term("FAIL", "The target is missed with certainty, or the run fails for another reason."),
     Term("outcome", "PASS, PASS?, FAIL? or FAIL: the comparison of a run with the target."),
-    Term("error share", "The part of the judged error that disappears if one fused layer alone is raised to FP32.",
+    Term("error share", "The part of the judged error that disappears if one fused layer alone is raised to FP32. A ? "
+         "behind it means fewer than 8 samples.",
          ("share", "shares")),
     Term("sensitivity", "The error if one fused layer alone is reduced and all others are in FP32.",
          ("if reduced alone", "impact")),

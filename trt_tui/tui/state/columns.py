@@ -11,7 +11,15 @@ from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, Ungro
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import TERMS_BY_NAME
-from trt_tui.formatting import SIMULATED_MARK, cell_width, pad_left, pad_right, percent_text, shorten_number_in_text
+from trt_tui.formatting import (
+    FEW_SAMPLES_MARK,
+    SIMULATED_MARK,
+    cell_width,
+    pad_left,
+    pad_right,
+    percent_text,
+    shorten_number_in_text,
+)
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, pad_or_shorten, shorten_path
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
@@ -167,8 +175,7 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
     """
     row, open_mark = visible_row.row, OPENED_MARK if visible_row.is_opened else CLOSED_MARK
     if isinstance(row, SmallSharesRow):
-        share_text = percent_text(sum(max(0.0, row_values.group_values.get(name, 0.0)) for name in row.names),
-                                  SIMULATED_MARK)
+        share_text = percent_text(sum(row_values.group_values.get(name, 0.0) for name in row.names), SIMULATED_MARK)
         total_text = f"{share_text} together" if share_text != "·" else "almost none together"
         return RowCells(open_mark, "·", "dim", f"{row.label}, {total_text}", "dim")
     if isinstance(row, OtherNodesRow):
@@ -339,6 +346,7 @@ class ShareCell:
         bar_fraction: The length of the bar, 0 to 1.
         replacement: A word that replaces value and bar; "" if there is none.
         config_name: The name of the config whose share this is; "" for the current config, "…" for an incomplete sum.
+        doubt_mark: `FEW_SAMPLES_MARK` or "".
     """
 
     text: str = ""
@@ -347,21 +355,23 @@ class ShareCell:
     bar_style: str = ""
     replacement: str = ""
     config_name: str = ""
+    doubt_mark: str = ""
 
 
 def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
     row, shows_shares = visible_row.row, row_values.measure is ColourMeasure.SHARE
+    missing_text = "…" if row_values.is_measuring_shares else ""
     if isinstance(row, Scope):
         value, is_nonfinite = row_values.scope_values.get(row.path), row.path in row_values.nonfinite_scopes
         _, style = row_values.scope_glyph_span(row)
-        missing_text, bar_fraction, replacement = "", 0.0, ""
+        bar_fraction, replacement = 0.0, ""
         part_text = "…" if row.path in row_values.partial_scopes else ""
         other_config = row_values.stale_config_name if row.path in row_values.stale_scopes else part_text
     elif isinstance(row, GroupRow):
         name = row.group.name
         value, is_nonfinite = row_values.group_values.get(name), name in row_values.nonfinite_groups
         _, style = row_values.group_glyph_span(row.group)
-        missing_text = UNKNOWN_GLYPH if name in row_values.unknown_groups else ""
+        missing_text = UNKNOWN_GLYPH if name in row_values.unknown_groups else missing_text
         bar_fraction = 0.0
         if value is not None and not is_nonfinite and row_values.full_bar_value > 0:
             bar_fraction = max(0.0, value / row_values.full_bar_value)
@@ -371,7 +381,8 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         return ShareCell(bar_style="dim" if row is not None else "")
     text = missing_text if value is None else row_values.row_value_text(value)
     return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
-                     bar_fraction, style, replacement, other_config)
+                     bar_fraction, style, replacement, other_config,
+                     FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "")
 
 
 def _draw_share(cell: ShareCell, width: int) -> Line:
@@ -379,18 +390,18 @@ def _draw_share(cell: ShareCell, width: int) -> Line:
 
     A replacement word takes the place of both. The name of another config takes the place of the bar.
     """
-    bar_width = width - _VALUE_CELLS - 1
+    bar_width, mark = width - _VALUE_CELLS - 1, cell.doubt_mark or " "
     if cell.replacement:
         return [((cell.replacement if len(cell.replacement) <= width else "up").ljust(width) + " ",
                  "raised" if cell.replacement == "raised" else "dim")]
     if cell.config_name:
         if bar_width <= 0:
             return [(" " * (width + 1), "")]
-        return [(f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}} "
+        return [(f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}}{mark}"
                  f"{pad_or_shorten(cell.config_name, bar_width)} ", "stale")]
     if cell_width(cell.text) > _VALUE_CELLS:  # a large negative share or a value in dB has no bar
-        return [(pad_right(shorten_share_text(cell.text, width), width) + " ", cell.style)]
-    line: Line = [(f"{cell.text:>{_VALUE_CELLS}} ", cell.style)]
+        return [(pad_right(shorten_share_text(cell.text + cell.doubt_mark, width), width) + " ", cell.style)]
+    line: Line = [(f"{cell.text:>{_VALUE_CELLS}}{mark}", cell.style)]
     return [*line, (f"{bar_text(cell.bar_fraction, bar_width)} ", cell.bar_style)] if bar_width > 0 else line
 
 

@@ -445,7 +445,8 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
         all_samples = session.data_summary.what_if_count if session.data_summary is not None else share.samples
         line: Line = [(" share    ", "dim"),
                       (share.unknown_reason and f"unknown: {share.unknown_reason}"
-                       or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK), "")]
+                       or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK,
+                                                   share.has_few_samples), "")]
         if share.samples < all_samples:
             line.append((f" on {share.samples} of {all_samples} samples", "dim"))
         if share.sqnr_if_reduced_alone_db is not None:
@@ -551,8 +552,8 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     worse = sum(values.get(name, 0.0) < 0
                 for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
     if worse and (value := row_values.scope_values.get(scope.path)) is not None:
-        omission_text = f"{worse} left out: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
-        sum_text = f"{row_values.row_value_text(value)} added up{stale_text}, {omission_text}"
+        negative_text = f"{worse} below zero: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
+        sum_text = f"{row_values.row_value_text(value)} added up{stale_text}, {negative_text}"
         detail_rows.append(("share", sum_text, "dim"))
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:

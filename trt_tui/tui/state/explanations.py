@@ -322,7 +322,7 @@ def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list
         points = 100 * share.half_width
         points_text = "1 point" if 0.95 <= points < 1.05 else f"{number_text(points, 2 if points < 0.95 else 1)} points"
         source += f". With {CONFIDENCE:.0%} confidence, the share on all {total} is within {points_text} of this"
-    elif share.samples < total:
+    elif share.samples < total or share.has_few_samples:
         source += ", too few for a confidence interval"
     texts.append(f"{source}.")
     same_text = (f"on the same {counted_noun_text(share.samples, 'sample')}"
@@ -357,7 +357,7 @@ def _scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
     if row_values.measure is not ColourMeasure.SHARE:
         return [f"The worst of its {count}."]
     name = row_values.stale_config_name if scope.path in row_values.stale_scopes else row_values.config_name
-    texts = [f"The sum over its {count}, in {name}. Shares below zero count as zero."]
+    texts = [f"The sum over its {count}, in {name}. Shares below zero count too."]
     if scope.path in row_values.partial_scopes:
         texts.append("Not all of them are measured.")
     return texts

@@ -176,12 +176,16 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     search_text = _search_key_text(session)
     worst = find_worst_row(session, row_values)
     outline, config = row_values.model.outline, session.config
+    forms = [prefix + search_text]
+    if all(group.name in session.get_run_results("config").shares for group in outline.groups):
+        forms.insert(0, f"{prefix.removeprefix('next: ')}no single raise helps, {search_text}")
+    search_hint = Hint(tuple(forms), ("find",))
     if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(
             outline.get_group(worst)) is not Precision.FP32:
-        return Hint((prefix + search_text,), ("find",))
+        return search_hint
     toggle = find_toggle_result(session, [outline.get_group(worst)])
     if worst not in row_values.nonfinite_groups and not _can_improve(session, toggle):
-        return Hint((prefix + search_text,), ("find",))
+        return search_hint
     is_simulated_met = config_meets_target_simulated(session, config)
     row_count = None if is_simulated_met else count_rows_to_raise_for_target(
         session, session.results.get_results_or_empty(config))

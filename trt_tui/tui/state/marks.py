@@ -79,9 +79,10 @@ MARKS = (
          "config."),
     Mark(MARGIN_MARK, "From the value to the farther end of its 95% confidence interval, in the unit "
          "of the value; of a share half the interval in points. ±?: the interval is not measured."),
-    Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain."),
+    Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain. Behind a share: there "
+         "are fewer than 8 samples."),
     Mark("!", "Behind a gap: the engine is worse than simulation explains. Before a text: a warning."),
-    Mark("…", "Not all of it: values of a sum are missing, or a text has too little room."),
+    Mark("…", "Not all of it: a value is being measured, values of a sum are missing, or a text has too little room."),
     Mark("#", "The index of a sample."),
     Mark("<0", "Below zero: raising this layer alone makes the error larger."),
     Mark(OTHER_PRECISION_MARK, "The engine was not built as requested."),

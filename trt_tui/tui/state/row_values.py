@@ -22,7 +22,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import SIMULATED_MARK, cell_width, decibels_text, number_text, percent_text, run_title
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, current_config_meets_target
+from trt_tui.tui.config_status import config_name, current_config_meets_target, is_measuring_current_config
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts, preview_texts
 from trt_tui.tui.state.marks import (
@@ -110,6 +110,8 @@ class RowValues:
         engine_config_name: The name of the config that the engine was built from; "" if it is the displayed config.
         scope_other_counts: The number of groups in another precision than requested, by path of the scope.
         unknown_groups: Groups whose share was measured without a usable result.
+        is_measuring_shares: True if shares of the displayed run are still to come.
+        has_few_samples: True if the network has too few samples for shares with a confidence interval.
         run_config: The config of the run, if it is not ``config``.
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
             `UNEXPLAINED_GAP_DB`; "" if there is none.
@@ -147,6 +149,8 @@ class RowValues:
     divergence_group: str = ""
     run_config: PrecisionConfig | None = None
     unknown_groups: frozenset[str] = frozenset()
+    is_measuring_shares: bool = False
+    has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
     stale_group_values: Mapping[str, float] = field(default_factory=dict)
 
@@ -379,6 +383,9 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            is_target_met=run == "config" and current_config_meets_target(session),
                            run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
                            stale_config=last_config, stale_group_values=stale_group_values if stale_groups else {})
+    if measure is ColourMeasure.SHARE:
+        row_values.is_measuring_shares = run == "config" and is_measuring_current_config(session)
+        row_values.has_few_samples = any(share.has_few_samples for share in measured.values())
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0
     if session.is_searching and run == "config":
@@ -457,12 +464,11 @@ def find_move_letter(move: Move) -> str:
 
 
 def _sum_scope_values(row_values: RowValues) -> None:
-    """Computes the values of scopes: the sum of their groups' non-negative shares, or the worst of their groups'
-    errors.
+    """Computes the values of scopes: the sum of their groups' shares, or the worst of their groups' errors.
 
-    Negative shares have no lower bound, so they would cancel other shares. A sum never mixes two configs: until all
-    groups of a scope are measured in the displayed config, it is that of the stale config. The function also counts
-    raised groups, and records which scopes have NaN or Inf, stale or partial values.
+    A sum never mixes two configs: until all groups of a scope are measured in the displayed config, it is that of the
+    stale config. The function also counts raised groups, and records which scopes have NaN or Inf, stale or partial
+    values.
     """
     model = row_values.model
     sums = _add_up_by_scope(model, row_values.measure, row_values.group_values)
@@ -521,12 +527,12 @@ def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> 
 
 
 def _add_up_by_scope(model: TreeModel, measure: ColourMeasure, group_values: Mapping[str, float]) -> dict[str, float]:
-    """Returns the sum of the non-negative shares, or the worst error, by path of the scope."""
+    """Returns the sum of the shares, or the worst error, by path of the scope."""
     sums: dict[str, float] = {}
     for name, value in group_values.items():
         for scope in model.ancestors.get(name, ()):
             if measure is ColourMeasure.SHARE:
-                sums[scope.path] = sums.get(scope.path, 0.0) + max(value, 0.0)
+                sums[scope.path] = sums.get(scope.path, 0.0) + value
             else:
                 sums[scope.path] = min(sums.get(scope.path, math.inf), value)
     return sums

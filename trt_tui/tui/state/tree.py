@@ -159,7 +159,7 @@ class TreeModel:
     def sum_scope_weights(self, weights: Mapping[str, float], is_additive: bool = True) -> dict[str, float]:
         """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups.
 
-        Negative weights count as 0, as they do in the displayed share of a scope.
+        Negative weights count as 0, so that they do not hide the rows with an error in a scope.
         """
         scope_weights: dict[str, float] = {}
         for name, weight in weights.items():
