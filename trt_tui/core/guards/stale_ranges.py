@@ -35,6 +35,15 @@ def _amax_ratio(amax_pair: tuple[float, float]) -> float:
     return high / low if low > 0 else math.inf
 
 
+def find_exceeded_ranges(guard_facts: GuardFacts) -> dict[str, float]:
+    """Returns the tensors whose values far exceed their range, with the ratio; empty if the guard does not warn."""
+    ranges = guard_facts.range_facts
+    if ranges is None or not any(StaleRangesGuard().find_warnings(guard_facts)):
+        return {}
+    return {tensor: expected_amax / amax for tensor, (amax, expected_amax) in ranges.mismatches.items()
+            if expected_amax > amax}
+
+
 class StaleRangesGuard(Guard):
     """The guard that warns if the ranges of a cache or config contradict the values in the samples."""
 
