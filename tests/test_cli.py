@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests.schemas import mismatches
-from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache
+from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.moves.config import PrecisionConfig
@@ -106,6 +106,22 @@ def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layer
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert all(("layers" in run) is (layers == "errors") and "groups" not in run for run in runs.values())
     assert ("largest isolated errors" in out) is (layers == "errors") and "error shares" not in out
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (("compare", "--calib-method", "entropy", "--tf32"),
+     "Ranges: calibrated on 4 samples of mlp.npz, entropy. Build flags: TF32 on."),
+    (("compare", "--calib-cache", "x.cache", "--samples", "4"), "Ranges: x.cache, minmax. Build"),
+    (("compare", "--runs", "fp16"), "\nBuild flags: TF32 off."),
+    (("preflight",), "Ranges: calibrated on 4 samples of mlp.npz, minmax.")])
+def test_reports_name_the_ranges_and_the_build(run, mlp, tmp_path, options, said, monkeypatch):
+    """With their method and samples, whatever the report and the source of the ranges."""
+    monkeypatch.chdir(tmp_path)
+    tensors = open_network(mlp.model).calibrated_tensors
+    write_calibration_cache(tmp_path / "x.cache", dict.fromkeys(tensors, 2.0), "MinMaxCalibration")
+    layers = ("--layers", "none") if options[0] == "compare" else ()
+    code, _, err = run(options[0], mlp.model, "--data", mlp.data, *options[1:], *layers, "--markdown", "r.md")
+    assert code in (0, 1) and said in (tmp_path / "r.md").read_text(), err
 
 
 def test_compare_in_markdown(run, mlp, tmp_path):

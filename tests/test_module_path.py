@@ -180,6 +180,20 @@ def test_a_folder_that_was_on_the_path_before_stays_in_its_place(monkeypatch, tm
     assert sys.path == before
 
 
+@pytest.mark.parametrize(("code", "advice"), [
+    ("import PIL.Image", "Install Pillow in trt-tui's environment"),
+    ("def metric():\n    from sklearn import metrics", "Install scikit-learn in trt-tui's environment"),
+    ("import absent_helper.part", "or put absent_helper.py beside the script"),
+    ("import json.absent", "Correct ")])
+def test_a_package_that_a_script_misses_is_named_as_it_is_installed(monkeypatch, tmp_path, code, advice):
+    for name in ("PIL", "sklearn"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    (tmp_path / "script.py").write_text(code)
+    with pytest.raises(InputError) as refused:
+        UserFunction(tmp_path / "script.py", "metric")()
+    assert advice in refused.value.next_step
+
+
 @pytest.mark.parametrize("code", ["from click import mine\ndef metric(): ...", "import click\nclick.mine()",
                                   "import click.mine"])
 def test_a_helper_that_an_installed_module_hides_is_named(tmp_path, code):

@@ -30,16 +30,19 @@ from trt_tui.cli.search_report import (
 )
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.moves.keep_rules import KEEP_RULES, count_groups_by_keep_rule
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS
+from trt_tui.core.search.strategy_protocol import ReductionStep
 from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, DataSummary
 from trt_tui.options import Options
+from trt_tui.session.search_status import reduction_table
 from trt_tui.session.state import SessionState
 
 pytestmark = pytest.mark.shares_cache
@@ -118,6 +121,15 @@ def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files,
     network = open_network(files[0])
     assert len(read_config(out, network).config.find_raised_groups(network)) == 1
     assert json.loads(out.read_text())["evidence"]["search"]["met"] is False
+
+
+def test_invented_names_of_sizes_are_not_shown(files):
+    outline = open_network(files[0]).build_outline()
+    group = outline.groups[0]
+    outline = replace(outline, shapes={**outline.shapes, group.final_tensor: ("unk__1", 64, 48, 48)})
+    table = reduction_table([ReductionStep(group.name, "30 dB", False)], outline,
+                            rq.FindMixedPrecisionConfig(PrecisionConfig(), ("sqnr>=40",)))
+    assert table[1][2] == "?×64×48×48"
 
 
 def test_scoped_prints_its_table(run, files, out):

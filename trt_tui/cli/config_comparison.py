@@ -8,7 +8,7 @@ from trt_tui.cli.headless_session import open_comparison_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
-from trt_tui.core.exporters.markdown import markdown_table, text_cell
+from trt_tui.core.exporters.markdown import markdown_table, setup_text, text_cell
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
@@ -42,6 +42,7 @@ class ComparedConfig:
     measured: ConfigResults
     reduces_no_precision: bool
     results: Mapping[RunKind, TargetOutcome]
+    setup: Mapping[str, str]
     target_misses: Mapping[RunKind, str]
 
     @property
@@ -103,7 +104,7 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
                 require_measurable_target(session, session.config, target)
             compared_configs.append(
                 ComparedConfig(name, session.config, session.get_run_results("config"), not is_reduced,
-                               session.config_target_outcomes(session.config),
+                               session.config_target_outcomes(session.config), session.setup_record,
                                session.missed_target_reasons(session.config)))
             if index < len(config_paths) - 1:
                 continue
@@ -232,7 +233,9 @@ def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[Com
             for line in change.diff_lines(_MAX_LISTED_KERNELS)
         ]
     return "\n".join([
-        f"# Configs of {text_cell(outline.name)}", "", *_markdown_table_lines(_config_table_rows(compared_configs)), "",
+        f"# Configs of {text_cell(outline.name)}", "",
+        *(f"- {text_cell(entry.name)}: {text_cell(setup_text(entry.setup))}." for entry in compared_configs), "",
+        *_markdown_table_lines(_config_table_rows(compared_configs)), "",
         *(f"- {text_cell(line)}" if line else "" for line in _outcome_reason_lines(compared_configs)),
         "## Layers that differ", "", *(_markdown_table_lines(layers) if len(layers) > 1 else ["None."]), *kernels
     ]) + "\n"

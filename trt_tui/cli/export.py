@@ -86,7 +86,8 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     written_paths = check_output_paths(model, arguments, config_path, output, export_format=kind)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths) as writer:
         if kind == "markdown":
-            written = writer.write_text(config_markdown(writer.outline, writer.config, config_path or ""), output)
+            written = writer.write_text(config_markdown(writer.outline, writer.config, config_path or "",
+                                                        writer.setup_record), output)
         else:
             written = writer.export_config(kind, output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trt_tui import formatting
-from trt_tui.core.exporters.markdown import guard_warnings_markdown, markdown_table, text_cell
+from trt_tui.core.exporters.markdown import guard_warnings_markdown, markdown_table, setup_text, text_cell
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.guards.registry import run_guards
 from trt_tui.formatting import NOT_MEASURED, table_lines
@@ -50,6 +50,7 @@ def preflight_markdown(session: Session) -> str:
              text_cell(f"not checked: {check.missing_facts_reason}") if check.missing_facts_reason else "ok",
              text_cell(check.guard.description)) for check in run_guards(session.collect_guard_facts())]
     lines = [f"# Before precision of {text_cell(session.opened_network.outline.name)}", "",
+             f"{text_cell(setup_text(session.setup_record))}.", "",
              *markdown_table(("guard", "says", "looks at"), rows), "",
              *guard_warnings_markdown([warning_record(alarm) for alarm in session.guard_warnings])]
     return "\n".join(lines).rstrip() + "\n"

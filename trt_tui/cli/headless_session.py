@@ -511,6 +511,10 @@ class ConfigWriter:
                                for tensor in move.find_divisors(self.outline, subject))
         return self._send_request(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
 
+    @property
+    def setup_record(self) -> dict[str, str]:
+        return self._session.setup_record
+
     def add_calibration_cache_ranges(self) -> None:
         """Adds the ranges of the calibration cache of the command line to those of the config."""
         if self._session.options.calib_cache is not None:

@@ -8,7 +8,7 @@ from trt_tui import formatting
 from trt_tui.cli.engine_report import engine_error_lines, engine_remark_lines, preview_lines
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
-from trt_tui.core.exporters.markdown import moves_markdown, text_cell
+from trt_tui.core.exporters.markdown import moves_markdown, setup_text, text_cell
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
@@ -389,9 +389,10 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
     return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
 
 
-def config_markdown(network: NetworkOutline, config: PrecisionConfig, path: str) -> str:
+def config_markdown(network: NetworkOutline, config: PrecisionConfig, path: str, setup: Mapping[str, str]) -> str:
+    """Returns the report of a config that is not measured; ``setup`` is that of `SessionState.setup_record`."""
     lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"{config.defaults_text}; "
-             f"TF32 is {'on' if config.tf32 else 'off'}.", ""]
+             f"TF32 is {'on' if config.tf32 else 'off'}.", "", f"{text_cell(setup_text(setup))}.", ""]
     return "\n".join(lines + (moves_markdown(config, network) or ["No layer differs from the defaults."])) + "\n"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from trt_tui import formatting
-from trt_tui.core.exporters.markdown import search_markdown
+from trt_tui.core.exporters.markdown import search_markdown, setup_text
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.metric_parts import metric_part_rows
@@ -254,7 +254,8 @@ def search_report(session: Session) -> str:
     points = list_pareto_points(session)
     ended = _get_end_event(session)
     lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks,
-             *filter(None, [ended.zero_cost_effort.text])]
+             *filter(None, [ended.zero_cost_effort.text]),
+             setup_text(session.setup_record)]
     return search_markdown(session.opened_network.outline, ended.result, evaluation_rows(session),
                            precision_reduction_rows(session), search_headline(session), lines,
                            search_metric_rows(session), pareto_rows(points),

@@ -44,6 +44,7 @@ class ReportingSession(SessionState):
         runs = self._collect_results_by_run_name()
         record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
                                    self.results.reference_metric, opened.reference)
+        record["setup"] = self.setup_record
         if self.targets:
             record["target"] = self.targets_text
         for run, config in self.list_run_configs().items():

@@ -10,6 +10,7 @@ from trt_tui.core.measure.target_outcome import HeldOutResult, Outcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
 from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
@@ -194,8 +195,7 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
     threshold, higher = " and ".join(request.tolerances) or "check", request.higher_precision.label
     table = [["index", "layer", "shape", "similarity", "threshold", "reason", "stays higher"]]
     for index, row in enumerate(reduction_steps):
-        shape = outline.shape(outline.get_group(row.layer_name).final_tensor)
-        sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
+        sizes = tensor_shape_text(outline.shape(outline.get_group(row.layer_name).final_tensor))
         similarity = mark_figures_as_simulated(row.similarity_text)
         reason = f"in lower precision it misses the threshold: {similarity}" if row.stays_higher else ""
         table.append([

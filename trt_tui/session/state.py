@@ -30,6 +30,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import InputError, NotReadyError
+from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
@@ -207,6 +208,26 @@ class SessionState:
             f"calibrated on "
             f"{self.data_summary.calibration_count}{f' by {method}' if method in RANGE_METHODS[1:] else ''}"
         )
+
+    @property
+    def setup_record(self) -> dict[str, str]:
+        """The ranges in use, with their method and samples, and the flags of builds, as texts for reports. There is no
+        text for ranges if none are needed yet."""
+        calibration, options = self.calibration or self.config_calibration, self.options
+        flags = [f"TF32 {'on' if self.config.tf32 else 'off'}", *(["weakly typed"] if options.weak else []),
+                 *options.production.requested_option_texts, *(f"shapes {shape}" for shape in options.shapes)]
+        record = {"build": ", ".join(flags)}
+        if calibration is not None and calibration.ranges:
+            outline = self.outline or self.unmeasured_outline
+            method = find_network_range_method(self.config, outline) if outline is not None else ""
+            samples_text = counted_noun_text(calibration.samples, "sample") if calibration.samples else ""
+            source = self.ranges_source_text.removeprefix("ranges of ") or Path(self.config_path or "").name
+            if source.startswith("calibrated on") and self.data_summary is not None:
+                data_name = Path(options.calib_data).name if options.calib_data else self.data_summary.source
+                source, samples_text = f"calibrated on {samples_text} of {data_name}", ""
+            file_method = self.facts.range_facts.method if self.facts.range_facts is not None else calibration.method
+            record["ranges"] = ", ".join(filter(None, (source, method or file_method, samples_text)))
+        return record
 
     # -- activity and errors --------------------------------------------------------------------------------------
 

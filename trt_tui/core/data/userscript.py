@@ -32,6 +32,15 @@ _running_script = threading.local()
 _CODE_SUFFIXES = (".py", ".pyc", ".so", ".pyd", ".dll")
 """Suffixes of files that an import opens."""
 
+_DISTRIBUTIONS = {
+    "Crypto": "pycryptodome", "Levenshtein": "python-Levenshtein", "PIL": "Pillow", "attr": "attrs",
+    "bs4": "beautifulsoup4", "cuda": "cuda-python", "cv2": "opencv-python-headless", "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv", "faiss": "faiss-cpu", "fitz": "PyMuPDF", "google": "protobuf", "magic": "python-magic",
+    "modelopt": "nvidia-modelopt", "mpl_toolkits": "matplotlib", "pkg_resources": "setuptools", "skimage":
+    "scikit-image", "sklearn": "scikit-learn", "yaml": "PyYAML"
+}
+"""The names of packages on PyPI whose modules have other names."""
+
 _SCRIPT_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?", re.DOTALL)
 
 
@@ -143,7 +152,8 @@ def _activate_folder_modules(folder: Path) -> None:
 def _failed_import_advice(error: BaseException, script_folder: Path) -> str:
     """Returns the next step after a failed import; "" if the cause is unknown.
 
-    The helper module of a script may have the name of an installed module, which replaces it. Or it may be in the
+    The package may be missing in the environment of the program, although the environment of the script has it. The
+    helper module of a script may have the name of an installed module, which replaces it. Or it may be in the
     current folder, which is not searched.
     """
     if isinstance(error, ImportError):
@@ -153,6 +163,11 @@ def _failed_import_advice(error: BaseException, script_folder: Path) -> str:
     name = str(name or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and any(os.path.exists(candidate) for candidate in (f"{name}.py", name)):
         return f"Set PYTHONPATH to {os.getcwd()}: the current folder has {name}, and is not searched without that."
+    if isinstance(error, ModuleNotFoundError) and name and sys.modules.get(name) is None:
+        package = _DISTRIBUTIONS.get(name, name)
+        helper_text = "" if name in _DISTRIBUTIONS else f", or put {name}.py beside the script"
+        return (f"Install {package} in trt-tui's environment ({sys.executable} -m pip install {package})"
+                f"{helper_text}.")
     if name not in sys.modules or _is_script_module(name, script_folder):
         return ""
     helper = next((path for path in (script_folder / f"{name}.py", script_folder / name) if path.exists()), None)

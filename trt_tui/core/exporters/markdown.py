@@ -68,6 +68,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
              "`~` marks a simulated value; engine values are those of the engine as built. "
              "An exported network is the exported file, executed by ONNX Runtime with "
              f"{f'other than default options{text_cell(options[0])}' if options else 'default options'}.", ""]
+    if "setup" in comparison:
+        lines += [f"{text_cell(setup_text(comparison['setup']))}.", ""]
     if "weights" in reference:
         lines += [text_cell(reference["weights"]["text"]), ""]
     if (simulation := comparison.get("simulation", {})).get("reason"):
@@ -125,6 +127,16 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
     if config is not None and network is not None:
         lines += ["## Config", "", *_config_lines(config, network), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def setup_text(setup: Mapping[str, str]) -> str:
+    """Returns the ranges and the flags of builds as a text.
+
+    Args:
+        setup: ``setup`` of a record of schema ``comparison-v1``.
+    """
+    return ". ".join(f"{title}: {setup[key]}" for key, title in (("ranges", "Ranges"), ("build", "Build flags"))
+                     if key in setup)
 
 
 def guard_warnings_markdown(guards: Sequence[Mapping[str, str]]) -> list[str]:

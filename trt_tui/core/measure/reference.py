@@ -22,6 +22,7 @@ from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
@@ -156,8 +157,7 @@ def check_dump_shape(dump: Dump, network: Network, tensor: str) -> None:
             for axis, (declared_size, size) in enumerate(zip(shape, dumped_shape, strict=False)))):
         raise InputError(
             f"{tensor} has another shape in {dump.source} than in {network.name}",
-            f"{'x'.join(map(str, dumped_shape)) or 'a single value'} in {dump.source}, "
-            f"{'x'.join(map(str, shape)) or 'a single value'} in {network.name}",
+            f"{tensor_shape_text(dumped_shape)} in {dump.source}, {tensor_shape_text(shape)} in {network.name}",
             "Name the network that the tensor is from, or save the tensor in the layout of the network, first axis "
             "samples.")
 
