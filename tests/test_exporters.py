@@ -197,7 +197,7 @@ COMPARISON = {
     "stability": {"engines": ["a.plan", "b.plan"], "outputs": {"y": {"spread_db": 0.1}}},
     "model": {"name": "mlp.onnx", "structure_sha256": "s", "sha256": "h", "nodes": 7}, "samples": 64,
     "reference": {"backend": "onnxruntime", "provider": "CPUExecutionProvider", "precision": "fp32", "metric": 81.4},
-    "target": "sqnr>=40",
+    "target": "sqnr>=40", "setup": {"ranges": "calibrated on 32 samples of d_1.npz, entropy", "build": "TF32 on"},
     "simulation": {"level": "4 samples at a time", "reason": "memory is too small for 8 samples at a time"},
     "runs": {
         "fp16": {"source": "simulated", "outputs": {
@@ -232,6 +232,7 @@ def cells(report: str, start: str) -> list[str]:
 
 def test_the_report_says_which_run_is_how_bad():
     report = comparison_markdown(COMPARISON)
+    assert "Ranges: calibrated on 32 samples of d\\_1.npz, entropy. Build flags: TF32 on." in report
     assert "Simulated: 4 samples at a time; memory is too small for 8 samples at a time." in report
     header = cells(report, "| run | source | SQNR")
     fp16, int8, config = (dict(zip(header, cells(report, f"| {name} |"), strict=True))
