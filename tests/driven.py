@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from tests import networks
+from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -97,7 +98,7 @@ class DrivenWorker(JobServer):
         return self.workspace.network
 
     @property
-    def feeds(self) -> list[int]:
+    def feeds(self) -> JudgedFeeds:
         return self.workspace.feeds
 
     def ask(self, request: rq.Request) -> int:

@@ -133,7 +133,7 @@ def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
                "--for", "11", "-o", folder)[0] == 0
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
     code, calls = called(folder / "verify.sh", "--trtexec")
-    assert code == 0 and len(calls) == 3  # a run for each feed of the one output
+    assert code == 0 and len(calls) == 4  # a run for each feed of the one output
     spoil(folder / "network.onnx", np.float16(1.02))
     assert judged(folder, argv, monkeypatch) == 1
     for at, (tool, *argv) in enumerate(calls):

@@ -232,7 +232,8 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     other.serving(2)
     fp32, fp16 = map(PrecisionConfig.from_precision, (Precision.FP32, Precision.FP16))
     items = [(fp32, 0), (fp16, 0), (fp16, 1)]
-    made = dict(one for one in other.steps(hands, hands.map(BuildTask({}, workspace.feeds), items)) if one is not None)
+    task = BuildTask({}, {config: workspace.feeds for config, _ in items})
+    made = dict(one for one in other.steps(hands, hands.map(task, items)) if one is not None)
     assert all(isinstance(made[item], BuildOutput) and made[item].result.engine_bytes > 0
                for item in items) and len(made) == 3
     again = made[items[2]]  # the engine of a further build comes along, with its timings

@@ -158,7 +158,8 @@ def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named
     scripted(*script)
     config, results, sent = PrecisionConfig.from_precision(FP16), {}, []
     workspace = SimpleNamespace(network=named_network("attention_block"), plan=BuildPlan(builds_per_config=3),
-                                ranges={}, feeds=(), analysis=None, builder=Mock(), options=Mock(),
+                                ranges={}, find_judged_feeds=lambda config: (), analysis=None, builder=Mock(),
+                                options=Mock(),
                                 worker_pool=SimpleNamespace(failure_reason=""))
     cache = EngineCache(tmp_path / "engines")
     store = SimpleNamespace(engines=cache, load_engine_result=lambda workspace, config: results.get(config),

@@ -74,7 +74,7 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     order = [type(event) for event in of(driven.seen, ev.Fp32EngineMeasured, ev.EngineBuilt)]
     assert order == [ev.Fp32EngineMeasured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
     check = driven.results.fp32_engine
-    assert check == checked[0].result and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 12
+    assert check == checked[0].result and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 16
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
     assert first.builder_name == TITLES[release] and first.device_name == "Stand-in GPU" and not first.is_quick_build
     assert first.accuracy.samples == first.accuracy.total == 12 and set(first.accuracy.outputs) == {"y"}

@@ -63,7 +63,7 @@ def by_hand(worker, config, path: Path) -> float:
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     reference = onnxruntime.InferenceSession(str(worker.network.path), providers=["CPUExecutionProvider"])
     signal_, noise = 0.0, 0.0
-    for index in worker.feeds:
+    for index in worker.workspace.find_judged_feeds(config):
         feed = worker.workspace.data_sets.judged_samples.read_feed(index)
         wanted, found = (one.run(None, feed)[0].astype(np.float64) for one in (reference, session))
         signal_, noise = signal_ + (wanted ** 2).sum(), noise + ((found - wanted) ** 2).sum()

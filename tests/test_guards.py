@@ -25,6 +25,7 @@ from trt_tui.core.guards.byte_images import find_scaled_inputs
 from trt_tui.core.guards.float_work import measure_float_work_share
 from trt_tui.core.guards.guard import (
     CACHE_SOURCE,
+    CONFIG_SOURCE,
     MEASURED_SOURCE,
     CalibrationConvergencePoint,
     ClippedShare,
@@ -85,12 +86,12 @@ def stats(array):
 
 
 def inputs(calibrating, judged):
-    return GuardFacts(input_stats={"x": (calibrating, judged)})
+    return replace(ranges(), input_stats={"x": (calibrating, judged)})
 
 
 def classes(calibrating, of=10, samples=64):
-    return GuardFacts(class_facts=(LabelClassFacts("label", dict.fromkeys(range(of), 10), 10 * of,
-                                                   dict.fromkeys(calibrating, 2), samples),))
+    return replace(ranges(), class_facts=(LabelClassFacts("label", dict.fromkeys(range(of), 10), 10 * of,
+                                                          dict.fromkeys(calibrating, 2), samples),))
 
 
 def against(fp32, target="sqnr>=20"):
@@ -150,6 +151,7 @@ CASES = [  # guard, what it warns of, what it does not
      ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="percentile"),
      ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax")),
     ("few-samples", ranges(calibration_samples=31), ranges(calibration_samples=32)),
+    ("few-samples", ranges(CONFIG_SOURCE, calibration_samples=31), ranges(CONFIG_SOURCE, calibration_samples=32)),
     ("missing-classes", classes(range(9)), classes(range(10))),
     ("missing-classes", classes(range(30), of=100), classes(range(75), of=100)),  # 53 are to be expected
     ("more-samples",
@@ -310,6 +312,12 @@ def test_outputs_that_depend_on_the_batch_are_found(tmp_path, fixed):
 
 def said(name, facts):
     return next(one for one in run_guards(facts) if one.guard.name == name)
+
+
+def test_calibration_samples_are_not_examined_if_nothing_is_calibrated():
+    for name, facts in (("unlike-inputs", inputs(images(48, times=255), images(64, seed=1))),
+                        ("missing-classes", classes(range(5)))):
+        assert said(name, facts).alarms and not said(name, replace(facts, range_facts=None)).alarms
 
 
 @pytest.mark.parametrize(("name", "warned", "quiet"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])

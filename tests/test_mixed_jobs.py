@@ -70,5 +70,6 @@ def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
     assert not of(events, ev.JobFailed)
     final = {event.run: event.accuracy for event in of(events, ev.AccuracyMeasured) if event.final}
     for run, asked in {**runs, "config": config}.items():
-        alone = list(worker.workspace.analysis.measure_accuracy(asked, worker.workspace.ranges, worker.feeds))[-1].value
+        feeds = worker.workspace.find_judged_feeds(asked)
+        alone = list(worker.workspace.analysis.measure_accuracy(asked, worker.workspace.ranges, feeds))[-1].value
         assert final[run] == alone

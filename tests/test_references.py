@@ -116,11 +116,19 @@ def test_the_outputs_of_trtexec_are_those_of_production(batch, answered, tmp_pat
                           "--json", record)
     assert code == 1 and "production differs from the tested config" in text, err  # these are FP32 and it is INT8
     stage, = json.loads(record.read_text())["stages"]
-    judged = [row for row in range(len(y)) if row >= 4]  # the first batch calibrates
-    y = y[judged]
     noise = np.sum((np.float32([[f"{value:.6g}" for value in row] for row in y]) - y.astype(np.float64)) ** 2)
     expected = 10 * np.log10(np.sum(y.astype(np.float64) ** 2) / noise)
     assert stage["outputs"]["y"]["sqnr_db"] == pytest.approx(expected, abs=0.1) and expected > 100
+
+
+@pytest.mark.parametrize(("runs", "saved"), [(("--runs", "fp16"), "fp16"), (("--runs", "int8,fp16"), "fp16"),
+                                             (("--runs", "fp16,int8"), "int8"), ((), "int8")])
+def test_production_is_compared_with_the_last_named_run(runs, saved, answered, tmp_path, run):
+    options, outputs = answered[0], tmp_path / "production.json"
+    command = ("compare", options.model, "--data", options.data, "--batch", 4, *QUICK, *runs)
+    assert run(*command, "--save-outputs", f"{outputs}:{saved}")[0] == 0
+    code, text, err = run(*command, "--outputs", outputs)
+    assert code == 0 and "production agrees with the tested config" in text, err
 
 
 def _npz(**arrays):
@@ -200,11 +208,10 @@ def test_damaged_and_hostile_dumps_are_refused_by_name(name, text, said, tmp_pat
 def test_a_dump_is_cut_as_the_samples_are(batch, answered, tmp_path, backend):
     options, x, y = answered
     network = open_network(options.model)
-    samples = load_samples(options.data, network.inputs, batch=4)
+    some = load_samples(options.data, network.inputs, batch=4).select_feeds([3, 1])
     path = str(results(tmp_path / "o.json", trt=rows(y, batch)))
-    some = samples.select_feeds([3, 1])
     run = Run("", RunKind.DUMP, file_path=path)
-    outputs = open_file_run(run, network, samples, some, backend, ())
+    outputs = open_file_run(run, network, some, backend, ())
     for number, feed in enumerate((3, 1)):
         np.testing.assert_array_equal(outputs.get_outputs(number)["y"], y[4 * feed:4 * feed + 4])
     assert outputs.run.name == "o.json" and outputs.run.files == (tmp_path / "o.json",)
@@ -226,7 +233,7 @@ def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, 
     samples = load_samples(mlp.data, network.inputs, batch=4)
     path = str(tmp_path / "o.npz")
     with pytest.raises(InputError) as caught:
-        DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples, samples)
+        DumpRun(Run("", RunKind.DUMP, file_path=path), open_dump(path), network, samples)
     text = str(caught.value)
     assert said in text and "o.npz" in text and ("mlp.onnx" in text or "mlp.npz" in text)
 

@@ -358,17 +358,19 @@ def test_sha256_is_that_of_the_rows(tmp_path):
 def test_split(tmp_path):
     samples = load_samples(save(tmp_path / "a.npz", x=rows(20)), STATIC)
     sets = split_samples(samples)
-    assert [len(sets.calibration_samples), len(sets.judged_samples)] == [3, 7] and sets.warnings == ()
+    assert [len(sets.calibration_samples), len(sets.other_samples)] == [3, 7] and sets.warnings == ()
     assert [feed["x"][0, 0] for feed in sets.calibration_samples.iterate_feeds()] == [0, 24, 48]
-    assert sets.judged_samples.read_feed(3)["x"][0, 0] == 30
+    assert sets.other_samples.read_feed(3)["x"][0, 0] == 30
+    assert sets.judged_samples is samples and sets.calibrating_feeds == {0, 4, 8}
 
     single = split_samples(samples.select_feeds([2]))
-    assert single.calibration_samples is single.judged_samples and "One feed both" in single.warnings[0]
+    assert single.calibration_samples is single.judged_samples and "One feed both" in single.calibration_warning
+    assert not single.calibrating_feeds and single.other_samples is single.judged_samples
 
     same = split_samples(samples, load_samples(tmp_path / "a.npz", DYNAMIC))
-    assert any("same samples" in text for text in same.warnings)
+    assert "same samples" in same.calibration_warning and not same.calibrating_feeds
     other = split_samples(samples, load_samples(save(tmp_path / "b.npz", x=rows(20) + 1), STATIC))
-    assert other.warnings == () and other.judged_samples is samples
+    assert not other.warnings and not other.calibration_warning and other.judged_samples is samples
 
 
 def test_parse_shapes():

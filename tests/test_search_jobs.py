@@ -253,7 +253,7 @@ def test_a_second_search_by_another_method_measures_only_what_is_new(opened, run
     assert again.result == first.result and not runs
     other = found(worker.answer(replace(GOAL, method="scoped")))
     new = {one.config_key for one in other.evaluations} - {one.config_key for one in first.evaluations}
-    assert new and len(runs) == len(new) * len(worker.feeds)
+    assert new and len(runs) == len(new) * len(worker.feeds.all_feeds)
 
 
 def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
@@ -785,7 +785,7 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     given = replace(options, calib_data=str(tmp_path / "calibration.npz"), batch=8)
     worker, events = held_out_of(tmp_path, given)
     ended = found(events)
-    assert [worker.workspace.feeds, worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10, 11], [2, 5, 8]]
+    assert [list(worker.workspace.feeds), worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10, 11], [2, 5, 8]]
     assert ended.result.is_met and (ended.held_out.sample_count, ended.held_out.search_samples) == (24, 72)
     assert not ended.held_out.target_result.passes and ended.held_out.target_result.lowest_score < -5
     finding = SearchStatus(GOAL, end_event=ended)
@@ -817,11 +817,9 @@ def test_metric_and_agreement_are_measured_on_held_out_samples_with_their_labels
     (value,) = ended.held_out.values
     assert value.target == target and value.searched and value.held_out
     assert value.searched_interval and value.held_out_interval and ended.held_out.target_result.passes
-    view = worker.workspace.make_search_view(True)
-    calibrating = {worker.workspace.data_sets.calibration_samples.feed_position(index)[0]
-                   for index in range(len(worker.workspace.data_sets.calibration_samples))}
-    used = {worker.workspace.data_sets.judged_samples.feed_position(index)[0] for index in view.held_out}
-    assert not calibrating & used and not set(view.held_out) & set(view.feeds)
+    view = worker.workspace.make_search_view(True, True)
+    assert not worker.workspace.data_sets.calibrating_feeds & {*view.held_out, *view.feeds}
+    assert not set(view.held_out) & set(view.feeds)
 
 
 def test_few_samples_are_not_held_out(tmp_path):

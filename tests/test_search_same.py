@@ -100,13 +100,13 @@ def test_samples_of_a_search_are_all_that_are_judged(tmp_path):
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(replace(save_mlp(tmp_path, samples=96), whatif_samples=8)))
     workspace = worker.workspace
-    searched = workspace.make_search_view(True)
+    searched = workspace.make_search_view(True, True)
     assert searched.full_workspace is workspace and workspace.judged_sample_count == 8
     assert searched.judged_sample_count == 52 and len(searched.held_out) * 4 == 20
     assert (searched.analysis is workspace.analysis
             and searched.fingerprint.data_sha256 != workspace.fingerprint.data_sha256)
-    every = workspace.make_search_view(False)
-    assert every.judged_sample_count == 72 and every.make_search_view(False) is every
+    assert workspace.make_search_view(True, False).judged_sample_count == 72
+    assert workspace.make_search_view(False, False).judged_sample_count == 96
     shown = worker.answer(make_search_request(INT8, ("sqnr>=27",)))
     samples = {event.verdict.samples for event in of(shown, ev.AccuracyMeasured)}
     assert samples <= {8} and {event.result.accuracy.samples for event in of(shown, ev.ExportedFileExecuted)} == {8}

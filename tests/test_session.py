@@ -57,7 +57,7 @@ def test_everything_is_compared_without_being_asked(session):
     groups = {group.name for group in driven.outline.groups}
     for run in ("fp16", "int8", "config"):
         record = driven.get_run_results(run)
-        assert record.accuracy.samples == record.accuracy.total == 12
+        assert record.accuracy.samples == record.accuracy.total == (16 if run == "fp16" else 12)
         assert set(record.group_errors) == groups == set(record.shares) and record.has_all_group_errors
     assert driven.get_run_results("config").accuracy is driven.get_run_results("int8").accuracy
     assert driven.results[INT8].raised_order and set(driven.results[INT8].shares) == groups

@@ -9,6 +9,7 @@ import pytest
 
 from tests.driven import save_mlp
 from tests.schemas import mismatches
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.stability import (
@@ -87,7 +88,8 @@ def spread_of(first, second, reference=((1, 2, 3), (4, 5, 6)), dtype=np.float32)
     """The spread between two engines at an output of two samples."""
     arrays = [np.array(rows, dtype) for rows in (reference, first, second)]
     analysis = SimpleNamespace(judged_outputs=[JudgedOutput("y", "y")],
-                               samples=SimpleNamespace(count_samples_of_feed=lambda index: 2),
+                               samples=SimpleNamespace(count_samples_of_feed=lambda index: 2,
+                                                       sample_name=lambda index, row: SampleName(row)),
                                get_reference_outputs=lambda index: {"y": arrays[0]})
     runs = [SimpleNamespace(run=SimpleNamespace(name=name), available_tensors={"y"},
                             get_outputs=lambda index, array=array: {"y": array})
@@ -119,7 +121,7 @@ def test_engines_that_differ_in_nan_or_inf_are_not_equal(first, second, differen
 
 def test_a_sample_with_nan_in_one_engine_is_the_worst() -> None:
     spread = spread_of(((1, 2, 3.5), (4, 5, 6)), ((1, 2, 3.1), (4, 5, NAN)))
-    assert spread.worst_sample == 1 and "most NaN or Inf at sample 1" in spread.description
+    assert spread.worst_sample == SampleName(1) and "most NaN or Inf at sample #1" in spread.description
 
 
 def test_engines_with_the_same_nan_and_inf_are_equal() -> None:

@@ -201,7 +201,7 @@ def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     targets = [parse_target(text) for text in ("boxes:0[:, 0:4]:sqnr>=40", "scores:sqnr>=5", "max_abs<=0.3")]
     told = check_targets(targets, BOTH)
     assert told.passes and told.lowest_score == pytest.approx(3.0)
-    assert told.value_text == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs 0.200"
+    assert told.value_text == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs 0.200 at boxes:0[:, 0:4]"
     assert told.comparable_loss == pytest.approx(10**-0.3) and told.accuracy is BOTH
     failing = check_targets([*targets, parse_target("agreement>=0.99")], BOTH)
     assert not failing.passes and failing.lowest_score == pytest.approx(-4.0)

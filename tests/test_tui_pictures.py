@@ -110,20 +110,20 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     session.rest()
     errors, worst = session.results.sample_errors[session.config], session.get_run_results(
         "config").accuracy.worst_output[1]
-    assert errors.worst_sample_index == worst.worst_index and errors.values[errors.worst_sample_index] == pytest.approx(
-        worst.worst_sqnr_db)
+    name = errors.names[errors.worst_position]
+    assert name == worst.worst_sample and errors.values[errors.worst_position] == pytest.approx(worst.worst_sqnr_db)
     drawn = DRAW["samples"](frame(session))
-    assert drawn.samples[drawn.cursor] == errors.worst_sample_index
-    session.request_single_sample(errors.worst_sample_index)
+    assert drawn.samples[drawn.cursor] == name
+    session.request_single_sample(name)
     session.rest()
-    one = session.results.single_samples[session.config, errors.worst_sample_index]
+    one = session.results.single_samples[session.config, name]
     assert one.is_complete and one.values_by_run["config"] == pytest.approx(worst.worst_sqnr_db)
     name, share = max(one.shares_by_group.items(), key=lambda item: item[1])
-    before = 10 ** (-errors.values[errors.worst_sample_index] / 10)
+    before = 10 ** (-errors.values[errors.worst_position] / 10)
     raised = session.config.with_group_precision([MODEL.outline.get_group(name)], Precision.FP32)
     session.send_request(rq.MeasureSampleErrors(raised))
     session.rest()
-    left = 10 ** (-session.results.sample_errors[raised].values[errors.worst_sample_index] / 10)
+    left = 10 ** (-session.results.sample_errors[raised].values[errors.worst_position] / 10)
     assert share == pytest.approx((before - left) / before, abs=1e-6)
 
 

@@ -451,9 +451,13 @@ async def test_samples_that_are_not_those_of_the_main_screen_are_named_beside_th
         opened_network = session.opened_network
         data = replace(session.data_summary, what_if_count=what_if, judged_count=judged)
         session._opened_network = replace(opened_network, data=data)
+        results = session.results.get_or_create_results(search_status.request.config)
+        accuracy = results.accuracy
+        results.store_accuracy(replace(accuracy, samples=what_if, total=what_if))
         title, header, exported = update_lines()
         assert title.endswith(f", {text}") and f"SQNR, {text}" in header and exported.endswith(f", on {text}")
         session._opened_network = replace(opened_network, data=replace(data, what_if_count=16))
+        results.store_accuracy(replace(accuracy, samples=16, total=16))
         search_status.end_event = replace(search_status.end_event, has_other_samples=False)
         title, header, exported = update_lines()
         assert ", 16 samples" in title and "samples" not in header + exported

@@ -32,6 +32,7 @@ from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -801,3 +802,23 @@ def test_a_row_is_toggled_before_the_network_is_open(tmp_path):
     group = VIT.groups[0]
     assert session.outline is None and find_toggled_config(session, [group]).precision_of(group) is Precision.FP32
     assert find_toggle_result(session, [group]) == ToggleResult()
+
+
+def test_the_output_of_the_worst_value_is_named_beside_it(session):
+    boxes, scores = OutputErrors(ErrorMetrics(32.1, 0.99)), OutputErrors(ErrorMetrics(5.8, 0.9))
+    both = Accuracy({"boxes": boxes, "scores": scores}, samples=8, total=8)
+    target = parse_target("sqnr>=20")
+    assert target.measured_value_text(both) == "5.8 dB at scores"
+    assert target.measured_value_text(replace(both, outputs={"boxes": boxes})) == "32.1 dB"
+    assert parse_target("boxes:sqnr>=20").measured_value_text(both) == "32.1 dB at boxes"
+    column = next(column for column in list_run_columns("configs") if column.title == "SQNR")
+    assert column.text(RunRow(both, "~")) == "~5.8 scores"
+    broken = replace(both, outputs={"boxes": OutputErrors(ErrorMetrics(nan=1)), "scores": scores})
+    assert column.text(RunRow(broken)) == "NaN boxes"
+    judged = session.judged_outputs[0]
+    session.opened_network = replace(session.opened_network, judged_outputs=(
+        replace(judged, name="boxes"), replace(judged, name="scores")))
+    session.results.get_or_create_results(session.config).store_accuracy(both)
+    for width in (120, 80):
+        row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))
+        assert re.search(r"5\.8 .* *scores", row), row

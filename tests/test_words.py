@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trt_tui.core.data.batches import SampleName
 from trt_tui.formatting import (
     add_decibel_unit,
     decibels_text,
@@ -80,7 +81,8 @@ def test_decibels_have_a_unit_where_they_are_a_number(text, shown):
 
 
 def test_the_worst_sample_is_named_with_its_figure():
-    assert (worst_sample_text(17, 8.12), worst_sample_text(0, None, "")) == ("~8.1 #17", "NaN #0")
+    assert worst_sample_text(SampleName(17), 8.12) == "~8.1 #17"
+    assert worst_sample_text(SampleName(0, "b.npz"), None, "") == "NaN b.npz #0"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (185, "3 min 05 s"),

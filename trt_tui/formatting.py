@@ -241,9 +241,9 @@ def add_decibel_unit(decibel_text: str) -> str:
     return f"{decibel_text} dB" if decibel_text[-1:].isdigit() else decibel_text
 
 
-def worst_sample_text(sample_index: int, sqnr_db: float | None, mark: str = SIMULATED_MARK) -> str:
-    """Returns the lowest SQNR over the judged samples and the index of that sample as text: ``~8.1 #17``."""
-    return f"{decibels_text(sqnr_db, nan=sqnr_db is None, mark=mark)} #{sample_index}"
+def worst_sample_text(sample_name: object, sqnr_db: float | None, mark: str = SIMULATED_MARK) -> str:
+    """Returns the lowest SQNR over the judged samples and the name of that sample as text: ``~8.1 #17``."""
+    return f"{decibels_text(sqnr_db, nan=sqnr_db is None, mark=mark)} {sample_name}"
 
 
 def engine_gap_text(gap_db: float | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from trt_tui.core.data.dumps import list_dump_files
 from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, HeldOutChoice, choose_held_out_feeds, find_shared_feeds
 from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
-from trt_tui.core.data.samples import Samples, SampleSplit, load_samples, split_samples
+from trt_tui.core.data.samples import JudgedFeeds, Samples, SampleSplit, load_samples, split_samples
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, parse_shapes
 from trt_tui.core.data.userscript import list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
@@ -42,6 +42,8 @@ from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.move import Move
 from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import NetworkOutline, ReferenceWeights
 from trt_tui.core.network.network import Network, open_network
@@ -137,6 +139,7 @@ class Workspace:
             none.
         statistics: The tensor statistics measured so far, by tensor.
         refused_fp32_engine: The result of the FP32 build that the builder refused; None if no FP32 build was refused.
+        given_moves: The moves of the config file.
         check_results: The results of the user's check command, by cache key.
         separate_pass_values: Values of several tensors measured in one pass, by all tensors read in that pass. Runtimes
             fuse layers whose tensors are not read, so values differ in the last bits between passes. Values for
@@ -165,6 +168,7 @@ class Workspace:
         self.expected_fingerprint: Fingerprint | None = None
         self.statistics: dict[str, TensorStats] = {}
         self.refused_fp32_engine: EngineResult | None = None
+        self.given_moves: Mapping[MoveKey, Move] = {}
         self.check_results: dict[str, Any] = {}
         self.separate_pass_values: dict[object, Any] = {}
         self.preview_capability = options.compute_capability
@@ -200,8 +204,8 @@ class Workspace:
         try:
             self.use_reference_weights(reference)
             for accuracy in self.analysis.compare(
-                    Fp32Run(self.analysis), self.feeds, reference=RoundedReference(self.analysis), with_metric=False,
-                    with_metric_interval=False, with_caveats=False):
+                    Fp32Run(self.analysis), self.find_judged_feeds(), reference=RoundedReference(self.analysis),
+                    with_metric=False, with_metric_interval=False, with_caveats=False):
                 assert isinstance(accuracy, PartialResult), "the simulation waits for nobody"
                 if refusal_reason := find_reproduction_failure(accuracy.value, self.network):
                     break
@@ -294,8 +298,7 @@ class Workspace:
         if spec is None:
             return None
         run = Run("", RunKind.NETWORK_FILE if is_network_file(spec) else RunKind.DUMP, file_path=spec)
-        source = open_file_run(run, self.network, self.samples, self.data_sets.judged_samples, self.backend,
-                               self.judgeable_outputs)
+        source = open_file_run(run, self.network, self.samples, self.backend, self.judgeable_outputs)
         self.stamped_files |= FileStamps.from_paths(source.run.files)
         return source
 
@@ -315,33 +318,52 @@ class Workspace:
                                            bool(self.options.judge))
 
     @cached_property
-    def feeds(self) -> list[int]:
-        """The indices of the judged feeds that all values are measured on.
+    def feeds(self) -> JudgedFeeds:
+        """The feeds that judge every config: those that do not calibrate. The others in use are searched for NaN and
+        Inf.
 
         They are the first feeds with ``--whatif-samples`` samples in total; 0 means all. If samples are held out, these
         are left out (`choose_held_out_feeds`).
         """
         return self._choose_feeds(self.options.whatif_samples, self.options.hold_out, self.options.hold_out_few)
 
-    def make_search_view(self, hold_out: bool, hold_out_few: bool = False) -> Workspace:
-        """Returns a view of the workspace that measures all values on the samples of a search; the workspace itself if
-        these are the same samples.
+    def find_judged_feeds(self, *configs: PrecisionConfig) -> JudgedFeeds:
+        """Returns the feeds that judge each of some configs: all feeds in use that calibrated none of them.
 
-        A search uses all judged samples, even if ``--whatif-samples`` limits the samples of other values. Its result
-        therefore depends on the data alone. The view shares all opened parts.
+        The samples of a search are the same for all of its configs.
+        """
+        if self._full_workspace is not None or any(map(self.is_calibrated_on_data, configs)):
+            return self.feeds
+        return JudgedFeeds.from_indices(self.feeds.all_feeds, compared=self.feeds)
+
+    def is_calibrated_on_data(self, config: PrecisionConfig) -> bool:
+        """Returns True if feeds of ``--data`` calibrate a config: they determine one of its ranges or moves."""
+        if not self.data_sets.calibrating_feeds:
+            return False
+        given = self.calibration.given_tensors if self.calibration is not None else ()
+        known_tensors = {*given, *config.range_moves}
+        return any(move.has_measured_values and self.given_moves.get(key) != move
+                   for key, move in config.moves.items()) or any(
+            site.tensor not in known_tensors for group in self.network.groups
+            for site in group.calibrated_qdq_sites(config.precision_of(group)))
+
+    def make_search_view(self, calibrates: bool, hold_out: bool, hold_out_few: bool = False) -> Workspace:
+        """Returns a view of the workspace that measures all values on the samples of a search.
+
+        A search uses all samples that judge each of its configs, even if ``--whatif-samples`` limits the samples of
+        other values. Its result therefore depends on the data alone. The view shares all opened parts.
 
         Args:
+            calibrates: True if the calibration samples determine any config of the search.
             hold_out: True to leave feeds out of the search if the data has enough samples. The result of the search is
                 measured on these feeds.
             hold_out_few: True to do so with few samples too.
         """
-        feed_indices = self._choose_feeds(0, hold_out, hold_out_few)
-        if feed_indices == self.feeds:
-            return self
         _ = self.analysis, self.plan  # opened before the copy, so that the view shares them
         view = copy.copy(self)
+        feeds = self._choose_feeds(0, hold_out, hold_out_few)
+        view.__dict__["feeds"] = feeds if calibrates else JudgedFeeds.from_indices(feeds.all_feeds, compared=feeds)
         view._full_workspace = self
-        view.__dict__["feeds"] = feed_indices
         view.__dict__.pop("held_out", None)
         view._holds_out_few = hold_out_few
         if self.fingerprint is not None:
@@ -356,36 +378,33 @@ class Workspace:
     def choose_held_out_feeds(self, hold_out_few: bool = False) -> HeldOutChoice:
         """Returns the judged feeds that a search leaves out. Feeds with samples that also calibrate are not among
         them."""
-        return choose_held_out_feeds(self.data_sets.judged_samples, self._calibrating_feeds, hold_out_few)
+        data = self.data_sets
+        choice = choose_held_out_feeds(data.other_samples, self._shared_feeds, hold_out_few)
+        return replace(choice, feed_indices=tuple(data.other_feeds[index] for index in choice.feed_indices))
 
     @cached_property
-    def _calibrating_feeds(self) -> frozenset[int]:
-        """The judged feeds with samples that also calibrate.
-
-        Without ``--calib-data`` there are none: a feed of ``--data`` either calibrates or is judged. The exception is a
-        single feed, which cannot be held out.
-        """
+    def _shared_feeds(self) -> frozenset[int]:
+        """The judged feeds with samples that ``--calib-data`` contains too."""
         other_samples = self.calib_data_samples if self.options.data is not None else None
         return find_shared_feeds(self.data_sets.judged_samples, other_samples) if other_samples is not None else (
             frozenset())
 
-    def _choose_feeds(self, sample_count: int, hold_out: bool, hold_out_few: bool) -> list[int]:
-        judged_samples = self.data_sets.judged_samples
-        feed_indices: list[int] = []
-        rows = 0
-        for index in range(len(judged_samples)):
+    def _choose_feeds(self, sample_count: int, hold_out: bool, hold_out_few: bool) -> JudgedFeeds:
+        data, feed_indices, rows = self.data_sets, list[int](), 0
+        for index in data.other_feeds:
             if sample_count and rows >= sample_count:
                 break
             feed_indices.append(index)
-            rows += judged_samples.count_samples_of_feed(index)
-        if hold_out and len(feed_indices) == len(judged_samples):
-            held_out = frozenset(self.choose_held_out_feeds(hold_out_few).feed_indices)
-            return [index for index in feed_indices if index not in held_out]
-        return feed_indices
+            rows += data.judged_samples.count_samples_of_feed(index)
+        is_limited = len(feed_indices) < len(data.other_feeds)
+        calibrating = [index for index in sorted(data.calibrating_feeds)
+                       if not is_limited or index < feed_indices[-1]]
+        held_out = self.choose_held_out_feeds(hold_out_few).feed_indices if hold_out and not is_limited else ()
+        return JudgedFeeds.from_indices([index for index in feed_indices if index not in held_out], calibrating)
 
     @cached_property
     def held_out(self) -> list[int]:
-        """The indices of the held-out feeds: judged feeds that no value is measured on.
+        """The indices of the held-out feeds: judged feeds that no value is measured on, and that do not calibrate.
 
         They have at most about four times as many samples as `feeds`. The list is empty if fewer than
         `MIN_HELD_OUT_SAMPLES` samples are left, unless these were requested.
@@ -393,25 +412,29 @@ class Workspace:
         judged_samples, used_feeds = self.data_sets.judged_samples, frozenset(self.feeds)
         feed_indices: list[int] = []
         rows = 0
-        for index in range(len(judged_samples)):
+        for index in self.data_sets.other_feeds:
             if index not in used_feeds and rows < 4 * self.judged_sample_count:
                 feed_indices.append(index)
                 rows += judged_samples.count_samples_of_feed(index)
         return feed_indices if rows >= MIN_HELD_OUT_SAMPLES or self._holds_out_few else []
 
-    @property
-    def group_error_feeds(self) -> list[int]:
-        """The indices of the judged feeds for errors at the groups: those that are not filled up, if there are any.
+    def find_group_error_feeds(self, *configs: PrecisionConfig) -> tuple[int, ...]:
+        """Returns the indices of the feeds for errors at the groups of some configs: those that are not filled up, if
+        there are any.
 
         Errors inside the network are summed over whole tensors, so that copies of a sample would count.
         """
-        full_feeds = [index for index in self.feeds if not self.data_sets.judged_samples.is_padded(index)]
-        return full_feeds or self.feeds
+        feeds = self.find_judged_feeds(*configs)
+        return tuple(index for index in feeds if not self.data_sets.judged_samples.is_padded(index)) or tuple(feeds)
 
     @property
     def judged_sample_count(self) -> int:
-        """The number of samples that all values are measured on."""
-        return sum(self.data_sets.judged_samples.count_samples_of_feed(index) for index in self.feeds)
+        """The number of samples that judge every config."""
+        return self.count_samples(self.feeds)
+
+    def count_samples(self, feed_indices: Iterable[int]) -> int:
+        """Returns the number of samples in some of the judged feeds."""
+        return sum(map(self.data_sets.judged_samples.count_samples_of_feed, feed_indices))
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -550,14 +573,14 @@ class Workspace:
                 *map(cached_file_sha256, _list_metric_files(self.options))) if self.metric is not None else ()
 
     def _hash_judged_data(self) -> str:
-        """Returns the hash of the samples and labels that values are measured on."""
-        judged_samples = self.data_sets.judged_samples
+        """Returns the hash of the samples in use and their labels."""
+        judged_samples, feeds = self.data_sets.judged_samples, self.feeds.all_feeds
         labels = hashlib.sha256()
-        for index in self.feeds:
+        for index in feeds:
             labels.update(repr(judged_samples.count_samples_of_feed(index)).encode())
             for name, array in sorted(judged_samples.read_labels(index).items()):
                 labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-        return judged_samples.select_feeds(self.feeds).hash_inputs() + labels.hexdigest()
+        return judged_samples.select_feeds(feeds).hash_inputs() + labels.hexdigest()
 
 
 def _open_shape_analysis(workspace: Workspace, shape_name: str) -> Analysis:
@@ -599,7 +622,9 @@ def can_run_engines(backend: EngineBackend, settings: BuildSettings) -> bool:
 
 def find_shape_profile(network: Network, samples: Samples, feed_indices: Sequence[int],
                        ) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
-    """Returns the smallest, first and largest shape of each dynamic input over some feeds."""
+    """Returns the smallest, first and largest shape of each dynamic input over some feeds, searched ones included."""
+    if isinstance(feed_indices, JudgedFeeds):
+        feed_indices = (*feed_indices, *feed_indices.searched_feeds)
     dynamic = [info.name for info in network.inputs
                if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
     shapes = {name: [samples.read_full_feed(index)[name].shape for index in feed_indices] for name in dynamic}

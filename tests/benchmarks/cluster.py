@@ -99,7 +99,7 @@ class Bench:
         from tests.benchmarks import cluster  # as workers import it
 
         hands, since = self.hands(engines=True), time.perf_counter()
-        building = cluster.Cold(ranges, self.workspace.feeds)
+        building = cluster.Cold(ranges, dict.fromkeys(configs, self.workspace.feeds))
         for made in self.taken(hands, hands.map(building, [(config, 0) for config in configs])):
             if made is not None:
                 assert isinstance(made[1], BuildOutput), made[1]

@@ -60,9 +60,9 @@ class Case:
         sets = split_samples(samples, calibration)
         self.ranges = calibrate(self.network.model, self.network.calibrated_tensors, sets.calibration_samples,
                                 simulation).ranges
-        self.feeds = list(range(len(sets.judged_samples)))
+        self.feeds = list(range(len(sets.other_samples)))
         self.judged = select_judged_outputs(self.network, ())
-        self.samples, self.simulation = sets.judged_samples, simulation
+        self.samples, self.simulation = sets.other_samples, simulation
         self._analyses: dict[Precision, Analysis] = {}
 
     def analysis(self, config: PrecisionConfig) -> Analysis:

@@ -98,7 +98,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     """
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec
-    from trt_tui.cli.headless_session import find_judged_run, open_comparison_session
+    from trt_tui.cli.headless_session import open_comparison_session
     from trt_tui.cli.junit_report import junit_text
     from trt_tui.cli.report import accumulated_error_table, comparison_table
     from trt_tui.cli.stage_report import stage_table_lines
@@ -148,7 +148,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         if outputs_path is not None and not session.was_interrupted:
             print_messages(f"Wrote {outputs_path}")
         stopped = session.was_interrupted
-        run = find_judged_run(session)
+        run = session.judged_run
         write_text_outputs([(json_path, lambda session: json_text(record)),
                 (junit_path, lambda session: junit_text(session, record, run)),
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],

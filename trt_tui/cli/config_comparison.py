@@ -148,8 +148,10 @@ def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[
                        entry.measured.exported_run) for entry in compared_configs]
     builders = dict.fromkeys(row.engine.builder_text for row in run_rows if row.engine is not None)
     metric_names = (next(iter(row.accuracy.metric), "") for row in run_rows if row.accuracy is not None)
+    sample_counts = {row.accuracy.samples for row in run_rows if row.accuracy is not None}
     columns = [column for column in list_run_columns("configs", {
-        "metric": next(filter(None, metric_names), ""), "engine": f"built by {' and '.join(builders)}"
+        "metric": next(filter(None, metric_names), ""), "engine": f"built by {' and '.join(builders)}",
+        "samples": "samples" if len(sample_counts) > 1 else ""
     }) if column.source == "accuracy" or any(getattr(row, column.source) is not None for row in run_rows)]
     kernel_counts: dict[str, str] = {}
     for name, change in _list_kernel_changes(compared_configs):
@@ -209,6 +211,7 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
         config_records.append({
             "name": compared_config.name,
             "sqnr_db": errors.sqnr_db if errors is not None else None,
+            "output": accuracy.worst_output[0] if accuracy is not None and accuracy.worst_output is not None else None,
             "metric": dict(accuracy.metric) if accuracy is not None else {}, "met": compared_config.meets_target,
             "results": results,
             "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,

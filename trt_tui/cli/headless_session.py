@@ -123,7 +123,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
         try:
             errors_only = layer_detail == "errors" and bool(options.runs)
             if print_first_errors is not None and layer_detail != "none" and not errors_only:
-                first_errors_run = find_judged_run(session)
+                first_errors_run = session.judged_run
             session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only,
                                        first_errors_run)
             wait_for_jobs()
@@ -165,9 +165,6 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             yield session
 
 
-def find_judged_run(session: Session) -> str:
-    """Returns the key of the run that decides the exit code: the config if there is one, or the last run."""
-    return "config" if session.has_own_config else [*session.options.runs, "int8"][-2 if session.options.runs else -1]
 
 
 @contextmanager

@@ -56,10 +56,10 @@ def comparison_table(session: Session) -> str:
     ]
     lines += filter(None, [outline.reference_weights_text, mode.reason if mode is not None else ""])
     if session.results.reference_metric:
-        name, value = next(iter(session.results.reference_metric.items()))
-        lines.append(f"{name} in {_metric_source_text(session)}: {formatting.metric_text(value)}")
+        name = next(iter(session.results.reference_metric))
+        lines.append(f"{name} in {_metric_source_text(session)}: {_reference_metric_text(session)}")
     if session.target is not None:
-        lines.append(f"target: {' and '.join(target.description for target in session.targets)}")
+        lines.append(f"target: {' and '.join(session.target_descriptions)}")
     if note := next(
             filter(None, (default_keep_rules_note(outline, config) for config in session.list_run_configs().values())),
             ""):
@@ -121,6 +121,19 @@ def _reference_text(session: Session) -> str:
     return f"{session.reference_name}; layers and the FP32 engine against {fp32_text}"
 
 
+def _reference_metric_text(session: Session) -> str:
+    """Returns the metric of the reference, with its samples if runs are judged on others: ``0.5 on 12 samples``."""
+    results = session.results
+    values = {results.reference_sample_count: next(iter(results.reference_metric.values()))}
+    for run in session.list_distinct_runs():
+        accuracy = session.get_run_results(run).accuracy
+        if accuracy is not None and accuracy.reference_metric and accuracy.samples == accuracy.total:
+            values[accuracy.total] = next(iter(accuracy.reference_metric.values()))
+    names_samples = [*values] != [session.opened_network.data.what_if_count]
+    return ", ".join(formatting.metric_text(value) + f" on {counted_noun_text(count, 'sample')}" * names_samples
+                     for count, value in values.items())
+
+
 def _metric_source_text(session: Session) -> str:
     """Returns the name of the run whose metric is printed above the table: the reference, or FP32."""
     reference = session.opened_network.reference
@@ -149,11 +162,17 @@ def _has_layer_results(session: Session, run: str) -> bool:
 
 
 def metric_titles(session: Session) -> dict[str, str]:
-    """Returns the titles of the metric column and the agreement column, by key; "" hides a column. At most one is
-    shown."""
+    """Returns the titles of the columns of the metric, the agreement and the samples; "" hides a column.
+
+    At most one of metric and agreement is shown, and the samples only if a run is not judged on all that are in use.
+    """
     metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
     judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
-    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else ""}
+    accuracies = [accuracy for run in session.list_distinct_runs()
+                  if (accuracy := session.get_run_results(run).accuracy) is not None]
+    names_samples = any(accuracy.total != session.opened_network.data.what_if_count for accuracy in accuracies)
+    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else "",
+            "samples": "samples" if names_samples else ""}
 
 
 def _find_engine_results(session: Session) -> dict[str, EngineResult]:
@@ -339,7 +358,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
     ]
     if not shares:
         rows = [[*row[:3], *row[5 if kind == "isolated" else 6:7]] for row in rows]
-    elif any(share.samples < session.opened_network.data.what_if_count for share in shares.values()):
+    elif any(share.samples < session.count_judging_samples(config) for share in shares.values()):
         notes.append(SHARE_SAMPLES_LEGEND)
     return [
         *(table_lines(rows, left_aligned_columns=3) if worst_names else []),

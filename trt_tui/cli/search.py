@@ -75,10 +75,12 @@ def _parse_search_precisions(text: str | None,
 
 
 def _validate_sample_text(text: str) -> None:
-    """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
-    if text != "worst" and not text.isdecimal():
-        raise InputError(f"--sample {text} is not a sample", "a sample is a number from 0, or "
-                                                             "worst", "Name one of them.")
+    """Raises an `InputError` if a text is neither the name of a sample nor ``worst``."""
+    from trt_tui.core.data.batches import SampleName
+
+    if text != "worst" and SampleName.from_text(text) is None:
+        raise InputError(f"--sample {text} is not a sample",
+                         "a sample is a number from 0 (of several files: FILE#N), or worst", "Name one of them.")
 
 
 def _validate_pattern(text: str) -> None:
@@ -124,7 +126,7 @@ def _validate_pattern(text: str) -> None:
 @option_under_heading("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
                       help="The precision that --lower and --method scoped start with: the same as --higher.")
 @option_under_heading(
-    "Search", "--sample", metavar="N|worst", callback=make_option_check_callback(_validate_sample_text),
+    "Search", "--sample", metavar="[FILE#]N|worst", callback=make_option_check_callback(_validate_sample_text),
     help="Search on the batch of this sample only (with --batch 1 on that "
     "sample), then measure the result on all others.")
 @option_under_heading("Search", "--higher", default="fp32", show_default=True,

@@ -1,8 +1,9 @@
 """The jobs that measure the accuracy of configs at the judged outputs."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
+from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.results import Accuracy
@@ -30,7 +31,8 @@ def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobRepo
         yield cached
         return
     start_time = time.monotonic()
-    for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, workspace.feeds):
+    feeds = workspace.find_judged_feeds(config)
+    for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, feeds):
         if partial.is_final_result:
             store.save_result(workspace, "verdict", config, partial.value)
         if phase:
@@ -39,17 +41,17 @@ def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobRepo
 
 
 class AccuracyTask:
-    """The task that measures the accuracy of a config on some feeds."""
+    """The task that measures the accuracy of a config on the feeds that judge it, by config."""
 
-    def __init__(self, ranges: Mapping[str, float], feed_indices: Sequence[int]) -> None:
-        self._ranges, self._feed_indices = ranges, tuple(feed_indices)
+    def __init__(self, ranges: Mapping[str, float], feeds_by_config: Mapping[PrecisionConfig, JudgedFeeds]) -> None:
+        self._ranges, self._feeds_by_config = ranges, dict(feeds_by_config)
 
     def describe_item(self, item: PrecisionConfig) -> str:
         return "the accuracy of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
         accuracy = Accuracy({})
-        for partial in context.analysis.measure_accuracy(item, self._ranges, self._feed_indices):
+        for partial in context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item]):
             accuracy = partial.value
             yield
         return accuracy
@@ -60,7 +62,8 @@ def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, rep
     """Measures several configs in parallel, each on one worker, and stores the results."""
     unknown = [config for config in configs if store.load_result(workspace, "verdict", config, Accuracy) is None]
     executor = get_executor(workspace, reporter)
-    for finished in executor.map(AccuracyTask(workspace.ranges, workspace.feeds), unknown):
+    task = AccuracyTask(workspace.ranges, {config: workspace.find_judged_feeds(config) for config in unknown})
+    for finished in executor.map(task, unknown):
         if finished is not None:
             store.save_result(workspace, "verdict", *finished)
         yield choose_next_job_step(executor, urgency)
@@ -77,8 +80,9 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
 
     Returns the pending metric intervals, which `add_metric_intervals` completes.
     """
-    start_time, done, feed_indices = time.monotonic(), 0, workspace.feeds
+    start_time, done, total = time.monotonic(), 0, 0
     pending: PendingIntervals = {}
+    unfinished: list[str] = []
 
     def warn_of_failed_run(run: str, accuracy: Accuracy) -> None:
         if reason := find_failure_reason(accuracy):
@@ -88,13 +92,14 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
         nonlocal done
         config, partial = runs[run], next(pending[run])
         if partial.is_final_result:
+            unfinished.remove(run)
             store.save_result(workspace, "verdict", config, partial.value)
             warn_of_failed_run(run, partial.value)
         if partial.is_final_result or partial.done_count == 1 or workspace.metric is None and reporter.is_report_due(
                 f"verdict {run}"):
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, partial.value, partial.is_final_result))
         done += 1
-        reporter.send_progress("comparing with FP32", done, len(feed_indices) * len(pending), start_time)
+        reporter.send_progress("comparing with FP32", done, total, start_time)
 
     for run, config in runs.items():
         ensure_ranges(workspace, store, reporter,
@@ -104,18 +109,19 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, cached, True))
             warn_of_failed_run(run, cached)
             continue
-        pending[run] = workspace.analysis.measure_accuracy(config, workspace.ranges, feed_indices,
-                                                           with_metric_interval=True)
+        feeds = workspace.find_judged_feeds(config)
+        pending[run] = workspace.analysis.measure_accuracy(config, workspace.ranges, feeds, with_metric_interval=True)
+        unfinished.append(run)
+        total += len(feeds.all_feeds)
         measure_next_feed(run)
         yield Urgency.FIRST_ACCURACY
-    if pending and workspace.metric is not None and len(feed_indices) > 1:
-        reference_values = workspace.analysis.measure_reference_metric(feed_indices[:1])
-        reporter.send(
-            ev.ReferenceMetricMeasured(reporter.job, reference_values,
-                                       workspace.data_sets.judged_samples.count_samples_of_feed(feed_indices[0])))
+    if unfinished and workspace.metric is not None:
+        reference_values = workspace.analysis.measure_reference_metric(workspace.feeds[:1])
+        reporter.send(ev.ReferenceMetricMeasured(reporter.job, reference_values,
+                                                  workspace.count_samples(workspace.feeds[:1]), False))
     yield Urgency.ACCURACY
-    for _ in feed_indices[1:]:
-        for run in pending:
+    while unfinished:
+        for run in tuple(unfinished):
             measure_next_feed(run)
             yield Urgency.ACCURACY
     return pending
@@ -138,22 +144,24 @@ def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: Job
             continue
         settled = cached
         for partial in (pending_intervals or {}).get(run) or workspace.analysis.measure_accuracy(
-                config, workspace.ranges, workspace.feeds, with_metric_interval=True):
+                config, workspace.ranges, workspace.find_judged_feeds(config), with_metric_interval=True):
             settled = partial.value if partial.is_final_result else settled
             yield Urgency.GROUP_ERRORS
         store.save_result(workspace, "verdict", config, settled)
         reporter.send(ev.AccuracyMeasured(reporter.job, run, config, settled, True))
 
 
-def send_reference_metric(workspace: Workspace, store: ResultStore, reporter: JobReporter) -> Steps[dict[str, float]]:
-    """Measures and sends the metric of the reference. Returns its values."""
-    fp32 = PrecisionConfig.from_precision(Precision.FP32)
-    metric_values = store.load_result(workspace, "metric", fp32, dict[str, float])
+def send_reference_metric(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                          configs: Iterable[PrecisionConfig]) -> Steps[dict[str, float]]:
+    """Measures and sends the metric of the reference on the samples that judge all of some configs. Returns its values.
+    """
+    fp32, feeds = PrecisionConfig.from_precision(Precision.FP32), tuple(workspace.find_judged_feeds(*configs))
+    metric_values = store.load_result(workspace, "metric", fp32, dict[str, float], feeds)
     if metric_values is None:
-        for index in workspace.feeds if workspace.metric is not None else ():
+        for index in feeds if workspace.metric is not None else ():
             workspace.analysis.get_reference_outputs(index)
             yield Urgency.ACCURACY
-        metric_values = workspace.analysis.measure_reference_metric(workspace.feeds)
-        store.save_result(workspace, "metric", fp32, metric_values)
-    reporter.send(ev.ReferenceMetricMeasured(reporter.job, metric_values, workspace.judged_sample_count))
+        metric_values = workspace.analysis.measure_reference_metric(feeds)
+        store.save_result(workspace, "metric", fp32, metric_values, feeds)
+    reporter.send(ev.ReferenceMetricMeasured(reporter.job, metric_values, workspace.count_samples(feeds), True))
     return metric_values

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.backends.registry import get_engine_builder
+from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups, short_message_lines
 from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT, BuildError
 from trt_tui.core.exporters.trtexec import command_file_names, trtexec_command_lines
@@ -101,8 +102,9 @@ def build_and_judge_config(workspace: Workspace, store: ResultStore, reporter: J
 def start_build(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool,
                 cache: EngineCache, wake: Callable[[], None]) -> BuildSteps:
     """Returns the steps that build and measure the engine of a config with the workspace's builder."""
-    return build_and_judge_repeatedly(workspace.analysis, _require_builder(workspace), config, ranges, workspace.feeds,
-                                      _choose_build_plan(workspace, config), quick=quick, cache=cache, wake=wake)
+    return build_and_judge_repeatedly(workspace.analysis, _require_builder(workspace), config, ranges,
+                                      workspace.find_judged_feeds(config), _choose_build_plan(workspace, config),
+                                      quick=quick, cache=cache, wake=wake)
 
 
 def _choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPlan:
@@ -120,15 +122,15 @@ class BuildTask:
     """The task that builds and measures the engine of a config. Its result is an error if the build fails.
 
     Args:
-        feed_indices: The feeds on which the engine is measured.
+        feeds_by_config: The feeds that judge the engine of each config.
         cache: The engine cache; a worker uses the cache of its user instead.
         wake: A function that is called when the build can continue; not used on workers.
     """
 
-    def __init__(self, ranges: Mapping[str, float], feed_indices: Sequence[int], cache: EngineCache | None = None,
-                 wake: Callable[[], None] | None = None) -> None:
-        self._ranges, self._feed_indices, self._cache, self._wake = ranges, tuple(
-            feed_indices), cache, wake or _do_nothing_on_wake
+    def __init__(self, ranges: Mapping[str, float], feeds_by_config: Mapping[PrecisionConfig, JudgedFeeds],
+                 cache: EngineCache | None = None, wake: Callable[[], None] | None = None) -> None:
+        self._ranges, self._feeds_by_config, self._cache, self._wake = (ranges, dict(feeds_by_config), cache,
+                                                                        wake or _do_nothing_on_wake)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None, "_wake": _do_nothing_on_wake}
@@ -147,7 +149,8 @@ class BuildTask:
             cache = self._cache or EngineCache()
             with contextlib.closing(
                     build_and_judge_engine_once(context.analysis,
-                                                _require_builder(context), config, self._ranges, self._feed_indices,
+                                                _require_builder(context), config, self._ranges,
+                                                self._feeds_by_config[config],
                                                 _choose_build_plan(context, config), index, quick=False, cache=cache,
                                                 wake=self._wake)) as steps:
                 for step in steps:
@@ -182,7 +185,9 @@ def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter
         return 0
     executor, start_time, kept_count = get_executor(workspace, reporter, for_engines=True), time.monotonic(), 0
     results: dict[ConfigBuild, BuildOutput | TrtTuiError] = {}
-    for finished in executor.map(BuildTask(workspace.ranges, workspace.feeds, store.engines, reporter.wake), items):
+    task = BuildTask(workspace.ranges, {config: workspace.find_judged_feeds(config) for config in build_counts},
+                     store.engines, reporter.wake)
+    for finished in executor.map(task, items):
         if finished is not None:
             (config, _), builds = finished[0], build_counts[finished[0][0]]
             results[finished[0]] = finished[1]

@@ -52,10 +52,11 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     options = workspace.options
     if options.calib_cache is not None and request.only_missing:
         _calibrate_from_cache(workspace, store, reporter, options.calib_cache, options.calib_method,
-                              request.calibration)
+                              _mark_given_ranges(workspace, request))
     else:
-        calibration = request.calibration
-        workspace.calibration, fill_method = _measure_missing_ranges(workspace, store, reporter, request)
+        calibration = _mark_given_ranges(workspace, request)
+        workspace.calibration, fill_method = _measure_missing_ranges(workspace, store, reporter,
+                                                                     replace(request, calibration=calibration))
         reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
         _write_new_calib_cache(workspace, reporter, workspace.calibration)
         if request.config_name:
@@ -64,6 +65,16 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
                 RangeFacts(CONFIG_SOURCE, request.config_name, calibration.method, calibration.samples,
                            fallback_method=fill_method), calibration.ranges)
     yield from ()
+
+
+def _mark_given_ranges(workspace: Workspace, request: rq.UseRanges) -> Calibration:
+    """Returns the calibration of a request, which names the tensors whose range is given: those of a config file, or
+    ranges of an earlier process that were measured on other samples."""
+    calibration = request.calibration
+    if not request.config_name and (calibration.given_tensors or calibration.data_sha256 ==
+                                    workspace.calibration_samples.hash_inputs()):
+        return calibration
+    return replace(calibration, given_tensors=tuple(calibration.ranges))
 
 
 def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -226,6 +237,8 @@ def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: Job
         return
     workspace.calibration = measure_ranges(workspace, store, reporter, method)
     reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+    if (warning := workspace.data_sets.calibration_warning):
+        reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
     _write_new_calib_cache(workspace, reporter, workspace.calibration)
     _send_calibration_range_facts(workspace, reporter, workspace.calibration)
 

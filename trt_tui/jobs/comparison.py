@@ -14,7 +14,7 @@ from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.masks import find_common_mask_name
-from trt_tui.core.measure.results import Accuracy, GroupErrors
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import RunFailedError
@@ -32,7 +32,7 @@ from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.export_accuracy import measure_export_accuracy
 from trt_tui.jobs.exported_run import find_stored_exported_run
 from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.shares import send_error_shares
+from trt_tui.jobs.shares import load_group_errors, send_error_shares
 from trt_tui.jobs.steps import Steps, Urgency, Wait, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
@@ -52,7 +52,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     pending |= yield from send_accuracies(workspace, store, reporter,
                                           {name: config for name, config in runs.items() if name not in pending})
     _report_raised_weight_scales(workspace, reporter, runs)
-    yield from send_reference_metric(workspace, store, reporter)
+    yield from send_reference_metric(workspace, store, reporter, runs.values())
     for config in runs.values():
         cached = store.load_engine_result(workspace, config)
         if cached is not None:
@@ -66,7 +66,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     yield from measure_export_accuracy(workspace, store, reporter, runs)
     yield from add_metric_intervals(workspace, store, reporter, runs, pending)
     runs = {name: config for name, config in runs.items() if name != FP32_RUN}
-    if reason := workspace.analysis.explain_missing_shares(workspace.feeds):
+    if reason := workspace.analysis.explain_missing_shares(workspace.find_judged_feeds(*runs.values())):
         reporter.send(
             ev.LogMessage(
                 reporter.job, "Shares and errors at the layers are not measured, since FP32 is not finite "
@@ -103,7 +103,7 @@ def _can_measure_accuracy_with_errors(workspace: Workspace) -> bool:
     The reference must be FP32 of the network, every batch full, and a group simulated.
     """
     network, samples = workspace.network, workspace.data_sets.judged_samples
-    return (workspace.reference_source is None and not any(map(samples.is_padded, workspace.feeds))
+    return (workspace.reference_source is None and not any(map(samples.is_padded, workspace.feeds.all_feeds))
             and any(group.final_tensor not in network.blocking_plugins for group in network.groups))
 
 
@@ -113,23 +113,24 @@ def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, repor
 
     Each run executes its config and FP32 once. A run that fails because of rounding is measured without errors.
     """
-    start_time, feeds = time.monotonic(), workspace.feeds
+    start_time, done, error_feeds = time.monotonic(), 0, workspace.find_judged_feeds(*runs.values())
+    total = sum(len(workspace.find_judged_feeds(config).all_feeds) for config in runs.values())
     _report_padding_in_group_errors(workspace, reporter)
-    for index, (name, config) in enumerate(runs.items()):
+    for name, config in runs.items():
         ensure_ranges(workspace, store, reporter, [config])
-        source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name)
+        source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, error_feeds)
         try:
             for partial in _send_accuracy_with_errors(workspace, reporter, source, config):
-                reporter.send_progress("per-layer errors", index * len(feeds) + partial.done_count,
-                                       len(feeds) * len(runs), start_time)
+                reporter.send_progress("per-layer errors", done + partial.done_count, total, start_time)
                 yield Urgency.ACCURACY
+            done += partial.total_count
             if workspace.metric is not None:
                 reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, True))
         except RunFailedError:
             yield from send_accuracies(workspace, store, reporter, {name: config})
     _report_raised_weight_scales(workspace, reporter, runs)
     yield from measure_export_accuracy(workspace, store, reporter, runs)
-    yield from send_reference_metric(workspace, store, reporter)
+    yield from send_reference_metric(workspace, store, reporter, runs.values())
 
 
 def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, source: ConfigWithGroupErrors,
@@ -142,14 +143,14 @@ def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, sour
         RunFailedError: Rounding makes the execution fail.
     """
     name, last_done = source.run.name, 0
-    for partial in workspace.analysis.compare(source, workspace.feeds):
+    for partial in workspace.analysis.compare(source, workspace.find_judged_feeds(config)):
         assert isinstance(partial, PartialResult), "the simulation waits for nobody"
         is_refined, last_done = partial.done_count == last_done, partial.done_count
         if not is_refined and (partial.is_final_result or partial.done_count == 1):
             reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, partial.is_final_result))
         if not is_refined and partial.is_final_result:
             reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors,
-                                                 workspace.judged_sample_count, True))
+                                                 workspace.count_samples(source.error_feeds), True))
         yield partial
 
 
@@ -166,10 +167,11 @@ def _send_first_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
     start_time, config = time.monotonic(), runs[name]
     ensure_ranges(workspace, store, reporter, [config])
     accuracy = store.load_result(workspace, "verdict", config, Accuracy)
-    if accuracy is not None and (find_failure_reason(accuracy) or store.load_result(
-            workspace, "layers", config, dict[str, GroupErrors]) is not None):
+    error_feeds = workspace.find_group_error_feeds(*runs.values())
+    if accuracy is not None and (find_failure_reason(accuracy) or load_group_errors(
+            workspace, store, config, error_feeds) is not None):
         return {}, {}
-    source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, keeps_gates=True)
+    source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, error_feeds, keeps_gates=True)
     pending = _send_accuracy_with_errors(workspace, reporter, source, config)
     try:
         for partial in pending:
@@ -228,11 +230,11 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
     Args:
         known_sums: The sums of the accumulated errors of runs whose isolated errors alone are measured, by run.
     """
-    start_time, feed_indices = time.monotonic(), workspace.group_error_feeds
-    sample_count = sum(workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices)
+    start_time, feed_indices = time.monotonic(), workspace.find_group_error_feeds(*runs.values())
+    sample_count, range_feeds = workspace.count_samples(feed_indices), workspace.feeds.all_feeds
     configs: dict[str, PrecisionConfig] = {}
     for name, config in runs.items():
-        cached = store.load_result(workspace, "layers", config, dict[str, GroupErrors])
+        cached = load_group_errors(workspace, store, config, feed_indices)
         accuracy = store.load_result(workspace, "verdict", config, Accuracy)
         if accuracy is not None and find_failure_reason(accuracy):
             continue  # a failed run has no values at the groups
@@ -244,10 +246,10 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
     if not configs:
         return
     _report_padding_in_group_errors(workspace, reporter)
-    _report_filled_batch_in_group_errors(workspace, reporter, sample_count)
+    _report_filled_batch_in_group_errors(workspace, reporter, feed_indices)
     executor, total_count, done_before = get_executor(workspace, reporter), len(feed_indices) * len(configs), 0
     reporter.send(ev.JobProgress(reporter.job, f"per-layer errors{executor.location_text}", 0, total_count))
-    for _ in workspace.analysis.measure_magnitudes(feed_indices, executor):
+    for _ in workspace.analysis.measure_magnitudes(range_feeds, executor):
         yield choose_next_job_step(executor, urgency)
     known = {name: sums for name, sums in (known_sums or {}).items() if name in configs}
     for names, sums in ((tuple(name for name in configs if name not in known), ()),
@@ -256,7 +258,7 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
         for partial in measure_group_errors(
                 workspace.analysis, {name: configs[name] for name in names}, workspace.ranges,
                 feed_indices=feed_indices, executor=executor, known_sums=sums,
-                keeps_gates=len(configs) > 1) if names else ():
+                keeps_gates=len(configs) > 1, range_feeds=range_feeds) if names else ():
             if partial.done_count == last_done:
                 yield choose_next_job_step(executor, urgency)
                 continue
@@ -264,10 +266,9 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
             feed, run_index = divmod(partial.done_count - 1, len(names))
             name, final = names[run_index], feed + 1 == len(feed_indices)
             if final:
-                store.save_result(workspace, "layers", configs[name], partial.value[name])
+                store.save_result(workspace, "layers", configs[name], partial.value[name], feed_indices)
             if final or feed == 0 or reporter.is_report_due(f"layers {name}"):
-                samples = sum(workspace.data_sets.judged_samples.count_samples_of_feed(index)
-                              for index in feed_indices[:feed + 1])
+                samples = workspace.count_samples(feed_indices[:feed + 1])
                 reporter.send(ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples,
                                                      final))
             reporter.send_progress(f"per-layer errors{executor.location_text}", done_before + partial.done_count,
@@ -276,12 +277,13 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
         done_before += last_done
 
 
-def _report_filled_batch_in_group_errors(workspace: Workspace, reporter: JobReporter, sample_count: int) -> None:
+def _report_filled_batch_in_group_errors(workspace: Workspace, reporter: JobReporter,
+                                         feed_indices: Sequence[int]) -> None:
     """Reports the samples of the errors at the groups if the last batch of the network is filled up with copies."""
-    samples = workspace.data_sets.judged_samples
-    if not any(map(samples.is_padded, workspace.feeds)):
+    samples, sample_count = workspace.data_sets.judged_samples, workspace.count_samples(feed_indices)
+    if not any(map(samples.is_padded, workspace.feeds.all_feeds)):
         return
-    copies = sum(map(samples.count_rows_of_full_feed, workspace.group_error_feeds)) - sample_count
+    copies = sum(map(samples.count_rows_of_full_feed, feed_indices)) - sample_count
     text = (f"count the last sample {copies + 1} times" if copies else
             f"are those of {counted_noun_text(sample_count, 'sample')}, without the last batch, which is filled up")
     reporter.send(

@@ -91,7 +91,7 @@ def _measure_marked_engine_errors(workspace: Workspace, store: ResultStore, repo
         errors = yield from _measure_group_errors_in_engine(workspace, reporter, config, MARKED,
                                                             make_engine_output_reader(runner, result_tensors),
                                                             result_tensors)
-        accuracy = yield from _measure_engine_accuracy(workspace, reporter, runner)
+        accuracy = yield from _measure_engine_accuracy(workspace, reporter, runner, config)
     return replace(errors, accuracy=accuracy)
 
 
@@ -118,13 +118,14 @@ def add_group_results_as_outputs(network: Network, config: PrecisionConfig) -> P
 def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
                                     error_source: str, read_group_results: ReadGroupResults,
                                     result_by_group: Mapping[str, str]) -> Steps[EngineErrors]:
-    start_time, feed_indices, errors = time.monotonic(), workspace.group_error_feeds, EngineErrors(error_source)
+    start_time, feed_indices = time.monotonic(), workspace.find_group_error_feeds(config)
+    errors = EngineErrors(error_source)
     group_names = [group.name for group in workspace.network.groups]
     for done, groups in enumerate(
             measure_engine_errors(workspace.analysis, config, read_group_results, result_by_group, feed_indices), 1):
         errors = EngineErrors(
             error_source, dict(groups), tuple(name for name in group_names if name not in groups),
-            sum(workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices[:done]))
+            workspace.count_samples(feed_indices[:done]))
         reporter.send_progress("errors inside the engine", done, len(feed_indices), start_time)
         yield Urgency.BUILD
     return errors if errors.group_errors else replace(
@@ -137,7 +138,7 @@ def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobR
     """Returns the engine of a config, built as requested or taken from the cache."""
     builder, plan, analysis = workspace.builder, workspace.plan, workspace.analysis
     assert builder is not None
-    settings = make_build_settings(analysis, workspace.feeds, plan, config,
+    settings = make_build_settings(analysis, workspace.find_judged_feeds(config), plan, config,
                                    debug_tensors=builder.capabilities.debug_tensors)
     steps = build_engine(builder, workspace.network, config, workspace.ranges, settings, cache=store.engines,
                          wake=reporter.wake, weakly_typed=plan.weakly_typed, strict=True,
@@ -158,11 +159,12 @@ def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobR
     raise AssertionError("a build ends with an engine")
 
 
-def _measure_engine_accuracy(workspace: Workspace, reporter: JobReporter, runner: EngineRunner) -> Steps[Accuracy]:
+def _measure_engine_accuracy(workspace: Workspace, reporter: JobReporter, runner: EngineRunner,
+                             config: PrecisionConfig) -> Steps[Accuracy]:
     """Returns the accuracy of an engine at the judged outputs."""
     start_time = time.monotonic()
     steps: Generator[BuildProgress, None, Accuracy] = measure_engine_accuracy(workspace.analysis, runner,
-                                                                              workspace.feeds)
+                                                                              workspace.find_judged_feeds(config))
     while True:
         try:
             step = next(steps)

@@ -46,9 +46,10 @@ from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The numbers of samples in use, counted in samples rather than batches, and their source.
+    """The numbers of samples, counted in samples rather than batches, and their source.
 
     Attributes:
+        what_if_count: The samples in use. A run that some of them calibrate is judged on the others.
         shapes: The smallest, usual and largest shapes of the dynamic inputs.
     """
 
@@ -199,10 +200,12 @@ class JobProgress(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class ReferenceMetricMeasured(ResultEvent):
-    """The event with the metric of the reference on the judged samples."""
+    """The event with the metric of the reference on the samples that judge all runs; ``final`` once all are measured.
+    """
 
     metric: Mapping[str, float]
     samples: int
+    final: bool
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,7 @@ class Remedy:
 
     Attributes:
         short_label: The label in at most 15 characters; "" if the label is that short.
+        compared_accuracy: The accuracy on the samples that judge all remedies of a list; None if these are all samples.
     """
 
     key: str
@@ -288,6 +292,11 @@ class Remedy:
     config: PrecisionConfig
     accuracy: Accuracy
     short_label: str = ""
+    compared_accuracy: Accuracy | None = None
+
+    @property
+    def shown_accuracy(self) -> Accuracy:
+        return self.compared_accuracy or self.accuracy
 
 
 @dataclass(frozen=True)

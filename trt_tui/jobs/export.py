@@ -129,7 +129,7 @@ def _choose_builder_options(workspace: Workspace, store: ResultStore, request: r
         return production
     plan, network, config = workspace.plan, workspace.network, request.config
     constraints = lower_for_builder(network, config, ranges, builder.capabilities, builder.name).constraints
-    settings = make_build_settings(workspace.analysis, workspace.feeds, plan, config)
+    settings = make_build_settings(workspace.analysis, workspace.find_judged_feeds(config), plan, config)
     timing_cache = timing_cache_path(settings, builder, network, constraints, store.engines)
     return replace(production, timing_cache=str(timing_cache)) if timing_cache.is_file() else production
 
@@ -142,18 +142,18 @@ def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, con
     analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
                         boundary_type=workspace.options.other, extra_tensors=names)
     iterations: list[SampleRun] = []
-    start_time, feed_indices = time.monotonic(), list(range(min(MAX_FEEDS, len(samples))))
+    start_time, feed_indices = time.monotonic(), workspace.find_judged_feeds(config)[:MAX_FEEDS]
     with contextlib.closing(analysis):
         runs = zip(analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
                    analysis.execute_config(config, ranges, feed_indices), strict=True)
-        for index, (reference, simulated) in zip(feed_indices, runs, strict=True):
+        for done, (index, (reference, simulated)) in enumerate(zip(feed_indices, runs, strict=True), 1):
             iteration = SampleRun(samples.read_full_feed(index),
                                   *({name: samples.pad_rows(outputs[name], index) for name in names}
                                     for outputs in (reference, simulated)))
             if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
                 break
             iterations.append(iteration)
-            reporter.send_progress("samples for the bundle", index + 1, len(feed_indices), start_time)
+            reporter.send_progress("samples for the bundle", done, len(feed_indices), start_time)
             yield Urgency.BUILD
     return iterations
 
@@ -195,7 +195,7 @@ def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: J
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
                                                      request.config_calibration)
     typed_model = lower_from_source_model(network, request.config, ranges).model
-    iterations = _collect_subgraph_sample_runs(workspace, typed_model, start, stop)
+    iterations = _collect_subgraph_sample_runs(workspace, request.config, typed_model, start, stop)
     workspace.require_unchanged_files()
     with fill_folder_atomically(destination) as folder:
         written_paths = write_subgraph(folder, network, {FP32_FILE: network.model, TYPED_FILE: typed_model}, start,
@@ -205,8 +205,8 @@ def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: J
                           (), no_data_reason))
 
 
-def _collect_subgraph_sample_runs(workspace: Workspace, typed_model: ir.Model, start_tensors: Sequence[str],
-                                  stop_tensors: Sequence[str]) -> list[SampleRun]:
+def _collect_subgraph_sample_runs(workspace: Workspace, config: PrecisionConfig, typed_model: ir.Model,
+                                  start_tensors: Sequence[str], stop_tensors: Sequence[str]) -> list[SampleRun]:
     """Returns the inputs of a subgraph on the first judged feeds, with its outputs in FP32 and in the typed network."""
     network, samples = workspace.network, workspace.data_sets.judged_samples
     produced = {value.name for node in network.model.graph for value in node.outputs}
@@ -217,7 +217,7 @@ def _collect_subgraph_sample_runs(workspace: Workspace, typed_model: ir.Model, s
     piece_model = extract_subgraph(typed_model, start_tensors, stop_tensors)
     with load_adaptive_runner(workspace.backend, extended_model,
                               samples) as fp32, workspace.backend.load(piece_model) as lowered:
-        for index in range(min(MAX_FEEDS, len(samples))):
+        for index in workspace.find_judged_feeds(config)[:MAX_FEEDS]:
             feed: Mapping[str, np.ndarray] = samples.read_full_feed(index)
             values = {**feed, **fp32.run(feed, read_names)}
             inputs = {name: values[name] for name in start_tensors}

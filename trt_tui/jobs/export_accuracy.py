@@ -47,7 +47,8 @@ def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfi
                                 {value_name(value): value.dtype
                                  for value in values
                                  if value.dtype in PRECISION_BY_HALF_TYPE})
-    steps = measure_lowered_network_accuracy(workspace.analysis, typed_model, workspace.feeds)
+    steps = measure_lowered_network_accuracy(workspace.analysis, typed_model,
+                                             workspace.find_judged_feeds(config))
     while True:
         try:
             next(steps)

@@ -78,8 +78,8 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
             path = folder / "exported.onnx"
             _export_onnx(workspace, config, path)
             yield urgency
-            accuracy, options = yield from _measure_exported_file_accuracy(workspace, reporter, config, path, urgency,
-                                                                           feed_indices or workspace.feeds)
+            accuracy, options = yield from _measure_exported_file_accuracy(
+                workspace, reporter, config, path, urgency, feed_indices or workspace.find_judged_feeds(config))
             exported_run = replace(exported_run, options=options,
                                    executor_name=" ".join(filter(None, (exported_run.executor_name, options))))
     except CancelledError:

@@ -42,7 +42,7 @@ def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
     is_same_data = data.calibration_samples is data.judged_samples
     try:
         stats = (measure_input_stats(data.calibration_samples),
-                 measure_input_stats(data.judged_samples)) if not is_same_data else ({}, {})
+                 measure_input_stats(data.other_samples)) if not is_same_data else ({}, {})
         classes, reason = _measure_label_class_facts(workspace)
         equal = count_samples_if_all_equal(data.judged_samples)
         byte_images = count_samples_with_byte_images(data.judged_samples)
@@ -85,7 +85,7 @@ def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFa
         return (), "the data hold no labels"
     if labels.isdisjoint(data.calibration_samples.label_names):
         return (), "the calibration samples have no labels"
-    return count_samples_by_label_class(data.calibration_samples, data.judged_samples, masks), ""
+    return count_samples_by_label_class(data.calibration_samples, data.other_samples, masks), ""
 
 
 def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_path: str, ranges: Mapping[str, float],

@@ -65,7 +65,7 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     workspace = Workspace(options)
     for done_count, _ in enumerate(workspace.check_reference_weights(), 1):
         reporter.send(ev.JobProgress(reporter.job, "executing the network with the weights of the reference",
-                                     done_count, len(workspace.feeds)))
+                                     done_count, len(workspace.find_judged_feeds())))
         yield Urgency.OPENING
     refuse_overwriting_inputs(request.written_paths, workspace.network.external_files)
     if request.structure_hash and workspace.network.structure_sha256 != request.structure_hash:
@@ -130,9 +130,9 @@ def _report_unused_backend(reporter: JobReporter, error: BackendUnavailableError
 def _read_and_send_config_file(workspace: Workspace, reporter: JobReporter, request: rq.OpenNetwork) -> None:
     if request.config is not None:
         sha256 = workspace.fingerprint.sha256 if workspace.fingerprint is not None else None
-        reporter.send(
-            ev.ConfigRead(reporter.job,
-                          read_any_config(request.config, workspace.network, force=request.force, sha256=sha256)))
+        loaded = read_any_config(request.config, workspace.network, force=request.force, sha256=sha256)
+        workspace.given_moves = loaded.config.moves
+        reporter.send(ev.ConfigRead(reporter.job, loaded))
 
 
 def hash_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter) -> Steps[None]:
@@ -161,7 +161,7 @@ def _make_network_opened_event(job: int, workspace: Workspace) -> ev.NetworkOpen
     return ev.NetworkOpened(
         job, workspace.outline, workspace.judged_outputs,
         DataSummary(samples.source, data.judged_samples.count, data.calibration_samples.count,
-                    workspace.judged_sample_count, samples.is_random, tuple(samples.label_names),
+                    workspace.count_samples(workspace.feeds.all_feeds), samples.is_random, tuple(samples.label_names),
                     tuple(dict.fromkeys(warnings)), workspace.shape_profile),
         BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(),
                        backend.capabilities.computes_in_fp16),

@@ -81,7 +81,8 @@ def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, 
                            method=calibration.method, progress=reporter.make_progress_callback(phase)).ranges
         yield Urgency.ACCURACY
         start_time, sqnr = time.monotonic(), math.nan
-        for partial in workspace.analysis.measure_accuracy(config, {**ranges, **config_ranges}, workspace.feeds):
+        for partial in workspace.analysis.measure_accuracy(config, {**ranges, **config_ranges},
+                                                           workspace.find_judged_feeds(config)):
             worst = partial.value.worst_output
             sqnr = _nan_if_unknown(worst[1].errors.sqnr_db if worst is not None else None)
             reporter.send_progress(f"{config.find_main_quantized_type(network).label} {phase}", partial.done_count,
@@ -115,7 +116,8 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
     if not ranges:
         return {}
     shares: list[dict[str, float]] = []
-    for samples in (data.judged_samples.select_feeds(workspace.feeds), data.calibration_samples):
+    judged_samples = data.judged_samples.select_feeds(workspace.find_judged_feeds(config))
+    for samples in (judged_samples, data.calibration_samples):
         start_time, tensor_shares = time.monotonic(), dict.fromkeys(ranges, 0.0)
         for done, partial_shares in enumerate(measure_clipped_shares(network.model, ranges, samples, workspace.backend),
                                               1):

@@ -145,7 +145,7 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
         raise InputError("calibration methods cannot be compared", "a calibration cache holds the ranges of one method",
                          "Leave out --calib-cache.")
     rows: list[ev.RangeMethodResult] = []
-    yield from send_reference_metric(workspace, store, reporter)
+    yield from send_reference_metric(workspace, store, reporter, [request.config])
     for method in request.methods:
         start = time.perf_counter()
         calibration = measure_ranges(workspace, store, reporter, method)

@@ -34,7 +34,7 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     measured: list[tuple[str, MeasuredProposal]] = []
     for key, proposal in remedies:
         for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
-            if accuracy.samples >= workspace.judged_sample_count:
+            if accuracy.samples >= accuracy.total:
                 measured.append((key, (proposal, accuracy)))
             yield Urgency.REMEDIES
         distinct = list_distinct_proposals(config, [entry for _, entry in measured])

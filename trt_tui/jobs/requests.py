@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
@@ -217,14 +218,14 @@ class MeasureSingleSample(Request):
     Attributes:
         config: The config whose groups' error shares are measured on the sample.
         runs: The configs in which the error of the sample is measured, by run key.
-        sample_index: The index of the sample among the judged samples.
+        sample: The name of the sample.
     """
 
-    job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index}",
-                       Urgency.FIRST_SHARES, phase="measuring sample {sample_index}")
+    job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample}",
+                       Urgency.FIRST_SHARES, phase="measuring sample {sample}")
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
-    sample_index: int
+    sample: SampleName
 
 
 @dataclass(frozen=True)
@@ -447,13 +448,13 @@ class MeasureStages(Request):
 
     Attributes:
         runs: The stages in their order. A simulated or built stage has its config.
-        configs: The configs by name; "config" is the config for production.
+        config: The config that production is compared with.
         inputs_path: The path of a dump of the inputs in production; None to search for the inputs beside its outputs.
     """
 
     job_kind = JobKind("trt_tui.jobs.stages.run_stages_job", "stages", Urgency.ACCURACY)
     runs: tuple[Run, ...]
-    configs: Mapping[str, PrecisionConfig]
+    config: PrecisionConfig
     inputs_path: str | None = None
 
 

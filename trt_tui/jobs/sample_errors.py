@@ -7,7 +7,6 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.search_evaluator import find_feed_of_sample
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
@@ -20,7 +19,7 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
     ensure_ranges(workspace, store, reporter, [config])
     errors = store.load_result(workspace, "samples", config, SampleErrors)
     start_time, partials = time.monotonic(), measure_sample_errors(workspace.analysis, config, workspace.ranges,
-                                                                   workspace.feeds)
+                                                                   workspace.find_judged_feeds(config))
     for partial in partials if errors is None else ():
         reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.is_final_result:
@@ -35,13 +34,10 @@ def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: Jo
                           request: rq.MeasureSingleSample) -> Steps[None]:
     """Measures a single sample, and sends its results as more groups are measured."""
     ensure_ranges(workspace, store, reporter, request.runs.values())
-    feed_index = find_feed_of_sample(workspace, request.sample_index)
-    first_sample = sum(
-        workspace.data_sets.judged_samples.count_samples_of_feed(index)
-        for index in workspace.feeds[:workspace.feeds.index(feed_index)])
+    position = workspace.analysis.samples.find_sample(request.sample)
     start_time = time.monotonic()
-    for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges, feed_index,
-                                         request.sample_index - first_sample, request.sample_index):
+    for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges,
+                                         *position):
         reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
             reporter.send(ev.SingleSampleMeasured(reporter.job, request.config, partial.value))

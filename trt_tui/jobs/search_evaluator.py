@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
 from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.preview import Preview
@@ -59,6 +60,7 @@ from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.search_builds import count_candidate_macs
 from trt_tui.jobs.search_job import SearchJob
+from trt_tui.jobs.shares import load_group_errors
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
@@ -91,21 +93,23 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         request.higher_precision) if request.cost_paths else None
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
-    workspace = workspace.make_search_view(request.hold_out and not request.sample, request.hold_out_few)
+    workspace = workspace.make_search_view(_can_calibrate(workspace, request), request.hold_out and not request.sample,
+                                           request.hold_out_few)
+    has_other_samples = workspace.feeds != shown_workspace.find_judged_feeds(request.config)
     refusal_reason = _find_hold_out_refusal(workspace, request)
     if refusal_reason and request.hold_out_few:
         raise InputError("no samples can be held out", refusal_reason,
                          "Give more samples, smaller batches (--batch), or leave out --held-out.")
-    if workspace is not shown_workspace:
+    if has_other_samples:
         reporter = _mute_measurement_events(reporter)
     evaluator = WorkspaceEvaluator(workspace, store, reporter, request)
     if request.sample not in ("", "worst"):
-        evaluator.feed_index = find_feed_of_sample(workspace, int(request.sample))
+        evaluator.feed_index = _find_feed_of_sample(workspace, request.sample)
     search_job = SearchJob(network, request, targets, evaluator, prediction, shown_workspace.build_target)
     if refusal_reason and workspace.judged_sample_count >= MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
         search_job.remarks.append(f"not checked on held-out samples: {refusal_reason}")
     if any(target.kind == "metric" for target in targets):
-        reference_values = yield from send_reference_metric(workspace, store, reporter)
+        reference_values = yield from send_reference_metric(workspace, store, reporter, [request.config])
         search_job.targets = tuple(target.with_base_values(reference_values) for target in targets)
     try:
         yield from search_job.run_search_steps()
@@ -114,10 +118,9 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                                                         settled_accuracy)
     except (GeneratorExit, CancelledError):
         reporter.send(
-            replace(search_job.make_end_event(reporter.job, was_stopped=True), has_other_samples=workspace
-                    is not shown_workspace))
+            replace(search_job.make_end_event(reporter.job, was_stopped=True), has_other_samples=has_other_samples))
         raise
-    if workspace is not shown_workspace and search_job.search.result.is_met:
+    if has_other_samples and search_job.search.result.is_met:
         # The engine and the exported file are measured again, on the samples of the session.
         config = search_job.search.result.config
         if search_job.search_builds.has_requested_engine(config):
@@ -125,7 +128,16 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         full_reporter.send(ev.ExportedFileExecuted(reporter.job, config, (
             yield from execute_exported_file(shown_workspace, store, full_reporter, config, Urgency.SEARCH))))
     ended = search_job.make_end_event(reporter.job, held_out_result=held_out, accuracy_with_interval=settled_accuracy)
-    reporter.send(replace(ended, has_other_samples=workspace is not shown_workspace))
+    reporter.send(replace(ended, has_other_samples=has_other_samples))
+
+
+def _can_calibrate(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> bool:
+    """Returns True if the calibration samples determine any config of a search: its start, or one with other ranges or
+    zero-cost changes."""
+    if not request.try_zero_cost and not request.try_ranges:
+        return workspace.is_calibrated_on_data(request.config)
+    config = replace_file_precision(request.config, workspace.network.groups)
+    return any(config.precision_of(group) in QUANTIZED_TYPES for group in workspace.network.groups)
 
 
 def _find_hold_out_refusal(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> str:
@@ -168,12 +180,15 @@ def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, searc
                               settled_accuracy: Accuracy | None) -> Steps[HeldOutResult | None]:
     """Returns the accuracy of the result on samples that the search has not used; None if there are too few.
 
+    Samples that calibrate the start of the search judge a result without measured ranges.
+
     Args:
         settled_accuracy: The accuracy on the samples of the search with the interval of the metric; None if it has no
             other values than the evaluation.
     """
-    feed_indices, analysis, result, targets = (workspace.held_out, workspace.analysis, search_job.search.result,
-                                               search_job.targets)
+    analysis, result, targets = workspace.analysis, search_job.search.result, search_job.targets
+    calibrating = () if workspace.is_calibrated_on_data(result.config) else workspace.feeds.searched_feeds
+    feed_indices = sorted((*workspace.held_out, *calibrating))
     if selection_feed_index is not None:
         feed_indices = [index for index in workspace.feeds if index != selection_feed_index]
     if not feed_indices or not targets or result.best_evaluation is None:
@@ -203,31 +218,22 @@ def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tupl
     """Returns the value that a target bounds and its confidence interval as texts; "" if they are unknown."""
     if accuracy is None:
         return "", ""
-    output_text = f" at {target.output_name}" if target.output_name is not None else ""
-    return target.measured_value_text(accuracy) + output_text, target.confidence_interval_text(accuracy)
+    return target.measured_value_text(accuracy), target.confidence_interval_text(accuracy)
 
 
-def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
-    """Returns the index of the feed that contains a sample, given the index of the sample among the judged samples.
+def _find_feed_of_sample(workspace: Workspace, text: str) -> int:
+    """Returns the index of the feed that contains a sample.
 
     Raises:
-        InputError: There are fewer samples.
+        InputError: There is no such sample, or it does not judge the search.
     """
-    first = 0
-    for index in workspace.feeds:
-        if first <= sample_index < (first := first + workspace.data_sets.judged_samples.count_samples_of_feed(index)):
-            return index
-    raise InputError(f"sample {sample_index} does not exist", f"the {first} judged samples have the numbers 0 to "
-                                                              f"{first - 1}",
-                     "Name one of them with --sample, or the worst.")
-
-
-def find_worst_sample(accuracy: Accuracy) -> int:
-    """Returns the index of the sample with the lowest SQNR at any output; 0 if no output has an SQNR for each sample.
-    """
-    worst_samples = [(output.worst_sqnr_db, output.worst_index) for output in accuracy.outputs.values()
-                     if output.worst_index is not None and output.worst_sqnr_db is not None]
-    return min(worst_samples)[1] if worst_samples else 0
+    name = SampleName.from_text(text)
+    assert name is not None, "the text was checked"
+    feed_index, _ = workspace.data_sets.judged_samples.find_sample(name)
+    if feed_index not in workspace.feeds:
+        raise InputError(f"sample {name} cannot be searched on", "it calibrates",
+                         "Name another sample, or calibrate on other data with --calib-data.")
+    return feed_index
 
 
 class WorkspaceEvaluator:
@@ -277,7 +283,9 @@ class WorkspaceEvaluator:
         workspace = self._workspace
         if self.feed_index is None:
             full_accuracy = yield from self._measure_accuracy_on_all_samples(self._request.config)
-            self.feed_index = find_feed_of_sample(workspace, find_worst_sample(full_accuracy))
+            worst = full_accuracy.worst_sample_errors
+            self.feed_index = _find_feed_of_sample(workspace, str(worst.worst_sample)
+                                                   ) if worst is not None else workspace.feeds[0]
         accuracy: Accuracy | None = None
         for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, [self.feed_index]):
             accuracy = partial.value
@@ -380,7 +388,7 @@ class WorkspaceEvaluator:
     def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
         workspace, store, reporter = self._workspace, self._store, self._report
         yield from send_group_errors(workspace, store, reporter, {"config": config}, Urgency.SEARCH)
-        return store.load_result(workspace, "layers", config, dict[str, GroupErrors]) or {}
+        return load_group_errors(workspace, store, config, workspace.find_group_error_feeds(config)) or {}
 
     def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """Implements `trt_tui.jobs.search_job.SearchEvaluator.preview_config`.

@@ -24,11 +24,17 @@ MIN_RAISED_SHARE = 0.002
 """The minimum error share of a group that is raised together with the others."""
 
 
+def load_group_errors(workspace: Workspace, store: ResultStore, config: PrecisionConfig,
+                      feeds: Sequence[int]) -> dict[str, GroupErrors] | None:
+    """Returns the stored errors at the groups of a config on some feeds, by group; None if there are none."""
+    return store.load_result(workspace, "layers", config, dict[str, GroupErrors], tuple(feeds))
+
+
 def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> list[str]:
     """Returns the names of all groups in the order of decreasing isolated error, as far as it is known."""
-    base = replace(config, moves={})
-    group_errors = (store.load_result(workspace, "layers", config, dict[str, GroupErrors])
-                    or store.load_result(workspace, "layers", base, dict[str, GroupErrors]) or {})
+    group_errors = next(filter(None, (load_group_errors(workspace, store, measured, feeds)
+                                      for measured in (config, replace(config, moves={}))
+                                      for feeds in (workspace.find_group_error_feeds(measured), workspace.feeds))), {})
 
     def isolated_sqnr(group_name: str) -> float:
         errors = group_errors[group_name].isolated if group_name in group_errors else None
@@ -74,7 +80,7 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
     store_kind = "swept, exact" if exact else "swept"
     executor = get_executor(workspace, reporter)
     sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
-                       feed_indices=workspace.feeds, measures_all_samples=exact,
+                       feed_indices=workspace.find_judged_feeds(config), measures_all_samples=exact,
                        earlier_state=store.load_result(workspace, store_kind, config,
                                                        GroupSweepState), executor=executor)
     start_time, was_mapped = time.monotonic(), False
@@ -125,7 +131,7 @@ def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, 
     if accuracies is None:
         start_time = time.monotonic()
         for partial in measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
-                                                         workspace.feeds):
+                                                         workspace.find_judged_feeds(config)):
             accuracies = partial.value
             reporter.send_progress("raising the worst layers one by one", partial.done_count, partial.total_count,
                                    start_time)

@@ -10,6 +10,7 @@ import numpy as np
 
 from trt_tui.backends.registry import find_gpu_text, missing_builder_reason
 from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel
 from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
@@ -56,8 +57,13 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     sources = {run.name: source for run in request.runs if (source := _open_run_source(workspace, run)) is not None}
     yield Urgency.ACCURACY
     inputs = _compare_production_inputs(workspace, request)
-    ensure_ranges(workspace, store, reporter, list(request.configs.values()))
-    yield from send_reference_metric(workspace, store, reporter)
+    configs = [run.config for run in request.runs if run.config is not None]
+    if any(run.name == PRODUCTION_STAGE for run in request.runs):
+        configs.append(request.config)
+    ensure_ranges(workspace, store, reporter, configs)
+    sources |= {run.name: SimulatedConfig(workspace.analysis, run.config, workspace.ranges, run.name)
+                for run in request.runs if run.kind is RunKind.SIMULATED_CONFIG and run.config is not None}
+    yield from send_reference_metric(workspace, store, reporter, configs)
     recorded_runs: list[RecordedRun] = []
     engine_runs: list[RecordedRun] = []
     reports: list[EngineReport] = []
@@ -96,8 +102,8 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     if len(engine_runs) > 1 or batch_texts:
         different = next(filter(None, (find_first_different_kernel(first, second)
                                        for first, second in combinations(reports, 2))), "")
-        spreads = measure_output_spreads(workspace.analysis, engine_runs, workspace.feeds) if len(
-            engine_runs) > 1 else ()
+        spreads = measure_output_spreads(workspace.analysis, engine_runs, _find_common_feeds(
+            workspace, *engine_runs)) if len(engine_runs) > 1 else ()
         reporter.send(ev.StabilityMeasured(reporter.job, StabilityReport(
             tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts))))
 
@@ -130,19 +136,26 @@ def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
 
 
 def _record_run(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:
-    """Executes a run on the judged samples. Returns its outputs."""
-    recorded = RecordedRun(source, workspace.analysis.fetched_tensors)
-    for done, _ in enumerate(recorded.record(workspace.feeds), 1):
-        reporter.send(ev.JobProgress(reporter.job, f"stage {source.run.name}", done, len(workspace.feeds)))
+    """Executes a run on the samples in use. Returns its outputs."""
+    recorded, feeds = RecordedRun(source, workspace.analysis.fetched_tensors), workspace.feeds.all_feeds
+    for done, _ in enumerate(recorded.record(feeds), 1):
+        reporter.send(ev.JobProgress(reporter.job, f"stage {source.run.name}", done, len(feeds)))
         yield Urgency.ACCURACY
     return recorded
+
+
+def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> JudgedFeeds:
+    """Returns the feeds that judge each of some runs. A run without a config is judged on all."""
+    return workspace.find_judged_feeds(*(recorded.run.config for recorded in recorded_runs
+                                         if recorded.run.config is not None))
 
 
 def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None) -> Steps[Accuracy]:
     """Returns the accuracy of a run against another run; against the reference of the workspace if ``reference`` is
     None."""
     accuracy, is_judged = Accuracy({}), reference is None
-    for partial in workspace.analysis.compare(recorded, workspace.feeds, reference=reference, with_metric=is_judged,
+    feeds = _find_common_feeds(workspace, recorded, *([reference] if reference is not None else []))
+    for partial in workspace.analysis.compare(recorded, feeds, reference=reference, with_metric=is_judged,
                                               with_caveats=is_judged):
         assert isinstance(partial, PartialResult), "the outputs are recorded"
         accuracy = partial.value
@@ -187,17 +200,13 @@ def _network_difference_text(file_path: str) -> str:
 
 
 def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None:
-    """Returns the source of the outputs of a run; None if the engine of the run must be built first."""
+    """Returns the source of the outputs of a run from a file; None for a config."""
     network, analysis = workspace.network, workspace.analysis
-    if run.kind is RunKind.SIMULATED_CONFIG:
-        assert run.config is not None, "a simulated run has a config"
-        return SimulatedConfig(analysis, run.config, workspace.ranges, run.name)
     if run.kind is RunKind.ENGINE_FILE:
         return EngineRun(run, _load_engine_file(workspace, run.file_path), analysis)
-    if run.kind is RunKind.BUILT_ENGINE:
+    if run.config is not None:
         return None
-    source = open_file_run(run, network, workspace.samples, analysis.samples, workspace.backend,
-                           workspace.judged_outputs)
+    source = open_file_run(run, network, workspace.samples, workspace.backend, workspace.judged_outputs)
     if not any(output.tensor in source.available_tensors for output in workspace.judged_outputs):
         raise no_common_tensors_error(
             Path(run.file_path).name, sorted(source.available_tensors), network.name,
@@ -238,7 +247,7 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
         capability = workspace.plan.settings.compute_capability
         gpu_text = f" for compute capability {'.'.join(map(str, capability))}" if capability is not None else ""
         return None, f"built{gpu_text}, and it cannot run on this machine: {find_gpu_text()}"
-    settings = make_build_settings(analysis, workspace.feeds, workspace.plan, config)
+    settings = make_build_settings(analysis, workspace.find_judged_feeds(config), workspace.plan, config)
     engine: BuiltEngine | None = None
     for step in build_engine(builder, workspace.network, config, workspace.ranges, settings, cache=store.engines,
                              wake=reporter.wake, weakly_typed=workspace.plan.weakly_typed, strict=workspace.plan.strict,
@@ -285,7 +294,7 @@ def _compare_production_outputs(workspace: Workspace, store: ResultStore, report
                                 recorded_runs: Sequence[RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
     """Returns the accuracy of production, the last run, against the simulation of the config, engines that were named,
     and its own."""
-    production, config = recorded_runs[-1], request.configs["config"]
+    production, config = recorded_runs[-1], request.config
     references = [recorded for recorded in recorded_runs if recorded.run.kind is RunKind.ENGINE_FILE]
     sources: list[IterableRunSource] = [
         SimulatedConfig(workspace.analysis, config, workspace.ranges, CONFIG_SIMULATED)]
@@ -327,8 +336,7 @@ def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) 
         raise no_common_tensors_error(dump.source, dump.tensor_names, workspace.network.name, names, "takes",
                                       "Name the arrays after the network's inputs, or name another file.")
     samples = workspace.samples
-    dumped_inputs = DumpRun(Run("", RunKind.DUMP, file_path=spec), dump, workspace.network, samples, samples,
-                            uses_inputs=True)
+    dumped_inputs = DumpRun(Run("", RunKind.DUMP, file_path=spec), dump, workspace.network, samples, uses_inputs=True)
 
     def iterate_input_pairs(input_name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for index in range(len(samples)):

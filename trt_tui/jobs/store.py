@@ -259,8 +259,8 @@ class ResultStore:
         backend, source = workspace.backend, workspace.fingerprint
         ranges = ranges_stamp(workspace.ranges) if quantizes_activations(workspace.network, config) else ()
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
-        return FileCache.make_key(result_kind, sha256,
-                                  data_sha256, [output.name for output in workspace.judged_outputs],
+        return FileCache.make_key(result_kind, sha256, data_sha256, workspace.find_judged_feeds(config).cache_key,
+                                  [output.name for output in workspace.judged_outputs],
                                   workspace.metric_cache_key(), backend.name, backend.version, backend.provider, ranges,
                                   config.comparison_key(), more, *workspace.operator_library_hashes,
                                   *workspace.reference_hashes)

@@ -23,7 +23,7 @@ def run_what_if_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
     for accuracy in measure_accuracy(workspace, store, reporter, config, "what-if"):
-        final = accuracy.samples >= workspace.judged_sample_count
+        final = accuracy.samples >= accuracy.total
         if final or reporter.is_report_due("what-if"):
             reporter.send(ev.AccuracyMeasured(reporter.job, "config", config, accuracy, final))
         yield Urgency.WHAT_IF

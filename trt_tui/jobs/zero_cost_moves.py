@@ -73,7 +73,7 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
         ensure_ranges(workspace, store, reporter, [proposal.config for proposal, _ in measured])
         for index, (proposal, _) in enumerate(measured):
             for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
-                if accuracy.samples >= workspace.judged_sample_count:
+                if accuracy.samples >= accuracy.total:
                     measured[index] = proposal, accuracy
                 yield Urgency.REMEDIES
             send_changes(list_changes())
@@ -171,8 +171,9 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
 
     judged_tensors = dict.fromkeys(output.tensor for output in workspace.judged_outputs
                                    if workspace.network.is_float(output.tensor))
-    judged_measurement = JudgedMeasurement(workspace.data_sets.judged_samples, tuple(workspace.feeds),
-                                           tuple(judged_tensors), measure_sample_errors)
+    judged_measurement = JudgedMeasurement(workspace.data_sets.judged_samples,
+                                           tuple(workspace.find_judged_feeds(config)), tuple(judged_tensors),
+                                           measure_sample_errors)
     context = ProposalContext(
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
         workspace.calibration.method if workspace.calibration is not None else "", reason,

@@ -111,8 +111,7 @@ class EventReducer:
     def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
         state = self._state
         state.results.apply(event)
-        state.results.has_full_reference = bool(
-            event.metric) and state.data_summary is not None and event.samples >= state.data_summary.what_if_count
+        state.results.has_full_reference = bool(event.metric) and event.final
         state.update_target_baseline(state.results.has_full_reference)
 
     @apply.register

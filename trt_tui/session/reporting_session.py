@@ -7,7 +7,7 @@ from typing import Any
 from trt_tui import __version__
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
-from trt_tui.core.measure.results import Accuracy, ConfigResults
+from trt_tui.core.measure.results import Accuracy, ConfigResults, on_common_samples
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
@@ -43,7 +43,8 @@ class ReportingSession(SessionState):
         opened = self.opened_network
         runs = self._collect_results_by_run_name()
         record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
-                                   self.results.reference_metric, opened.reference)
+                                   self.results.reference_metric, self.results.reference_sample_count,
+                                   opened.reference)
         record["setup"] = self.setup_record
         if self.targets:
             record["target"] = self.targets_text
@@ -226,9 +227,11 @@ class ReportingSession(SessionState):
                     (tested_accuracy for other_stage, tested_accuracy in rows if other_stage.run.name == compared_name),
                     None)
                 if tested_against is None:
-                    results = self.results.get_results_or_empty(self.config)
+                    results = self.get_run_results(self.judged_run)
                     tested_against = results.accuracy if len(
                         stage.other_accuracies
                     ) == 1 or results.engine_result is None else results.engine_result.accuracy
+                if accuracy is not None and tested_against is not None:
+                    accuracy, tested_against = on_common_samples([accuracy, tested_against])
                 return compare_production_with_tested_run(stage, accuracy, tested_against, compared_name)
         return None

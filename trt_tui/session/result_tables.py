@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_tui import formatting
+from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.report.json_record import target_outcome_record
@@ -45,7 +46,8 @@ def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
 
 def _worst_sqnr_text(accuracy: Accuracy) -> str:
     errors = accuracy.worst_errors
-    return "" if errors is None else formatting.decibels_text(errors.sqnr_db, exact=errors.exact)
+    output = accuracy.find_output_of_worst_value(ERROR_METRICS["sqnr"])
+    return "" if errors is None else f"{formatting.decibels_text(errors.sqnr_db, exact=errors.exact)} {output}".rstrip()
 
 
 _SQNR_COLUMN = _RankingColumn("SQNR", _worst_sqnr_text, _worst_sqnr_score, is_always_shown=True)
@@ -96,7 +98,7 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
         errors = worst[1] if worst is not None else None
         result = session.target_outcome(row.accuracy)
         sample = "" if errors is None or errors.worst_sqnr_db is None else (
-            f"{formatting.decibels_text(errors.worst_sqnr_db)} #{errors.worst_index}")
+            formatting.worst_sample_text(errors.worst_sample, errors.worst_sqnr_db))
         table.append([
             row.method,
             _worst_sqnr_text(row.accuracy), sample,
@@ -185,7 +187,7 @@ def metric_part_table(state: SessionState) -> list[list[str]]:
     if len(reference) < 2 or not runs:
         return []
     rows = [["metric by part, worst drop first", "FP32", *(title for title, _, _ in runs), "drop"]]
-    for row in metric_part_rows(reference, [accuracy.metric for _, _, accuracy in runs]):
+    for row in metric_part_rows(reference, [accuracy.on_compared_samples.metric for _, _, accuracy in runs]):
         figure_texts = [NOT_MEASURED if figure is None else metric_text(figure, mark)
                         for figure, (_, mark, _) in zip(row.run_values, runs, strict=True)]
         rows.append([row.part_name, metric_text(row.reference_value), *figure_texts,

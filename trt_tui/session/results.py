@@ -5,8 +5,16 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.causes import GroupFacts
-from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, ConfigResults, EngineResult, RunResult
+from trt_tui.core.measure.results import (
+    NO_ENGINE_DOUBT,
+    Accuracy,
+    ConfigResults,
+    EngineResult,
+    RunResult,
+    on_common_samples,
+)
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stability import StabilityReport
@@ -39,14 +47,15 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     Attributes:
         reference_metric: The metric of the reference and its parts, the headline first; empty without a metric.
-        has_full_reference: True if `reference_metric` covers all judged samples.
+        reference_sample_count: The number of samples of `reference_metric`.
+        has_full_reference: True if these are all samples that judge all runs.
         stages: The stages on the way to production, by name in their order. The results of a stage that is a config are
             stored with the config.
         fp32_engine: The FP32 engine, compared with FP32 on the simulating backend.
         statistics: Tensor statistics of the inputs and the output of a group in FP32, by group name and tensor name.
         group_facts: The facts of a group from which causes of its loss are found, by group name.
         sample_errors: The error of each sample, by config.
-        single_samples: The results on single samples, by config and sample number.
+        single_samples: The results on single samples, by config and sample.
         weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
         remedies: The remedies for a group, by group name and the config in which they were measured.
         zero_cost_changes: The zero-cost changes of a group and of the network, by group name and config.
@@ -55,13 +64,14 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     def __init__(self) -> None:
         self.reference_metric: Mapping[str, float] = {}
+        self.reference_sample_count = 0
         self.has_full_reference = False
         self.fp32_engine: EngineResult | None = None
         self.stages: dict[str, StageResult] = {}
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
         self.group_facts: dict[str, GroupFacts] = {}
         self.sample_errors: dict[PrecisionConfig, SampleErrors] = {}
-        self.single_samples: dict[tuple[PrecisionConfig, int], SingleSampleResult] = {}
+        self.single_samples: dict[tuple[PrecisionConfig, SampleName], SingleSampleResult] = {}
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
         self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
         self.zero_cost_changes: dict[tuple[str, PrecisionConfig], ev.ZeroCostChangesMeasured] = {}
@@ -97,7 +107,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
-        self.reference_metric = dict(event.metric)
+        self.reference_metric, self.reference_sample_count = dict(event.metric), event.samples
 
     @apply.register
     def _apply_accuracy(self, event: ev.AccuracyMeasured) -> None:
@@ -123,7 +133,10 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_remedies(self, event: ev.RemediesMeasured) -> None:
-        self.remedies[event.group, event.config] = event.options
+        accuracies = on_common_samples([option.accuracy for option in event.options])
+        self.remedies[event.group, event.config] = tuple(
+            replace(option, compared_accuracy=accuracy)
+            for option, accuracy in zip(event.options, accuracies, strict=True))
         for option in event.options:
             self.store_missing_accuracy(option.config, option.accuracy)
 
@@ -176,7 +189,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_single_sample(self, event: ev.SingleSampleMeasured) -> None:
-        self.single_samples[event.config, event.sample.sample_index] = event.sample
+        self.single_samples[event.config, event.sample.name] = event.sample
 
     @apply.register
     def _apply_fp32_engine(self, event: ev.Fp32EngineMeasured) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.exporters.markdown import comparison_markdown
@@ -197,7 +198,7 @@ class Session(EditableSession):
         if runs := list_requested_stages(options.stages, options.engine_files, options.outputs):
             runs = tuple(replace(run, config=self.get_run_config(run.config_name) if run.config_name else None)
                          for run in runs)
-            self.send_request(rq.MeasureStages(runs, self.list_run_configs(), options.inputs))
+            self.send_request(rq.MeasureStages(runs, self.get_run_config(self.judged_run), options.inputs))
 
     @property
     def can_preview_engines(self) -> bool:
@@ -306,11 +307,11 @@ class Session(EditableSession):
                 and request not in self.pending_requests.values()):
             self.send_request(request)
 
-    def request_single_sample(self, sample_index: int) -> None:
+    def request_single_sample(self, sample: SampleName) -> None:
         """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
         if (single_sample := self.results.single_samples.get(
-            (self.config, sample_index))) is None or not single_sample.is_complete:
-            self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample_index))
+            (self.config, sample))) is None or not single_sample.is_complete:
+            self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample))
 
     def request_build(self, quick: bool = False, config: PrecisionConfig | None = None,
                       with_marked_engine: bool = False, later_configs: Iterable[PrecisionConfig] = ()) -> None:

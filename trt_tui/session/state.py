@@ -289,6 +289,13 @@ class SessionState:
         network = self.outline or self.unmeasured_outline
         return bool(self.config_path or self.options.keep or (network is not None and network.has_file_precision))
 
+    @property
+    def judged_run(self) -> str:
+        """The key of the run that decides the exit code: the config if there is one, or the last run."""
+        if self.automatic or self.has_own_config:
+            return "config"
+        return self.options.runs[-1] if self.options.runs else "int8"
+
     def get_run_config(self, run: str) -> PrecisionConfig:
         """Returns the current config, or the config in which all groups have one precision, by run key."""
         if run == "config":
@@ -311,6 +318,13 @@ class SessionState:
 
     def get_run_results(self, run: str) -> ConfigResults:
         return self.results.get_results_or_empty(self.get_run_config(run))
+
+    def count_judging_samples(self, config: PrecisionConfig) -> int:
+        """Returns the number of samples that judge a config: those in use that did not calibrate it, once they are
+        known."""
+        accuracy = self.results.get_results_or_empty(config).accuracy
+        in_use = self.data_summary.what_if_count if self.data_summary is not None else 0
+        return accuracy.total if accuracy is not None else in_use
 
     # -- guards ---------------------------------------------------------------------------------------------------
 
@@ -450,6 +464,13 @@ class SessionState:
             self.target = add_baseline(self._read_initial_targets()[0])
 
     @property
+    def target_descriptions(self) -> list[str]:
+        """The targets in words. If runs are judged on different samples, the bounds of a relative target differ too."""
+        totals = {accuracy.total for run in self.list_run_configs()
+                  if (accuracy := self.get_run_results(run).accuracy) is not None}
+        return [target.relative_description if len(totals) > 1 else target.description for target in self.targets]
+
+    @property
     def has_explicit_target(self) -> bool:
         """True if the user or the author of the config has stated a target. False for the default target."""
         return bool(self.target_text)
@@ -476,7 +497,7 @@ class SessionState:
 
     def missed_target_text(self, target_outcome: TargetOutcome, accuracy: Accuracy) -> str:
         """Returns a text with the target, the measured value, and the reasons why the target is missed."""
-        targets = " and ".join(target.description for target in self.targets)
+        targets = " and ".join(target.for_samples_of(accuracy).description for target in self.targets)
         measured_text = " and ".join(target.measured_value_text(accuracy) for target in self.targets)
         reasons = "; ".join(reason for reason in target_outcome.reasons if reason not in measured_text)
         return f"{targets}, and it has {measured_text}" + (f" ({target_outcome.outcome.value}: {reasons})"

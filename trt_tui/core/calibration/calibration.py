@@ -89,6 +89,7 @@ class Calibration:
         data_sha256: Hash of the samples from `Samples.hash_inputs`.
         ranges: The amax by tensor name, for INT8 and every quantized type without ranges of its own.
         ranges_by_type: The amax by tensor name for each quantized type with ranges of its own, keyed by the precision.
+        given_tensors: The tensors whose range is given, and not measured on the calibration samples in use.
     """
 
     method: str = ""
@@ -96,6 +97,7 @@ class Calibration:
     data_sha256: str = ""
     ranges: dict[str, float] = field(default_factory=dict)
     ranges_by_type: dict[str, dict[str, float]] = field(default_factory=dict)
+    given_tensors: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def range_table(self) -> Mapping[str, float]:
@@ -104,11 +106,11 @@ class Calibration:
         return RangeTable(self.ranges, self.ranges_by_type) if self.ranges_by_type else self.ranges
 
     def with_ranges(self, overrides: Mapping[str, float]) -> Calibration:
-        """Returns a copy in which the overrides replace the amax of their tensors for every quantized type."""
+        """Returns a copy in which given ranges replace the amax of their tensors for every quantized type."""
         return replace(self, ranges={**self.ranges, **overrides}, ranges_by_type={
             precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in overrides}
             for precision, type_ranges in self.ranges_by_type.items()
-        })
+        }, given_tensors=(*self.given_tensors, *overrides))
 
 
 def calibrate(

@@ -104,14 +104,12 @@ def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backen
         yield
     except NonFiniteTensorError as error:
         origin = find_first_non_finite_value(model, samples, error.feed_index, backend)
+        seen_text = f"Seen while calibrating, in the batch of sample {samples.sample_name(error.feed_index)}."
         if origin is None:
-            raise
+            raise NonFiniteTensorError(error.tensor, error.value_kind, error.feed_index, cause=seen_text) from None
         title = f"Constant '{origin.constant}' is {origin.constant_value}" if origin.constant else \
             f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
-        cause = (
-            f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. Seen while calibrating, in feed "
-            f"{error.feed_index}."
-        )
+        cause = f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {seen_text}"
         raise NonFiniteTensorError(error.tensor, error.value_kind, error.feed_index, title, cause, REMEDY) from None
 
 

@@ -193,7 +193,7 @@ class NonFiniteTensorError(InputError):
     def __init__(self, tensor: str, value_kind: str, feed_index: int, title: str = "", cause: str = "",
                  next_step: str = "") -> None:
         super().__init__(title or f"Tensor '{tensor}' holds {value_kind} in FP32",
-                         cause or f"Seen while calibrating, in feed {feed_index}.",
+                         cause or "Seen while calibrating.",
                          next_step or "Correct the network or the data: it has no usable range.")
         self.tensor, self.value_kind, self.feed_index = tensor, value_kind, feed_index
 

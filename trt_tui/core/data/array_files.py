@@ -181,10 +181,15 @@ class ArraySpool:
 
 @dataclass(frozen=True)
 class DataPart:
-    """Arrays that belong together: one npz file, or one feed of a JSON file or a script."""
+    """Arrays that belong together: one npz file, or one feed of a JSON file or a script.
+
+    Attributes:
+        file: The name of the file; "" unless the data are several files.
+    """
 
     source: str
     arrays: dict[str, StoredArray]
+    file: str = ""
 
     def load_arrays(self) -> dict[str, np.ndarray]:
         """Reads all arrays of the part by name. Raises the errors of `convert_damaged_file_errors`."""

@@ -18,9 +18,12 @@ feeds of one batch by the same rule:
   whole.
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -60,6 +63,28 @@ class BatchLayout:
     def has_remainder(self) -> bool:
         """True if the last feed has fewer rows than the fixed batch of the network."""
         return self.rows_per_feed is not None and bool(self.lead_rows % self.rows_per_feed)
+
+
+@dataclass(frozen=True)
+class SampleName:
+    """The name of a sample for users.
+
+    Attributes:
+        index: The index of the sample in its file, from 0.
+        file: The name of the file; "" unless the data are several files.
+    """
+
+    index: int
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file} #{self.index}".lstrip()
+
+    @classmethod
+    def from_text(cls, text: str) -> SampleName | None:
+        """Reads a name as ``__str__`` writes it, or an index alone; None if the text is neither."""
+        file, _, index = text.rpartition("#")
+        return cls(int(index), file.strip()) if index.strip().isdecimal() else None
 
 
 @dataclass(frozen=True)
@@ -248,6 +273,16 @@ class StoredFeeds:
     def first_sample_index(self, feed_index: int) -> int:
         return self.feed_rows[feed_index].first_sample
 
+    def sample_name(self, feed_index: int, row: int) -> SampleName:
+        feed_rows = self.feed_rows[feed_index]
+        file = self.parts[feed_rows.part_index].file
+        return SampleName(feed_rows.first_sample - self._first_samples_by_file[file] + row, file)
+
+    @cached_property
+    def _first_samples_by_file(self) -> dict[str, int]:
+        """The number of the first sample of each file over all parts."""
+        return {self.parts[rows.part_index].file: rows.first_sample for rows in reversed(self.feed_rows)}
+
     @property
     def total_sample_count(self) -> int:
         """Number of samples in all data parts, including samples beyond the limit."""
@@ -264,7 +299,7 @@ class StoredFeeds:
             array = self._read_feed_rows(feed_rows, info.name)
             if info.name in broadcast:
                 array = np.broadcast_to(array, (feed_rows.stop - feed_rows.start, *array.shape[1:]))
-            feed[info.name] = cast_to_input_type(array, info, source, feed_rows.first_sample)
+            feed[info.name] = cast_to_input_type(array, info, source, self.sample_name(feed_index, 0).index)
         return feed
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:

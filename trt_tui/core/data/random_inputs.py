@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.data.batches import choose_default_batch_size
+from trt_tui.core.data.batches import SampleName, choose_default_batch_size
 from trt_tui.core.data.element_types import is_float
 from trt_tui.core.data.shapes import first_dimension, shape_text
 from trt_tui.core.runner import Dimension, TensorInfo
@@ -54,6 +54,9 @@ class RandomFeeds:
 
     def first_sample_index(self, feed_index: int) -> int:
         return sum(self.feed_sizes[:feed_index])
+
+    def sample_name(self, feed_index: int, row: int) -> SampleName:
+        return SampleName(self.first_sample_index(feed_index) + row)
 
     @property
     def total_sample_count(self) -> int:

@@ -3,6 +3,7 @@ parts."""
 
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.data.array_files import (
@@ -45,7 +46,8 @@ def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) ->
         if not files:
             raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {DATA_FORMATS}.")
         for file in files:
-            yield from _read_file_parts(file, f"{path.name}/{file.name}")
+            for part in _read_file_parts(file, f"{path.name}/{file.name}"):
+                yield replace(part, file=file.name if len(files) > 1 else "")
     elif path.exists():
         yield from _read_file_parts(path, path.name)
     else:

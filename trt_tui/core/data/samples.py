@@ -10,7 +10,7 @@ in an unnamed temporary file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ import numpy as np
 from trt_tui.core.data.array_files import DATA_FORMATS, DataPart
 from trt_tui.core.data.batches import (
     BatchLayout,
+    SampleName,
     StoredFeeds,
     choose_default_batch_size,
     find_batch_layout,
@@ -33,7 +34,7 @@ from trt_tui.core.data.readers import read_data_parts
 from trt_tui.core.data.shapes import first_dimension, unknown_input_error
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
-from trt_tui.formatting import counted_noun_text
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 RANDOM_WARNING = "Random inputs say nothing about accuracy on real data: give --data D.npz"
 MAX_FEEDS = 1 << 22
@@ -69,6 +70,9 @@ class FeedSource(Protocol):
 
     def first_sample_index(self, feed_index: int) -> int:
         """Returns the number of a feed's first sample over all data that were read."""
+
+    def sample_name(self, feed_index: int, row: int) -> SampleName:
+        ...
 
     @property
     def total_sample_count(self) -> int:
@@ -142,6 +146,26 @@ class Samples:
         """Returns the position of a feed in the data: its number among all feeds, and the number of its first sample.
         """
         return self._indices[feed_index], self._feed_source.first_sample_index(self._indices[feed_index])
+
+    def sample_name(self, feed_index: int, row: int = 0) -> SampleName:
+        """Returns the name of the sample in a row of a feed."""
+        return self._feed_source.sample_name(self._indices[feed_index], row)
+
+    def find_sample(self, name: SampleName) -> SamplePosition:
+        """Returns the position of a sample.
+
+        Raises:
+            InputError: The data have no such sample.
+        """
+        names = [self.sample_name(index) for index in range(len(self))]
+        for index, first in enumerate(names):
+            if first.file == name.file and 0 <= (row := name.index - first.index) < self.count_samples_of_feed(index):
+                return index, row
+        ends: dict[str, int] = {}
+        for index, first in enumerate(names):
+            ends[first.file] = first.index + self.count_samples_of_feed(index) - 1
+        known = name_list_text([f"{SampleName(0, file)} to #{end}" for file, end in ends.items()], 6)
+        raise InputError(f"sample {name} does not exist", f"{self.source} has {known}", "Name one of them.")
 
     @property
     def total_sample_count(self) -> int:
@@ -389,38 +413,83 @@ def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collecti
 
 @dataclass(frozen=True)
 class SampleSplit:
-    """The division of the samples into calibration samples and judged samples.
+    """The calibration samples, and the samples that runs are judged on.
 
     Attributes:
+        judged_samples: All samples. A run is judged on those that did not calibrate it.
+        calibrating_feeds: The feeds among them that calibrate, and that do not judge a run with measured ranges.
         warnings: Warnings for the user that apply as long as these data are used.
+        calibration_warning: A warning about a run with measured ranges; "" if there is none.
     """
 
     calibration_samples: Samples
     judged_samples: Samples
+    calibrating_feeds: frozenset[int]
     warnings: tuple[str, ...]
+    calibration_warning: str = ""
+
+    @property
+    def other_feeds(self) -> list[int]:
+        """The judged feeds that do not calibrate."""
+        return [index for index in range(len(self.judged_samples)) if index not in self.calibrating_feeds]
+
+    @property
+    def other_samples(self) -> Samples:
+        """The judged samples that do not calibrate."""
+        return self.judged_samples.select_feeds(self.other_feeds) if self.calibrating_feeds else self.judged_samples
 
 
 def split_samples(samples: Samples, calibration_samples: Samples | None = None) -> SampleSplit:
-    """Divides samples into calibration samples and judged samples.
+    """Chooses the calibration samples.
 
-    Without calibration data, feeds 0, 4, 8, ... calibrate and all others are judged. A single feed does both, with a
-    warning. Calibration data equal to the samples (by `Samples.hash_inputs`) cause a warning too.
+    Without calibration data, feeds 0, 4, 8, ... calibrate, and the others judge runs with measured ranges. A single
+    feed does both, with a warning. Calibration data equal to the samples (by `Samples.hash_inputs`) cause a warning
+    too.
 
     Raises:
         InputError: The calibration data cannot be read.
     """
-    warnings = list(samples.warnings)
     if calibration_samples is not None:
-        warnings += [text for text in calibration_samples.warnings if text not in warnings]
-        if calibration_samples.count == samples.count and calibration_samples.hash_inputs() == samples.hash_inputs():
-            warnings.append("The same samples calibrate and are judged: the errors shown are too good")
-        return SampleSplit(calibration_samples, samples, tuple(warnings))
+        warnings = tuple(dict.fromkeys((*samples.warnings, *calibration_samples.warnings)))
+        is_same = calibration_samples.count == samples.count and (
+            calibration_samples.hash_inputs() == samples.hash_inputs())
+        return SampleSplit(calibration_samples, samples, frozenset(), warnings, "The same samples calibrate and are "
+                           "judged: the errors shown are too good" if is_same else "")
     if len(samples) == 1:
-        warnings.append("One feed both calibrates and is judged: the errors shown are too good")
-        return SampleSplit(samples, samples, tuple(warnings))
-    calibration_indices = range(0, len(samples), 4)
-    judged_indices = [index for index in range(len(samples)) if index % 4]
-    return SampleSplit(samples.select_feeds(calibration_indices), samples.select_feeds(judged_indices), tuple(warnings))
+        return SampleSplit(samples, samples, frozenset(), samples.warnings,
+                           "One feed both calibrates and is judged: the errors shown are too good")
+    calibrating = range(0, len(samples), 4)
+    return SampleSplit(samples.select_feeds(calibrating), samples, frozenset(calibrating), samples.warnings)
+
+
+class JudgedFeeds(tuple[int, ...]):
+    """The indices of the feeds that judge a run, ascending.
+
+    Attributes:
+        searched_feeds: Further feeds that are only searched for NaN and Inf, because they calibrated the run.
+        compared_feeds: The feeds that judge every run, if they are fewer: runs are compared with each other on them.
+    """
+
+    searched_feeds: tuple[int, ...] = ()
+    compared_feeds: tuple[int, ...] = ()
+
+    @classmethod
+    def from_indices(cls, judged: Iterable[int], searched: Iterable[int] = (),
+                     compared: Iterable[int] = ()) -> JudgedFeeds:
+        feeds = cls(judged)
+        feeds.searched_feeds = tuple(searched)
+        feeds.compared_feeds = compared_feeds if (compared_feeds := tuple(compared)) != feeds else ()
+        return feeds
+
+    @property
+    def all_feeds(self) -> list[int]:
+        """The feeds that judge the run or are searched, ascending."""
+        return sorted((*self, *self.searched_feeds))
+
+    @property
+    def cache_key(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the part of a cache key that depends on the feeds."""
+        return tuple(self), self.searched_feeds, self.compared_feeds
 
 
 def can_mix_samples(samples: Samples, feed_indices: Sequence[int]) -> bool:
@@ -473,6 +542,9 @@ class _MixedFeeds:
         """
         feed, row = self._batches[feed_index][0]
         return self._samples.feed_position(feed)[1] + row
+
+    def sample_name(self, feed_index: int, row: int) -> SampleName:
+        return self._samples.sample_name(*self._batches[feed_index][row])
 
     @property
     def total_sample_count(self) -> int:

@@ -76,11 +76,15 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
         lines += [f"Simulated: {text_cell(simulation['level'])}; {text_cell(simulation['reason'])}.", ""]
     if "metric" in reference:
         metric_source = text_cell(reference["source"]) if "source" in reference else "FP32"
-        lines += [f"Metric in {metric_source}: {metric_text(reference['metric'])}.", ""]
+        values = {reference.get("metric_samples", samples): reference["metric"]}
+        values |= {run["samples"]: run["reference_metric"] for run in runs.values() if "reference_metric" in run}
+        texts = [metric_text(value) + (f" on {counted_noun_text(count, 'sample')}" if [*values] != [samples] else "")
+                 for count, value in values.items()]
+        lines += [f"Metric in {metric_source}: {', '.join(texts)}.", ""]
     lines += guard_warnings_markdown(comparison.get("guards", ()))
     if "target" in comparison:
         lines += [f"Target: {text_cell(comparison['target'])}.", ""]
-    lines += ["## Accuracy", "", *_accuracy_table(runs), ""]
+    lines += ["## Accuracy", "", *_accuracy_table(runs, samples), ""]
     if reasons := _result_reason_lines(runs):
         lines += [*reasons, ""]
     if parts := _metric_parts_table(reference.get("metric_parts", {}), runs):
@@ -278,8 +282,10 @@ def _run_cells(columns: Sequence[RunColumn], run_row: RunRow) -> list[str]:
     return ["" if cell == NOT_MEASURED else cell for cell in cells]
 
 
-def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    columns = list_run_columns("verdict")
+def _accuracy_table(runs: Mapping[str, Mapping[str, Any]], sample_count: int) -> list[str]:
+    """Returns the table of the runs, with their samples if a run has others than all ``sample_count``."""
+    names_samples = any(run.get("samples", sample_count) != sample_count for run in runs.values())
+    columns = list_run_columns("verdict", {} if names_samples else {"samples": ""})
     rows = [(", ".join(filter(None, (_run_title_text(runs, name), _engine_state_text(run)))), _value_source_text(run),
              *_run_cells(columns, read_run_row(run)), run.get("result", {}).get("outcome", ""))
             for name, run in runs.items()]
@@ -310,7 +316,8 @@ def _metric_parts_table(reference: Mapping[str, float], runs: Mapping[str, Mappi
              *("" if figure is None else metric_text(figure, mark)
                for figure, mark in zip(row.run_values, marks, strict=True)),
              "" if row.max_drop is None else metric_text(row.max_drop))
-            for row in metric_part_rows(reference, [run["metric_parts"] for run in scored_runs.values()])]
+            for row in metric_part_rows(reference, [run.get("common_metric_parts", run["metric_parts"])
+                                                    for run in scored_runs.values()])]
     return markdown_table(("part", "FP32", *(_run_title_text(runs, name) for name in scored_runs), "worst drop"), rows)
 
 

@@ -33,11 +33,14 @@ class FewSamplesGuard(Guard):
         assert ranges is not None, "else it lacks"
         if ranges.calibration_samples >= MIN_CALIBRATION_SAMPLES:
             return
-        subject = (f"the ranges of {escape_hidden_characters(ranges.source_name)} are"
-                   if ranges.source == CONFIG_SOURCE else "calibration is")
+        subject = "calibration is"
+        next_step = (f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch "
+                     "calibrates.")
+        if ranges.source == CONFIG_SOURCE:
+            subject = f"the ranges of {escape_hidden_characters(ranges.source_name)} are"
+            next_step = f"Calibrate again on {MIN_CALIBRATION_SAMPLES} or more: leave this config's ranges out."
         yield (self.make_warning(
             f"{subject} from {counted_noun_text(ranges.calibration_samples, 'sample')}",
             f"with fewer than {MIN_CALIBRATION_SAMPLES} the ranges miss rare values, and {guard_facts.quantized_type} "
             "looks better here than it is",
-            f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch calibrates.")
-               )
+            next_step))

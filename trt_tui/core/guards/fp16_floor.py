@@ -36,8 +36,8 @@ class Fp16FloorGuard(Guard):
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         accuracy, fp16_accuracy = guard_facts.accuracy, guard_facts.fp16_accuracy
-        if accuracy is None or fp16_accuracy is None or min(accuracy.samples, fp16_accuracy.samples) < max(
-                accuracy.total, fp16_accuracy.total):
+        if accuracy is None or fp16_accuracy is None or any(
+                judged_accuracy.samples < judged_accuracy.total for judged_accuracy in (accuracy, fp16_accuracy)):
             return "the runs are not measured"
         if guard_facts.float_type != "fp16" or not guard_facts.is_quantized:
             return "the run does not combine quantized types with FP16"
@@ -47,8 +47,10 @@ class Fp16FloorGuard(Guard):
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         accuracy, fp16_accuracy = guard_facts.accuracy, guard_facts.fp16_accuracy
         assert accuracy is not None and fp16_accuracy is not None, "else it lacks"
-        run_db, fp16_db = (_sqnr_against_fp32_db(item, guard_facts) for item in (accuracy, fp16_accuracy))
-        assert run_db is not None and fp16_db is not None, "else it lacks"
+        run_db, fp16_db = (_sqnr_against_fp32_db(item.on_compared_samples, guard_facts)
+                           for item in (accuracy, fp16_accuracy))
+        if run_db is None or fp16_db is None:
+            return
         results = [judge_accuracy(guard_facts.targets[:1], judged_accuracy)
                    for judged_accuracy in (accuracy, fp16_accuracy)]
         if fp32_miss_text(guard_facts) or any(result is None or result.passes for result in results):

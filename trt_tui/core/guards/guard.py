@@ -215,12 +215,13 @@ class GuardFacts:
     def subtract_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
         """Returns the SQNR against FP32 of the network in dB, from that against the reference.
 
-        The result is infinite if FP32 has the whole error against the reference.
+        Both are those on the samples that judge every run. The result is infinite if FP32 has the whole error against
+        the reference.
 
         Args:
             output_name: The judged output; "" for the worst one.
         """
-        outputs = self.fp32_accuracy.outputs if self.fp32_accuracy is not None else {}
+        outputs = self.fp32_accuracy.on_compared_samples.outputs if self.fp32_accuracy is not None else {}
         fp32_ratios = [10**(-output.errors.sqnr_db / 10) for name, output in outputs.items()
                        if output.errors.sqnr_db is not None and output_name in ("", name)]
         ratio = 10**(-sqnr_db / 10) - max(fp32_ratios, default=0.0)

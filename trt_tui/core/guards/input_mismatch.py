@@ -40,6 +40,8 @@ class InputMismatchGuard(Guard):
             return "random inputs"
         if guard_facts.judges_calibration_samples:
             return "the same samples calibrate and are judged"
+        if guard_facts.range_facts is None:
+            return "no layer needs a range"
         return "" if guard_facts.input_stats else "no input of floats or bytes"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:

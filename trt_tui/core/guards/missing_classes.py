@@ -24,7 +24,9 @@ class MissingClassesGuard(Guard):
     description = "classes that no calibration sample has"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        return guard_facts.no_classes_reason or ("" if guard_facts.class_facts else "no labels that name classes")
+        if guard_facts.no_classes_reason or not guard_facts.class_facts:
+            return guard_facts.no_classes_reason or "no labels that name classes"
+        return "" if guard_facts.range_facts is not None else "no layer needs a range"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         for class_facts in guard_facts.class_facts or ():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
 from trt_tui.core.measure import error_metrics
@@ -35,7 +36,9 @@ class AccuracyReducer:
 
     Args:
         samples: The judged samples.
-        feed_indices: The indices of the feeds that will be added.
+        feed_indices: The indices of the feeds that are judged. Feeds that are added besides count only if they contain
+            NaN or Inf.
+        compared_feeds: The feeds among them whose errors are also computed by themselves; () for none.
         judged_outputs: The outputs at which errors are computed.
         get_reference: Returns the judged tensors of the reference for a feed.
         classifier_output: The judged output at which top-1 agreement is counted; None if there is none.
@@ -49,6 +52,7 @@ class AccuracyReducer:
         judged_outputs: Sequence[JudgedOutput],
         get_reference: Callable[[int], Mapping[str, np.ndarray]],
         *,
+        compared_feeds: Sequence[int] = (),
         classifier_output: JudgedOutput | None = None,
         metric_scorer: MetricScorer | None = None,
     ) -> None:
@@ -58,18 +62,19 @@ class AccuracyReducer:
         self._metric_scorer = metric_scorer
         self._bootstrap_sampler = BootstrapSampler()
         self._failures: list[Caveat] = []
+        self._judged_feeds, self._compared_feeds = frozenset(feed_indices), frozenset(compared_feeds)
         self.judged_outputs = tuple(judged_outputs)
-        self.error_sums = {
+        self.error_sums, self._compared_sums = ({
             judged_output.name: ErrorSums()
             for judged_output in judged_outputs
             if judged_output.kind != INTEGER_KIND
-        }
+        } for _ in range(2))
         self.mismatch_counts = {
             judged_output.name: [0, 0]
             for judged_output in judged_outputs
             if judged_output.kind == INTEGER_KIND
         }
-        self.worst_samples: dict[str, tuple[int, float]] = {}
+        self.worst_samples: dict[str, tuple[SampleName, float]] = {}
         self.metric_outputs: list[Mapping[str, np.ndarray]] = []
         self.metric_feeds: list[int] = []
         self.added_samples = 0
@@ -91,10 +96,14 @@ class AccuracyReducer:
         reference = self._get_reference(feed_index)
         if isinstance(outputs, FailedRunOutputs):
             self._failures.append(outputs.caveat)
+        if feed_index not in self._judged_feeds:
+            self._search_feed_outputs(feed_index, outputs, reference)
+            return
         for judged_output in self.judged_outputs:
             expected = take_judged_slice(reference[judged_output.tensor], judged_output)
             if precomputed_sums and judged_output.name in precomputed_sums:
-                self._add_precomputed_sums(judged_output.name, precomputed_sums[judged_output.name], expected, rows)
+                self._add_precomputed_sums(feed_index, judged_output.name, precomputed_sums[judged_output.name],
+                                           expected, rows)
                 continue
             got = take_judged_slice(outputs[judged_output.tensor], judged_output)
             if expected.shape != got.shape:
@@ -113,15 +122,17 @@ class AccuracyReducer:
                 continue
             counted = find_unmasked_elements(judged_output, self._samples, feed_index, reference[judged_output.tensor],
                                              outputs[judged_output.tensor])
+            feed_sums = ErrorSums()
             if counted is None:
-                self.error_sums[judged_output.name].add_tensor_pair(expected, got)
+                feed_sums.add_tensor_pair(expected, got)
                 each_sums = error_metrics.compute_error_sums_by_sample(expected, got, rows)
             else:
-                self.error_sums[judged_output.name].add_tensor_pair(expected[counted], got[counted])
+                feed_sums.add_tensor_pair(expected[counted], got[counted])
                 each_sums = error_metrics.compute_error_sums_by_sample(np.where(counted, expected, 0),
                                                                        np.where(counted, got, 0), rows)
                 each_sums[:, -1] = flatten_each_sample(counted, rows).sum(1)
-            self._add_error_sums_by_sample(judged_output.name, each_sums, expected, rows)
+            self._add_error_sums(feed_index, judged_output.name, vars(feed_sums))
+            self._add_error_sums_by_sample(feed_index, judged_output.name, each_sums, expected, rows)
             if judged_output is self._classifier_output:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreement_count += int(np.count_nonzero(top == now))
@@ -131,20 +142,50 @@ class AccuracyReducer:
             self.metric_feeds.append(feed_index)
         self.added_samples += rows
 
-    def _add_precomputed_sums(self, output_name: str, precomputed_sums: np.ndarray, reference: np.ndarray,
-                              sample_count: int) -> None:
+    def _search_feed_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray],
+                             reference: Mapping[str, np.ndarray]) -> None:
+        """Adds the NaN and Inf of a feed that calibrated the run, where the reference is finite."""
+        rows = self._samples.count_samples_of_feed(feed_index)
+        for judged_output in self.judged_outputs:
+            if judged_output.kind == INTEGER_KIND or judged_output.tensor not in outputs:
+                continue
+            expected, got = (take_judged_slice(arrays[judged_output.tensor], judged_output)
+                             for arrays in (reference, outputs))
+            if expected.shape != got.shape:
+                continue
+            counted = find_unmasked_elements(judged_output, self._samples, feed_index, reference[judged_output.tensor],
+                                             outputs[judged_output.tensor])
+            broken = ~np.isfinite(got) & np.isfinite(expected) & (True if counted is None else counted)
+            if not broken.any():
+                continue
+            sums = self.error_sums[judged_output.name]
+            sums.nan, sums.inf = sums.nan + np.isnan(got[broken]).sum(), sums.inf + np.isinf(got[broken]).sum()
+            sums.diff2 = math.nan
+            row = int(flatten_each_sample(broken, rows).any(axis=1).argmax())
+            if self.worst_samples.get(judged_output.name, (None, math.inf))[1] > -math.inf:
+                self.worst_samples[judged_output.name] = self._samples.sample_name(feed_index, row), -math.inf
+
+    def _add_error_sums(self, feed_index: int, output_name: str, sums: Mapping[str, float]) -> None:
+        """Adds the error sums of a judged output over one feed."""
+        self.error_sums[output_name].merge_sums(sums)
+        if feed_index in self._compared_feeds:
+            self._compared_sums[output_name].merge_sums(sums)
+
+    def _add_precomputed_sums(self, feed_index: int, output_name: str, precomputed_sums: np.ndarray,
+                              reference: np.ndarray, sample_count: int) -> None:
         """Adds the error sums that the graph of a run computed itself for one judged output."""
         columns = dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), precomputed_sums.T, strict=True))
-        self.error_sums[output_name].merge_sums({column: values.max() if column.endswith("_max") else values.sum()
-                                                 for column, values in columns.items()} | {"count": reference.size})
+        self._add_error_sums(feed_index, output_name,
+                             {column: values.max() if column.endswith("_max") else values.sum()
+                              for column, values in columns.items()} | {"count": reference.size})
         columns["count"] = np.full(len(precomputed_sums), reference.size / len(precomputed_sums))
         sample_sums = np.stack([columns[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
-        self._add_error_sums_by_sample(
-            output_name, sample_sums if len(precomputed_sums) == sample_count else sample_sums.sum(0, keepdims=True),
-            reference, sample_count)
+        if len(precomputed_sums) != sample_count:
+            sample_sums = sample_sums.sum(0, keepdims=True)
+        self._add_error_sums_by_sample(feed_index, output_name, sample_sums, reference, sample_count)
 
-    def _add_error_sums_by_sample(self, output_name: str, sample_sums: np.ndarray, reference: np.ndarray,
-                                  sample_count: int) -> None:
+    def _add_error_sums_by_sample(self, feed_index: int, output_name: str, sample_sums: np.ndarray,
+                                  reference: np.ndarray, sample_count: int) -> None:
         """Adds the error sums of each sample, and updates the worst sample of the output.
 
         Args:
@@ -155,7 +196,8 @@ class AccuracyReducer:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
             lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
             if sqnrs_db[lowest] < self.worst_samples.get(output_name, (None, math.inf))[1]:
-                self.worst_samples[output_name] = (self.added_samples + lowest, float(sqnrs_db[lowest]))
+                self.worst_samples[output_name] = (self._samples.sample_name(feed_index, lowest),
+                                                   float(sqnrs_db[lowest]))
 
     def compute_accuracy(self, with_metric: bool = True) -> Accuracy:
         """Returns the accuracy over all feeds that were added so far.
@@ -173,19 +215,29 @@ class AccuracyReducer:
             if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
                 raise InputError(f"{judged_output.name} selects no values of the output", "",
                                  "Judge another slice.")
-            index, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
-            outputs[judged_output.name] = OutputErrors(self.error_sums[judged_output.name].compute_error_metrics(),
-                                                       index, worst if math.isfinite(worst) else None)
-        metric = {}
+            name, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
+            outputs[judged_output.name] = OutputErrors(
+                self.error_sums[judged_output.name].compute_error_metrics(), name.index if name is not None else None,
+                worst if math.isfinite(worst) else None, worst_file=name.file if name is not None else "")
+        metric, reference_metric, compared_metric = {}, {}, {}
         if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:
             metric = self._compute_metric(self._metric_scorer)
+            reference_metric = self._metric_scorer.compute_reference_metric(self.metric_feeds)
+            compared = [(outputs, feed) for outputs, feed in zip(self.metric_outputs, self.metric_feeds, strict=True)
+                        if feed in self._compared_feeds]
+            if compared:
+                compared_metric = self._metric_scorer.compute_metric(*zip(*compared, strict=True))
         is_agreement_counted = self._classifier_output in self.judged_outputs and self.added_samples
         agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
         noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()
                  ] or [judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()]
         spread = self._bootstrap_sampler.compute_intervals() if self.added_samples == self.total_samples else None
+        compared_outputs = {name: OutputErrors(sums.compute_error_metrics())
+                            for name, sums in self._compared_sums.items()} if self._compared_feeds else {}
         return Accuracy(outputs, metric, agreement, self.added_samples, self.total_samples,
-                        sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]))
+                        sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]),
+                        reference_metric=reference_metric, compared_outputs=compared_outputs,
+                        compared_metric=compared_metric)
 
     def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the noise (squared error) and the signal energy of each sample at each output in the judged error.

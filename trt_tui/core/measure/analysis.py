@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from trt_tui.core.data.element_types import is_float
-from trt_tui.core.data.samples import SamplePosition, mix_samples_into_batches
+from trt_tui.core.data.samples import JudgedFeeds, SamplePosition, mix_samples_into_batches
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error
@@ -91,6 +91,8 @@ class Analysis(Simulation):
         Yields an `Accuracy` of the feeds so far after each feed, and in between each `Waitable` that the run waits for.
         The last accuracy covers all feeds.
 
+        Feeds that are only searched for NaN and Inf (`JudgedFeeds.searched_feeds`) come before the last judged feed.
+
         Args:
             reference: Another run as the reference. None for the reference of the simulation.
             with_metric: Compute the metric if the run yields all tensors that the metric needs.
@@ -102,27 +104,29 @@ class Analysis(Simulation):
             TrtTuiError: the run yields no outputs, or the metric fails.
         """
         indices = self.resolve_feed_indices(feed_indices)
+        feeds = feed_indices if isinstance(feed_indices, JudgedFeeds) else JudgedFeeds(indices)
+        executed = [*indices[:-1], *feeds.searched_feeds, *indices[-1:]]
         tensors = source.available_tensors & (reference or source).available_tensors
         reducer = AccuracyReducer(
             self.samples, indices, [output for output in self.judged_outputs if output.tensor in tensors],
             reference.get_outputs if reference is not None else self.get_reference_outputs,
-            classifier_output=self.classifier_output,
+            compared_feeds=feeds.compared_feeds, classifier_output=self.classifier_output,
             metric_scorer=self._metric_scorer if with_metric and tensors >= {*self.metric_tensors} else None)
         done_count = 0
-        for waitable in source.measure(reducer, indices):
+        for waitable in source.measure(reducer, executed):
             if waitable is not None:
                 yield waitable
                 continue
             done_count += 1
-            accuracy = reducer.compute_accuracy(with_metric=done_count in (1, len(indices)))
-            if done_count == len(indices) and with_caveats:
+            accuracy = reducer.compute_accuracy(with_metric=done_count in (1, len(executed)))
+            if done_count == len(executed) and with_caveats:
                 lacking = {output.tensor: f"{source.run.name} lacks it" for output in self.judged_outputs
                            if output.tensor not in tensors and output.tensor in list_tensor_outputs(self.network)}
                 accuracy = self.add_caveats(accuracy, indices, (
-                    *make_unjudged_output_caveats(self.unjudged_outputs | lacking), *source.find_caveats(indices)))
-            yield PartialResult(accuracy, done_count, len(indices))
+                    *make_unjudged_output_caveats(self.unjudged_outputs | lacking), *source.find_caveats(executed)))
+            yield PartialResult(accuracy, done_count, len(executed))
         for refined in reducer.resample_metric_interval(accuracy) if with_metric_interval and indices else ():
-            yield PartialResult(refined, len(indices), len(indices))
+            yield PartialResult(refined, len(executed), len(executed))
 
     def find_config_caveats(self, config: PrecisionConfig, feed_indices: Sequence[int]) -> tuple[Caveat, ...]:
         """Returns the caveats of a simulated config: moves whose equality in FP32 has limits, FP16 overflows on some
@@ -253,7 +257,7 @@ class Analysis(Simulation):
         if self._metric_scorer is None:
             return {}
         indices = self.resolve_feed_indices(feed_indices)
-        return self._metric_scorer.compute_metric([self._get_metric_reference(i) for i in indices], indices)
+        return self._metric_scorer.compute_reference_metric(indices)
 
 
 class Fp32Run(IndexedRunSource):

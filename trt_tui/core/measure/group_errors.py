@@ -63,7 +63,7 @@ def measure_group_errors(
                                              PrecisionConfig], ranges: Mapping[str,
                                                                                float], *, with_isolated: bool = True,
         feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None,
-        known_sums: Sequence[ErrorSums] = (), keeps_gates: bool = False
+        known_sums: Sequence[ErrorSums] = (), keeps_gates: bool = False, range_feeds: Sequence[int] | None = None
 ) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
     """Measures the errors at all groups for several configs; yields ``{run: {group: GroupErrors}}`` after each
     execution.
@@ -79,22 +79,24 @@ def measure_group_errors(
         known_sums: The sums of the accumulated errors of a single config over all of the feeds, as
             `ConfigWithGroupErrors` measures them; then only isolated errors are measured. () to measure both.
         keeps_gates: True to keep the gates for a single config too, so that all bits equal those with several configs.
+        range_feeds: The feeds whose values are compared with FP16's range; by default those of the errors.
     """
     network, indices = analysis.network, analysis.resolve_feed_indices(feed_indices)
+    range_feeds = indices if range_feeds is None else range_feeds
     if all(group.final_tensor in network.blocking_plugins for group in network.groups):
         return
     executor = executor if executor is not None else LocalExecutor(AnalysisContext(analysis))
     fp16 = any(_needs_fp16_range_counts(network, config) for config in configs.values())
     if fp16:
-        for _ in analysis.measure_magnitudes(indices, executor):
+        for _ in analysis.measure_magnitudes(range_feeds, executor):
             pass  # the magnitudes are already known if the caller measured them step by step
-    magnitudes = analysis.get_magnitudes(indices) or Magnitudes()
+    magnitudes = analysis.get_magnitudes(range_feeds) or Magnitudes()
     coordinates = {
         run: find_coordinate_shifts(network, config, magnitudes.tensor_magnitudes,
                                       lambda: infer_shapes_of_first_feed(analysis))
         for run, config in configs.items()
     }
-    overflows = {run: analysis.find_fp16_overflows(config, magnitudes, indices) for run, config in configs.items()}
+    overflows = {run: analysis.find_fp16_overflows(config, magnitudes, range_feeds) for run, config in configs.items()}
     weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
     task = _GroupErrorsTask(configs, ranges,
                             analysis.mask_axes_by_tensor if find_common_mask_name(analysis.judged_outputs) else {},
@@ -140,6 +142,7 @@ class ConfigWithGroupErrors(SimulatedConfig):
     the check of FP16's range needs. FP32 is the reference. The other arguments are those of `SimulatedConfig`.
 
     Args:
+        error_feeds: The feeds of the errors at the groups; () for all that are measured.
         keeps_gates: True to keep the gates of the graph, so that all bits equal those of `SimulatedConfig`.
 
     Attributes:
@@ -150,10 +153,10 @@ class ConfigWithGroupErrors(SimulatedConfig):
     group_errors: dict[str, GroupErrors]
     error_sums: Sequence[ErrorSums]
 
-    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], name: str, *,
-                 keeps_gates: bool = False) -> None:
+    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], name: str,
+                 error_feeds: Sequence[int] = (), *, keeps_gates: bool = False) -> None:
         super().__init__(analysis, config, ranges, name)
-        self._keeps_gates = keeps_gates
+        self.error_feeds, self._keeps_gates = error_feeds, keeps_gates
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
         """Implements `RunSource.measure`. Values beyond FP16's range are not counted."""
@@ -176,8 +179,9 @@ class ConfigWithGroupErrors(SimulatedConfig):
                 if evaluation is not None and session.last_extremes is not None:
                     analysis.store_magnitudes(index, evaluation.compute_magnitudes(
                         analysis.samples.read_feed(index), *session.last_extremes))
-                for group_sums, row in zip(sums, tables["accumulated"], strict=True):
-                    group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+                if index in (self.error_feeds or feed_indices):
+                    for group_sums, row in zip(sums, tables["accumulated"], strict=True):
+                        group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
                 if done < len(feed_indices):
                     yield None
         if evaluation is not None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.measure.error_metrics import flatten_each_sample
 from trt_tui.core.measure.judged_outputs import JudgedOutput, take_judged_slice
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.runner import Backend
@@ -90,8 +91,11 @@ def refuse_nan_in_judged_tensors(judged_outputs: Sequence[JudgedOutput], samples
         parts = [(take_judged_slice(array, output), find_unmasked_elements(output, samples, feed_index, array))
                  for output in judged_outputs if output.tensor == tensor]
         if not parts or any(counts is None or np.isnan(part[counts]).any() for part, counts in parts):
+            nan = next((found for part, counts in parts if (
+                found := np.isnan(part if counts is None else np.where(counts, part, 0))).any()), np.isnan(array))
+            row = int(flatten_each_sample(nan, samples.count_samples_of_feed(feed_index)).any(axis=1).argmax())
             raise InputError(f"{source_text} yields NaN at {tensor}",
-                             f"feed {feed_index} of {samples.source} causes it",
+                             f"sample {samples.sample_name(feed_index, row)} of {samples.source} causes it",
                              "No precision can be judged against it: check the network and the data.")
 
 

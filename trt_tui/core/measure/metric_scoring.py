@@ -42,6 +42,7 @@ class MetricScorer:
         self._reference = get_reference
         self.output_names = tuple(output_names)
         self._reference_draws: dict[tuple[int, ...], list[dict[str, float]]] = {}
+        self._reference_metrics: dict[tuple[int, ...], dict[str, float]] = {}
         self._meaningless_cache: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
 
     def compute_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> dict[str, float]:
@@ -51,6 +52,13 @@ class MetricScorer:
             InputError: the metric fails.
         """
         return self._compute_metric_parts(*self._join_outputs_and_labels(feed_outputs, feed_indices))
+
+    def compute_reference_metric(self, feed_indices: Sequence[int]) -> dict[str, float]:
+        """Returns the metric of the reference on some feeds, which is computed only once."""
+        key = tuple(feed_indices)
+        if key not in self._reference_metrics:
+            self._reference_metrics[key] = self.compute_metric([self._reference(feed) for feed in key], key)
+        return self._reference_metrics[key]
 
     def resample_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> Iterator[dict[str, float]]:
         """Yields the metric and its parts on each bootstrap draw of the samples; {} for a draw on which the metric
@@ -134,8 +142,8 @@ class MetricScorer:
         names = dict.fromkeys(name for draw in run_draws for name in draw)
         count = self._count_samples_if_separable(*self._join_outputs_and_labels(feed_outputs, feed_indices),
                                                  feed_indices) or len(feed_indices)
-        reference_score, shuffled = self.compute_metric([self._reference(feed) for feed in feed_indices],
-                                                        feed_indices), self.score_meaningless_outputs(feed_indices).get(
+        reference_score, shuffled = self.compute_reference_metric(
+            feed_indices), self.score_meaningless_outputs(feed_indices).get(
                                                             SHUFFLED, {})
         losses = {name: reference_score[name] - shuffled[name] for name in reference_score if name in shuffled}
         metric = {

@@ -81,24 +81,22 @@ class DumpRun(DumpIterations):
 
     Args:
         run: The run; a name of "" stands for the name of the dump.
-        all_samples: All samples of the data, in their order. The dump was made of these samples.
-        samples: The samples among them that the run is measured on.
+        samples: All samples of the data, in their order. The dump was made of these samples.
         uses_inputs: Read the inputs of the network from the dump, and not the tensors that it computes.
 
     Raises:
         InputError: the dump has none of the network's tensors, other shapes, or another number of samples.
     """
 
-    def __init__(self, run: Run, dump: Dump, network: Network, all_samples: Samples, samples: Samples, *,
-                 uses_inputs: bool = False) -> None:
-        if all_samples.is_random:
+    def __init__(self, run: Run, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
+        if samples.is_random:
             raise InputError(f"{dump.source} needs the samples that it was made from", "the inputs here are random",
                              "Name them with --data.")
         fed = {info.name for info in network.inputs}
         tensor_names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
         super().__init__(run, dump, tensor_names, [
             name for name in dump.tensor_names
-            if name not in network.producer and name not in fed and name not in all_samples.label_names
+            if name not in network.producer and name not in fed and name not in samples.label_names
         ])
         if not tensor_names:
             raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
@@ -106,7 +104,7 @@ class DumpRun(DumpIterations):
         self._rows_per_sample: dict[str, int] = {}
         self._samples = samples
         for name in tensor_names:
-            self._check_type_and_shape(dump, network, all_samples, name)
+            self._check_type_and_shape(dump, network, samples, name)
 
     def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
         """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
@@ -270,7 +268,7 @@ class NetworkRun(IndexedRunSource):
             self._runner = None
 
 
-def open_file_run(run: Run, network: Network, all_samples: Samples, samples: Samples, backend: Backend,
+def open_file_run(run: Run, network: Network, samples: Samples, backend: Backend,
                   judged_outputs: Sequence[JudgedOutput]) -> IndexedRunSource:
     """Opens a run of another network, or of a dump of tensors.
 
@@ -281,7 +279,7 @@ def open_file_run(run: Run, network: Network, all_samples: Samples, samples: Sam
         requested_tensors = dict.fromkeys(
             (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs)))
         return NetworkRun(run, network, samples, backend, tuple(requested_tensors))
-    return DumpRun(run, open_dump(run.file_path), network, all_samples, samples)
+    return DumpRun(run, open_dump(run.file_path), network, samples)
 
 
 def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:

@@ -3,9 +3,11 @@
 A value that was not measured is None here and absent in the file; it is never zero.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.engines.fallback_ladder import BuildAttempt, NoEngineError, join_lines
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import EngineReport
@@ -29,16 +31,22 @@ class OutputErrors:
     """The error metrics of one judged output, with its worst sample.
 
     Attributes:
-        worst_index: Index of the worst sample among the judged samples; None if unknown.
+        worst_index: Index of the worst sample in its file; None if unknown.
         worst_sqnr_db: SQNR of the worst sample in dB; None if unknown or not finite.
         variation_db: The energy of the reference's deviations from their mean over samples, relative to its energy;
             minus infinity if all samples are equal. None with one sample, and until all samples are measured.
+        worst_file: The file of the worst sample; "" unless the data are several files.
     """
 
     errors: ErrorMetrics
     worst_index: int | None = None
     worst_sqnr_db: float | None = None
     variation_db: float | None = None
+    worst_file: str = ""
+
+    @property
+    def worst_sample(self) -> SampleName | None:
+        return SampleName(self.worst_index, self.worst_file) if self.worst_index is not None else None
 
     @property
     def sqnr_against_variation_db(self) -> float | None:
@@ -83,6 +91,9 @@ class Accuracy:
         caveats: Reasons why the values may not hold in production; the target result takes them into account.
         meaningless_accuracies: The accuracy of meaningless outputs, by the change that was made to the reference's
             outputs; see `trt_tui.core.measure.sample_dependence`. A target that one of them meets is trivial.
+        reference_metric: The metric of the reference and its parts on the same samples; empty without a metric.
+        compared_outputs: The errors on the samples that judge every run, which runs are compared on; empty if these
+            are all samples of this run. ``compared_metric`` is the metric on them.
     """
 
     outputs: Mapping[str, OutputErrors]
@@ -94,6 +105,22 @@ class Accuracy:
     intervals: AccuracyIntervals | None = None
     caveats: tuple[Caveat, ...] = ()
     meaningless_accuracies: "Mapping[str, Accuracy]" = field(default_factory=dict)
+    reference_metric: Mapping[str, float] = field(default_factory=dict)
+    compared_outputs: Mapping[str, OutputErrors] = field(default_factory=dict)
+    compared_metric: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def on_compared_samples(self) -> "Accuracy":
+        """The accuracy with the errors and the metric on the samples that judge every run, without confidence
+        intervals. NaN and Inf of any sample stay."""
+        return replace(self, outputs=self.compared_outputs, metric=self.compared_metric, reference_metric={},
+                       intervals=None) if self.compared_outputs and not self.nonfinite_count else self
+
+    @property
+    def worst_sample_errors(self) -> OutputErrors | None:
+        """The errors of the float output with the worst sample, which is one with NaN or Inf if there is any."""
+        return min((output for output in self.outputs.values() if output.worst_index is not None),
+                   key=lambda output: -math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db, default=None)
 
     @property
     def worst_output(self) -> tuple[str, OutputErrors] | None:
@@ -120,6 +147,20 @@ class Accuracy:
             return None
         return min(known_values) if metric.is_higher_better else max(known_values)
 
+    def find_output_of_worst_value(self, metric: ErrorMetric) -> str:
+        """Returns the name of the judged output with the worst value of an error metric, or with NaN or Inf.
+
+        "" if there is only one output, or if all are exact.
+        """
+        if self.nonfinite_count and len(self.outputs) > 1:
+            return next(name for name, entry in self.outputs.items() if entry.errors.nonfinite_count)
+        values = {name: value for name, entry in self.outputs.items()
+                  if (entry.errors.mismatch is not None) is metric.is_of_integers
+                  and (value := entry.errors.value(metric)) is not None}
+        if len(values) < 2 or all(self.outputs[name].errors.exact for name in values):
+            return ""
+        return (min if metric.is_higher_better else max)(values, key=values.__getitem__)
+
     @property
     def nonfinite_count(self) -> int:
         return sum(output_errors.errors.nonfinite_count for output_errors in self.outputs.values())
@@ -131,6 +172,12 @@ class Accuracy:
     @property
     def headline_metric(self) -> float | None:
         return next(iter(self.metric.values()), None)
+
+
+def on_common_samples(accuracies: Sequence[Accuracy]) -> list[Accuracy]:
+    """Returns accuracies on the samples that judge all of their runs, so that their errors can be compared."""
+    is_same = len({accuracy.total for accuracy in accuracies}) < 2
+    return [accuracy if is_same else accuracy.on_compared_samples for accuracy in accuracies]
 
 
 @dataclass(frozen=True)

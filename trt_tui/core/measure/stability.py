@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,
@@ -27,7 +28,7 @@ class OutputSpread:
 
     Attributes:
         errors: The errors of each engine against the reference, by engine.
-        worst_sample: The index of the sample in which most elements differ by NaN or Inf. Without such elements it is
+        worst_sample: The name of the sample in which most elements differ by NaN or Inf. Without such elements it is
             the sample with the largest finite spread; None if no sample has one.
         worst_sample_spread_db: The spread of that sample in dB; infinite if NaN or Inf differ in it.
         max_difference: The largest absolute difference between two engines where both are finite.
@@ -38,7 +39,7 @@ class OutputSpread:
 
     name: str
     errors: Mapping[str, ErrorMetrics]
-    worst_sample: int | None = None
+    worst_sample: SampleName | None = None
     worst_sample_spread_db: float = 0.0
     max_difference: float = 0.0
     elements: int = 0
@@ -88,7 +89,10 @@ class OutputSpread:
         return {
             "sqnr_db": {name: _finite_or_none(value) for name, value in self.sqnrs_db.items()},
             "nonfinite": {name: errors.nonfinite_count for name, errors in self.errors.items()},
-            "spread_db": _finite_or_none(self.spread_db), "worst_sample": self.worst_sample,
+            "spread_db": _finite_or_none(self.spread_db),
+            "worst_sample": self.worst_sample.index if self.worst_sample is not None else None,
+            **({"worst_file": self.worst_sample.file} if self.worst_sample is not None and self.worst_sample.file
+               else {}),
             "worst_sample_spread_db": _finite_or_none(self.worst_sample_spread_db),
             "max_difference": _finite_or_none(self.max_difference), "elements": self.elements,
             "different_elements": self.different_elements, "nonfinite_differences": self.nonfinite_differences
@@ -137,6 +141,7 @@ def measure_output_spreads(analysis: Analysis, runs: Sequence[IndexedRunSource],
             continue
         sums = {run.run.name: ErrorSums() for run in runs}
         sqnrs_by_sample: list[np.ndarray] = []
+        names: list[SampleName] = []
         nonfinite_by_sample: list[np.ndarray] = []
         largest, elements, different_elements = 0.0, 0, 0
         for index in feed_indices:
@@ -145,6 +150,7 @@ def measure_output_spreads(analysis: Analysis, runs: Sequence[IndexedRunSource],
             arrays = [take_judged_slice(run.get_outputs(index)[judged.tensor], judged) for run in runs]
             for run, array in zip(runs, arrays, strict=True):
                 sums[run.run.name].add_tensor_pair(reference, array)
+            names += [analysis.samples.sample_name(index, row) for row in range(count)]
             sqnrs_by_sample.append(np.stack([compute_sqnr_db_by_sample(compute_error_sums_by_sample(
                 reference, array, count)) for array in arrays]))
             different = np.logical_or.reduce([find_different_elements(arrays[0], array) for array in arrays[1:]])
@@ -156,8 +162,8 @@ def measure_output_spreads(analysis: Analysis, runs: Sequence[IndexedRunSource],
         sample, spread_db = _find_worst_sample(np.concatenate(sqnrs_by_sample, axis=1),
                                                np.concatenate(nonfinite_by_sample))
         spreads.append(OutputSpread(judged.name, {name: item.compute_error_metrics() for name, item in sums.items()},
-                                    sample, spread_db, largest, elements, different_elements,
-                                    int(sum(counts.sum() for counts in nonfinite_by_sample))))
+                                    names[sample] if sample is not None else None, spread_db, largest, elements,
+                                    different_elements, int(sum(counts.sum() for counts in nonfinite_by_sample))))
     return tuple(spreads)
 
 

@@ -18,6 +18,7 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import (
     agreement_text,
     counted_noun_text,
+    escape_hidden_characters,
     metric_text,
     name_list_text,
     number_text,
@@ -106,13 +107,19 @@ class Target:
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
         """Returns one target for each part of the metric if this target bounds each part, and only this target if not.
         """
+        target = self.for_samples_of(accuracy)
         if self.part_name != ALL_PARTS:
-            return [self]
+            return [target]
         return [
-            replace(self, part_name=name, source="")
+            replace(target, part_name=name, source="")
             for name in accuracy.metric
-            if name in self.base_values or not self.is_relative
-        ] or [self]
+            if name in target.base_values or not self.is_relative
+        ] or [target]
+
+    def for_samples_of(self, accuracy: Accuracy) -> Target:
+        """Returns this target with the baseline on the samples of an accuracy, if the accuracy has one."""
+        return replace(self, base_values=dict(accuracy.reference_metric)
+                       ) if self.is_relative and accuracy.reference_metric else self
 
     def _find_worst_part_target(self, accuracy: Accuracy) -> Target:
         """Returns the target of the worst part of the metric if this target bounds each part, and this target if not.
@@ -120,9 +127,9 @@ class Target:
         margins = [(part_target, accuracy.metric[part_target.part_name or ""] - part_bound)
                    for part_target in self.split_into_part_targets(accuracy)
                    if part_target.part_name in accuracy.metric and (part_bound := part_target.bound) is not None]
-        if self.part_name != ALL_PARTS:
-            return self
-        return min(margins, key=lambda pair: pair[1])[0] if margins else self
+        if self.part_name != ALL_PARTS or not margins:
+            return self.for_samples_of(accuracy)
+        return min(margins, key=lambda pair: pair[1])[0]
 
     @property
     def text(self) -> str:
@@ -156,9 +163,17 @@ class Target:
         if self.kind == "agreement":
             return f"{AGREEMENT.description} ≥ {100 * self.value:g}%"
         if self.part_name == ALL_PARTS and self.is_relative:
-            return f"each part ≥ FP32{self.value:+g}{' %' if self.is_percent else ''}"
+            return self.relative_description
         name = "each part" if self.part_name == ALL_PARTS else self.column_title
         return f"{name} ≥ {metric_text(bound_value)}" if bound_value is not None else self.text
+
+    @property
+    def relative_description(self) -> str:
+        """The target in words; if it is relative to FP32, as the distance from FP32 instead of the bound."""
+        if not self.is_relative:
+            return self.description
+        name = "each part" if self.part_name == ALL_PARTS else self.column_title
+        return f"{name} ≥ FP32{self.value:+g}{' %' if self.is_percent else ''}"
 
     def with_base_values(self, base_values: Mapping[str, float], covers_all_samples: bool = True) -> Target:
         """Returns this target with the metric of the FP32 network and its parts as the baseline.
@@ -212,12 +227,13 @@ class Target:
         if spread is None or accuracy.nonfinite_count:
             return None
         if self.kind == "metric":
-            part = self._find_worst_part_target(accuracy).part_name
+            target = self._find_worst_part_target(accuracy)
+            part, base_values = target.part_name, target.base_values
             if part is not None and part != next(iter(accuracy.metric), None):
                 metric, gain, base = spread.metric_parts.get(part), spread.metric_part_gains.get(
-                    part), self.base_values.get(part)
+                    part), base_values.get(part)
             else:
-                metric, gain, base = spread.metric, spread.metric_gain, next(iter(self.base_values.values()), None)
+                metric, gain, base = spread.metric, spread.metric_gain, next(iter(base_values.values()), None)
             if not self.is_relative:
                 return metric
             if gain is None or base is None:
@@ -302,20 +318,23 @@ class Target:
                                or 1.0) if self.kind == "metric" else 100 * margin
 
     def measured_value_text(self, accuracy: Accuracy) -> str:
-        """Returns the bounded value of an accuracy as a text."""
+        """Returns the bounded value of an accuracy as a text, with its output if there are several."""
         value = self.measured_value(accuracy)
         if accuracy.nonfinite_count:
             return "no outputs, as its run fails" if find_failure_reason(
                 accuracy) else f"{accuracy.nonfinite_count} NaN or Inf"
         if value is None:
             return f"no {self.kind if self.part_name is None else self.column_title}"
+        output = self.output_name or (
+            accuracy.find_output_of_worst_value(self.error_metric) if self.error_metric is not None else "")
+        output_text = f" at {escape_hidden_characters(output)}" if output else ""
         if not self.is_higher_better:
-            return f"{self.kind} {number_text(value)}"
+            return f"{self.kind} {number_text(value)}{output_text}"
         value_text = self.bounded_value.value_with_unit_text(value)
         part = self._find_worst_part_target(accuracy).part_name
         name = {"metric": self.column_title if part is None else part, "agreement": AGREEMENT.description,
                 "sqnr": ""}.get(self.kind, self.kind)
-        return f"{name} {value_text}".lstrip()
+        return f"{name} {value_text}{output_text}".lstrip()
 
     def refuse_if_unmeasurable(self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
                                metric_name: str | None) -> None:

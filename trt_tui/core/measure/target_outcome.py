@@ -330,8 +330,5 @@ def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult
     scores = tuple(score for bound_target in targets if (score := bound_target.margin_score(accuracy)) is not None)
     if any(caveat.fails_run for caveat in accuracy.caveats):
         scores, loss = (-math.inf,) * len(scores), math.inf
-    figure = ", ".join(
-        bound_target.measured_value_text(accuracy)
-        + (f" at {bound_target.output_name}" if bound_target.output_name is not None else "")
-        for bound_target in targets)
+    figure = ", ".join(bound_target.measured_value_text(accuracy) for bound_target in targets)
     return TargetResult(result.outcome.passes, min(scores), accuracy, loss, figure, scores, result)

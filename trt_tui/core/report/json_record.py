@@ -81,10 +81,9 @@ def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
 def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
     """Returns the JSON record of the errors of a judged output, with its worst sample."""
     record = error_metrics_record(output_errors.errors)
-    if output_errors.worst_index is not None:
-        record["worst_sample"] = {
-            "index": output_errors.worst_index, "sqnr_db": _finite_or_none(output_errors.worst_sqnr_db)
-        }
+    if (worst := output_errors.worst_sample) is not None:
+        record["worst_sample"] = {"index": worst.index, **({"file": worst.file} if worst.file else {}),
+                                  "sqnr_db": _finite_or_none(output_errors.worst_sqnr_db)}
     if output_errors.variation_db is not None:
         record["variation_db"] = _finite_or_none(output_errors.variation_db)
     if output_errors.sqnr_against_variation_db is not None:
@@ -115,7 +114,7 @@ def read_run_row(record: Mapping[str, Any]) -> RunRow:
         sample, variation_db = errors.get("worst_sample", {}), errors.get("variation_db")
         outputs[name] = OutputErrors(
             read_error_metrics(errors), sample.get("index"), sample.get("sqnr_db"),
-            -math.inf if "variation_db" in errors and variation_db is None else variation_db)
+            -math.inf if "variation_db" in errors and variation_db is None else variation_db, sample.get("file", ""))
     metric = {"": record["metric"]} if "metric" in record else {}
     accuracy = Accuracy(outputs, metric, record.get("agreement"), record.get("samples", 0)) if outputs else None
     values = {column.path.partition(".")[2]: record[column.key] for column in run_columns.RUN_COLUMNS
@@ -134,6 +133,9 @@ def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
                     for name, entry in accuracy.outputs.items()}, "samples": accuracy.samples
     }
     record |= _column_record(RunRow(accuracy))
+    if accuracy.compared_metric:
+        record |= {"common_metric_parts": dict(accuracy.compared_metric),
+                   "reference_metric": next(iter(accuracy.reference_metric.values()), None)}
     if accuracy.intervals is not None:
         record["intervals"] = accuracy_intervals_record(accuracy.intervals)
     if accuracy.caveats:
@@ -395,14 +397,15 @@ def cause_record(cause: Cause) -> dict[str, str]:
 
 def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,
                       results_by_config: Mapping[str, ConfigResults],
-                      reference_metric: Mapping[str, float] | None = None,
+                      reference_metric: Mapping[str, float] | None = None, reference_metric_samples: int = 0,
                       reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
     """Returns the JSON record of a whole comparison, in schema ``comparison-v1``.
 
     An engine is listed as a separate run, in addition to the simulated run of its config.
 
     Args:
-        reference_metric: The metric of the reference and its parts, headline first.
+        reference_metric: The metric of the reference and its parts, headline first, on the samples that judge all runs;
+            ``reference_metric_samples`` is their number.
         reference_info: The reference; None if it is FP32 of the network itself.
     """
     record: dict[str, Any] = {
@@ -418,7 +421,8 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
                  for (name, kind), key in list_run_record_keys(results_by_config).items()},
     }
     if reference_metric:
-        record["reference"] |= {"metric": next(iter(reference_metric.values())), "metric_parts": dict(reference_metric)}
+        record["reference"] |= {"metric": next(iter(reference_metric.values())), "metric_parts": dict(reference_metric),
+                                "metric_samples": reference_metric_samples}
     if reference_info is not None:
         record["reference"] |= {"source": reference_info.name, "only_there": list(reference_info.missing_in_network),
                                 "only_here": list(reference_info.missing_in_reference)}

@@ -110,6 +110,8 @@ def _error_column(metric: ErrorMetric, table: RunTable) -> RunColumn:
             return NOT_MEASURED
         if errors.mismatch is not None and not metric.is_of_integers and table not in _SUMMED_UP_TABLES:
             return f"{mismatch_text(errors.mismatch, mark)} differ" if is_first and table in ("runs", "stages") else ""
+        if metric.key == "sqnr_db" and table == "configs":
+            return f"{errors.value_text(metric, mark)} {accuracy.find_output_of_worst_value(metric)}".rstrip()
         if metric.key == "sqnr_db" or table not in _SUMMED_UP_TABLES:
             return errors.value_text(metric, mark if is_first or table == "outputs" else "")
         value = accuracy.find_worst_value(metric)
@@ -119,10 +121,8 @@ def _error_column(metric: ErrorMetric, table: RunTable) -> RunColumn:
 
 
 def _worst_sample_text(accuracy: Accuracy, mark: str) -> str:
-    worst = min((output for output in accuracy.outputs.values() if output.worst_index is not None),
-                key=lambda output: math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db, default=None)
-    if worst is not None and worst.worst_index is not None:
-        return worst_sample_text(worst.worst_index, worst.worst_sqnr_db, mark)
+    if (worst := accuracy.worst_sample_errors) is not None:
+        return worst_sample_text(worst.worst_sample, worst.worst_sqnr_db, mark)
     return _text_of_floats(accuracy.worst_output[1], NOT_MEASURED) if accuracy.worst_output is not None else ""
 
 
@@ -176,6 +176,8 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
     _output_column("output", lambda name, output, mark: _text_of_floats(output, name), "verdict"),
     _output_column("NaN", lambda name, output, mark: _text_of_floats(output, str(output.errors.nan)), "outputs"),
     _output_column("Inf", lambda name, output, mark: _text_of_floats(output, str(output.errors.inf)), "outputs"),
+    RunColumn("samples", "accuracy", lambda accuracy, mark: str(accuracy.samples or ""),
+              ("runs", "verdict", "configs")),
     RunColumn("worst sample", "accuracy", _worst_sample_text, ("runs", "verdict", "outputs")),
     _output_column("worst sample", lambda name, output, mark: _worst_sample_text(Accuracy({name: output}), mark),
                    "simulated", width=13, narrow_title="worst", narrow_width=6),

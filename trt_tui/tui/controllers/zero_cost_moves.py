@@ -1,6 +1,7 @@
 """The action on zero-cost changes: the kinds of the table `ZERO_COST_KINDS`, each with its value before it is made."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.measure.zero_cost_kind import LEAVES_FILE_SUFFIX
@@ -98,13 +99,22 @@ class ZeroCostController(Controller):
         undo_count = len(choices)
         event = session.results.zero_cost_changes.get((group.name if group is not None else "", config))
         changes = list(event.changes if event is not None else self._list_known_changes())
+        own_accuracy = session.results.get_results_or_empty(config).accuracy
+        totals = {accuracy.total for accuracy in (own_accuracy, *(change.accuracy for change in changes))
+                  if accuracy is not None}
+        if len(totals) > 1:  # values beside each other are those of common samples
+            own_accuracy = own_accuracy.on_compared_samples if own_accuracy is not None else None
+            changes = [replace(change, accuracy=change.accuracy.on_compared_samples) if change.accuracy is not None
+                       else change for change in changes]
         is_complete = event is not None and event.is_complete
         if is_complete:
             changes.sort(key=lambda change: accuracy_order(session, change.accuracy), reverse=True)
         choices += [("", self._change_cells(change, is_complete), change.config) for change in changes]
         is_measured = not has_unfinished_accuracy(session, config)
-        value_text = target_value_span(session, session.results.get_results_or_empty(config).accuracy)[0]
-        items = [PickerItem("", "", config, cells=("as it is", "", value_text if is_measured else "…", ""))]
+        value_text = target_value_span(session, own_accuracy)[0]
+        samples_text = f", all on {counted_noun_text(min(totals), 'sample')}" if len(totals) > 1 else ""
+        items = [PickerItem("", "", config, cells=(f"as it is{samples_text}", "", value_text if is_measured else "…",
+                                                   ""))]
         key_count = 9 if is_complete else min(9, undo_count)
         items += [PickerItem(str(index) if index <= key_count else "", text, choice, cells=cells)
                   for index, (text, cells, choice) in enumerate(choices, 1)]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line
@@ -32,10 +33,10 @@ class DrawnChart:
     """A drawn chart with its selectable samples.
 
     Attributes:
-        samples: The numbers of the samples that the user can select; empty if the chart has none.
+        samples: The names of the samples that the user can select; empty if the chart has none.
         cursor: The index of the selected sample in ``samples``.
     """
 
     lines: Sequence[Line]
-    samples: Sequence[int] = field(default_factory=tuple)
+    samples: Sequence[SampleName] = field(default_factory=tuple)
     cursor: int = 0

@@ -46,7 +46,13 @@ from trt_tui.formatting import (
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, noise_text, target_value_span
+from trt_tui.tui.config_status import (
+    accuracy_order,
+    is_within_noise,
+    meets_target,
+    noise_text,
+    target_value_span,
+)
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
     Line,
@@ -175,13 +181,13 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
     """
     if not remedies:
         return [], []
-    best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.accuracy))
-    equals = [remedy is best or is_within_noise(session, best.accuracy, remedy.accuracy, both_ways=False)
+    best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
+    equals = [remedy is best or is_within_noise(session, best.shown_accuracy, remedy.shown_accuracy, both_ways=False)
               for remedy in remedies]
-    looks = [(target_value_span(session, remedy.accuracy)[0], remedy.accuracy.fails_every_target)
+    looks = [(target_value_span(session, remedy.shown_accuracy)[0], remedy.shown_accuracy.fails_every_target)
              for remedy in remedies]
     equal_looks = {look for look, equals_best in zip(looks, equals, strict=True) if equals_best}
-    is_equal = [equals_best or look in equal_looks and not remedy.accuracy.nonfinite_count
+    is_equal = [equals_best or look in equal_looks and not remedy.shown_accuracy.nonfinite_count
                 for remedy, look, equals_best in zip(remedies, looks, equals, strict=True)]
     return ([remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if equals_best],
             [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
@@ -207,7 +213,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
     config_accuracy = session.get_run_results("config").accuracy
     margin_target = session.target or Target("sqnr", 0.0)
     labels = {id(remedy): _short_remedy_label(remedy) for remedy in remedies}
-    values = {id(remedy): target_value_span(session, remedy.accuracy) for remedy in remedies}
+    values = {id(remedy): target_value_span(session, remedy.shown_accuracy) for remedy in remedies}
     longest_name = max(map(cell_width, labels.values()), default=0)
     unit = " dB" if width - max((cell_width(text) for text, _ in values.values()), default=0) - 9 < longest_name else ""
     texts = {key: text.removesuffix(unit) for key, (text, _) in values.items()}  # a whole name needs the unit less
@@ -224,18 +230,21 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
         line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (f"{name} ", ""),
                       (SAME_VALUE_MARK if is_equal else " ", "dim"),
                       (f" {text:>{value_width}}", "good" if is_met else style)]
-        notes: Line = [(f" {value_margin_text(margin_target, remedy.accuracy)}".ljust(_MARGIN_CELLS), "dim")]
+        notes: Line = [(f" {value_margin_text(margin_target, remedy.shown_accuracy)}".ljust(_MARGIN_CELLS), "dim")]
         if is_met:
             notes.append((" meets the target", "good"))
-        elif config_accuracy is not None and is_within_noise(session, remedy.accuracy, config_accuracy):
+        elif config_accuracy is not None and is_within_noise(session, remedy.shown_accuracy, config_accuracy):
             notes.append((f" {SAME_VALUE_MARK} now", "dim"))
         for note in notes:
             line += [note] if line_width(line) + line_width([note]) <= width else []
         lines.append(clip_line(line, width))
     if len(equal_remedies) > 1:
-        best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.accuracy))
-        noise = f"{SAME_VALUE_MARK} within {noise_text(session, best.accuracy)}"
+        best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
+        noise = f"{SAME_VALUE_MARK} within {noise_text(session, best.shown_accuracy)}"
         lines.append([(engine_texts.choose_fitting_text((f"{noise} of the best", noise), width), "dim")])
+    if len({remedy.accuracy.total for remedy in remedies}) > 1:
+        count = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
+        lines.append(clip_line([(f"values on {count}", "dim")], width))
     return lines
 
 
@@ -254,7 +263,7 @@ def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Li
     def build_line(count: int, is_short: bool, name_width: int = 200) -> Line:
         line: Line = [(" try   ", "dim")]
         for index, remedy in enumerate(ordered_remedies[:count]):
-            text, style = target_value_span(session, remedy.accuracy)
+            text, style = target_value_span(session, remedy.shown_accuracy)
             separator = f" {SAME_VALUE_MARK} " if index < len(equal_remedies) else " · "
             name = shorten_middle(_short_remedy_label(remedy) if is_short else remedy.label, name_width)
             line += [(f"{separator if index else ''}{find_current_key(remedy.key)}: ", "key"), (f"{name} ", ""),
@@ -363,7 +372,7 @@ def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -
     several = ("r", ZERO_COST_KEY)
     best = [
         max((remedy for remedy in remedies if remedy.key == key),
-            key=lambda remedy: accuracy_order(session, remedy.accuracy), default=None) for key in several
+            key=lambda remedy: accuracy_order(session, remedy.shown_accuracy), default=None) for key in several
     ]
     return [
         remedy for remedy in remedies if remedy.key not in several or any(remedy is best_remedy for best_remedy in best)
@@ -442,7 +451,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     if row_values.share_replacement_text(group):
         lines.append([(" share    ", "dim"), (f"{row_values.share_replacement_text(group)}: it has none", "dim")])
     elif share is not None:
-        all_samples = session.data_summary.what_if_count if session.data_summary is not None else share.samples
+        all_samples = session.count_judging_samples(session.get_run_config(row_values.run))
         line: Line = [(" share    ", "dim"),
                       (share.unknown_reason and f"unknown: {share.unknown_reason}"
                        or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK,

@@ -309,7 +309,7 @@ def _find_shown_share(session: Session, row_values: RowValues, group: FusionGrou
 
 def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list[str]:
     """Returns the source of an error share: config, samples and confidence interval."""
-    total = session.data_summary.what_if_count if session.data_summary is not None else share.samples
+    total = session.count_judging_samples(session.config)
     samples_text = _used_sample_count_text(session, share.samples)
     if share.unknown_reason:
         return [f"Unknown: {share.unknown_reason}.", f"Measured on {samples_text}, in {config}."]
@@ -424,15 +424,17 @@ def explain_header(session: Session) -> list[Explanation]:
         source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
         explanations.append(Explanation("target", (
             ("", f"{source}{TERMS_BY_NAME['target'].explanation}"), ("", f"{shown_key('target')} changes it.")),
-            value=" and ".join(target.description for target in session.targets)))
+            value=" and ".join(session.target_descriptions)))
     if data is not None:
         used = min(data.what_if_count, data.judged_count)
         texts = [f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
                  "--whatif-samples sets how many."]
         if data.is_random:
             texts.append("The inputs are random, so the values say little about production. Reopen with --data.")
-        if data.calibration_count:
-            texts.append(f"Ranges are calibrated on {data.calibration_count} others.")
+        if session.calibration is not None and session.calibration.samples:
+            others = ("others" if session.options.calib_data is not None or data.calibration_count == data.judged_count
+                      else "of them, which do not judge the runs with these ranges")
+            texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
         explanations.append(Explanation("samples", tuple(("", text) for text in texts),
                                         value=f"{used} of {data.judged_count}"))
     if session.builder is not None:
@@ -529,7 +531,7 @@ def _run_outcome_texts(session: Session, row: SummaryRow, accuracy: Accuracy | N
     if not outcomes or accuracy is None:
         return ["There is no outcome yet."]
     texts = [f"{titles[kind]}: {outcome.text}." for kind, outcome in outcomes.items()]
-    return [*texts, *(f"The target is {target.description}, and the simulated value is "
+    return [*texts, *(f"The target is {target.for_samples_of(accuracy).description}, and the simulated value is "
                       f"{target.measured_value_text(accuracy)}." for target in session.targets)]
 
 
@@ -547,7 +549,7 @@ def _interval_texts(accuracy: Accuracy | None, title: str) -> list[str]:
         return _interval_sentences(intervals.agreement_interval, agreement_text)
     if accuracy is not None and any(title == name.rpartition(":")[2][:7] for name in list(accuracy.metric)[:1]):
         return _interval_sentences(intervals.metric, metric_text)
-    if title in ("worst", "worst sample", "NaN/Inf", "bad", "gap", "ms", "MB") or title.endswith(" time"):
+    if title in ("output", "worst", "worst sample", "NaN/Inf", "bad", "gap", "ms", "MB") or title.endswith(" time"):
         return []
     return _interval_sentences(intervals.worst_output.get("sqnr"), lambda value: f"{value:.1f}", " dB")
 
@@ -569,7 +571,7 @@ def _simulation_source_text(session: Session, accuracy: Accuracy | None) -> str:
 
 def _used_sample_count_text(session: Session, count: int) -> str:
     """Returns a number of samples, of those that values in the app are measured on."""
-    used = session.data_summary.what_if_count if session.data_summary is not None else count
+    used = session.count_judging_samples(session.config)
     return (f"{count} of the {counted_noun_text(used, 'sample')} in use" if count < used else
             _sample_count_text(session, count))
 

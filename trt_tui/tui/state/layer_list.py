@@ -262,7 +262,7 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
     """Returns the number of samples behind the shares; "" if it is all samples, or if no share is known."""
     session = layer_list.session
     sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
-    all_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
+    all_samples = session.count_judging_samples(session.config)
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
     counts_text = f"{min(sample_counts)} to {max(sample_counts)}" if min(sample_counts) < max(

@@ -53,7 +53,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     for index in range(len(errors.values)):
         bins[find_bin_of_index(index, len(errors.values), count)].append(index)
     worst = [max(bin_samples, key=errors.sortable_sample_error) for bin_samples in bins]
-    cursor = find_bin_of_index(errors.worst_sample_index, len(errors.values),
+    cursor = find_bin_of_index(errors.worst_position, len(errors.values),
                                count) if chart_frame.cursor is None else chart_frame.cursor % count
     cell = max(1, min(3, (width - 2) // count))
     heights, low, high = _sample_bar_heights(errors)
@@ -66,20 +66,20 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     lines: list[Line] = [clip_line([(title, "dim"), (f"   {high} to {low}", "dim")], width)]
     rows = max(3, min(16, chart_frame.height - _DETAIL_LINES - 3))
     lines += [[(" ", ""), *line] for line in bar_lines(bin_values(heights, count), rows, cell, styles)]
-    lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, f"#{worst[cursor]}", "strong")], width)
-    worst_text = ", the worst" if worst[cursor] == errors.worst_sample_index else ""
+    chosen = worst[cursor]
+    lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, str(errors.names[chosen]), "strong")], width)
+    worst_text = ", the worst" if chosen == errors.worst_position else ""
     more_text = f", the worst of {len(bins[cursor])} in this column" if len(bins[cursor]) > 1 and not worst_text else ""
-    chosen_sample = worst[cursor]
     lines.append(
-        clip_line([(f" #{chosen_sample}", "strong"), ("  ", ""),
-                   (sample_error_text(errors.values[chosen_sample], errors.are_mismatch_shares), ""),
+        clip_line([(f" {errors.names[chosen]}", "strong"), ("  ", ""),
+                   (sample_error_text(errors.values[chosen], errors.are_mismatch_shares), ""),
                    (f"{worst_text}{more_text}", "dim")], width))
     if errors.is_by_feed:
-        lines.append([(" the samples of a batch cannot be separated in the outputs", "dim")])
+        lines.append([(" the samples of a batch cannot be separated in the outputs; its first one names it", "dim")])
         return DrawnChart(lines)
-    sample = session.results.single_samples.get((session.config, chosen_sample))
+    sample = session.results.single_samples.get((session.config, errors.names[chosen]))
     lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
-    return DrawnChart(lines, worst, cursor)
+    return DrawnChart(lines, [errors.names[position] for position in worst], cursor)
 
 
 def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
@@ -88,7 +88,7 @@ def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, 
     if not finite:
         ends = [
             sample_error_text(min(sample_errors.values, default=0.0), sample_errors.are_mismatch_shares),
-            sample_error_text(sample_errors.values[sample_errors.worst_sample_index], sample_errors.are_mismatch_shares)
+            sample_error_text(sample_errors.values[sample_errors.worst_position], sample_errors.are_mismatch_shares)
         ]
         return [1.0 if math.isnan(value) else 0.0 for value in sample_errors.values], ends[1], ends[0]
     minimum, maximum = min(finite), max(finite)

@@ -153,7 +153,7 @@ def _other_samples_text(session: Session, search_status: SearchStatus) -> str:
     count, data, end_event = _count_samples(search_status), session.data_summary, search_status.end_event
     if count is None or data is None:
         return ""
-    if count == min(data.what_if_count, data.judged_count):
+    if count == session.count_judging_samples(search_status.request.config):
         return f"other {count} of {data.judged_count} samples" if (
             end_event is not None and end_event.has_other_samples) else ""
     return f"{count} of {counted_noun_text(data.judged_count, 'sample')}" if count < data.judged_count else (

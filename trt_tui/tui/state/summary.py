@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
+from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
@@ -113,7 +114,7 @@ def _target_text(session: Session) -> str:
     baseline = session.results.reference_metric if target.kind == "metric" else {}
     baseline_value = next(iter(baseline.values()), None) if target.part_name is None else baseline.get(target.part_name)
     more_text = f" and {len(session.further_targets)} more" if session.further_targets else ""
-    return f"  target {target.description}{more_text}" + (f" (FP32 {metric_text(baseline_value)})"
+    return f"  target {session.target_descriptions[0]}{more_text}" + (f" (FP32 {metric_text(baseline_value)})"
                                                           if baseline_value is not None else "")
 
 
@@ -129,8 +130,8 @@ def _sample_count_text(session: Session, width: int) -> tuple[str, bool]:
                     if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}")
     if width < 110:
         return samples_text, False
-    ranges = session.ranges_source_text or f"{data.calibration_count} calibrate"
-    return f"{samples_text}{', labels' if data.label_names else ''}, {ranges}", False
+    ranges = f", {session.ranges_source_text}" if session.ranges_source_text else ""
+    return f"{samples_text}{', labels' if data.label_names else ''}{ranges}", False
 
 
 def _device_texts(session: Session, width: int) -> list[str]:
@@ -189,6 +190,10 @@ class _SummaryTable:
             built_columns.append(RunColumn(
                 f"{quantized_type.label} time", "engine",
                 lambda engine, mark: quantized_time_share_text(engine, quantized_type), width=9))
+        if sum(output.kind == FLOAT_KIND for output in session.judged_outputs) > 1:
+            simulated_columns.insert(1 + (position == 1), RunColumn(
+                "output", "accuracy.worst_output", lambda output, mark: shorten_middle(output[0], _OUTPUT_CELLS),
+                width=_OUTPUT_CELLS))
         if not is_wide:
             simulated_columns, built_columns = (
                 [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
@@ -200,8 +205,9 @@ class _SummaryTable:
                          *built_columns]
         if not has_built_values(session):
             built_columns = []
-        for columns, column_title in ((simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
-                                      (built_columns, metric_title)):  # the outcome must fit at every width
+        for columns, column_title in (
+                (simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
+                (simulated_columns, "output"), (built_columns, metric_title)):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
                 left_out, columns[:] = columns[:], [column for column in columns if column.title != column_title]
@@ -211,9 +217,13 @@ class _SummaryTable:
         used_cells = _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns)
         name = max(13, min(24, width - used_cells - (15 if is_wide else _OUTCOME_AND_GAUGE_CELLS)))
         room = width - used_cells - name - 1
-        target_text = session.target.description if is_wide and session.target is not None else ""
+        target_text = session.target_descriptions[0] if is_wide and session.target is not None else ""
         return cls(name, simulated_columns, built_columns, metric_title, is_wide,
                    target_text if cell_width(target_text) <= room else "")
+
+
+_OUTPUT_CELLS = 8
+"""The width of the name of the worst judged output, if there are several."""
 
 
 def has_built_values(session: Session) -> bool:
@@ -345,6 +355,10 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
         shown_engine = last_engine if old_engine is None else None  # a row shows values of one config only
         title = (config_title(session, table.name_width - 1), "strong") if run == "config" else (run_title(run), "")
+        if session.data_summary is not None and session.count_judging_samples(
+                config) < session.data_summary.what_if_count:
+            longer_text = f"{title[0]} on {session.count_judging_samples(config)}"
+            title = (longer_text if cell_width(longer_text) < table.name_width else title[0]), title[1]
         has_engine_cells = shown_engine is not None or results.exported_run is None
         line = build_run_line(title, results.accuracy,
                               _engine_cells(shown_engine, results.accuracy, table) if has_engine_cells else

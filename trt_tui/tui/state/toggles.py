@@ -103,7 +103,7 @@ def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleR
             or target.output_name is not None):
         return ToggleResult()
     value_text, margin = decibels_text(share.sqnr_if_raised_db), share.sqnr_if_raised_db - target.value
-    if session.data_summary is not None and share.samples < session.data_summary.what_if_count:
+    if share.samples < session.count_judging_samples(session.config):
         return ToggleResult(value_text, f"on {share.samples}", "", "dim", margin, True)
     accuracy = Accuracy({"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples,
                         total=share.samples)
