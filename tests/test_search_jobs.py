@@ -279,6 +279,7 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
         sticks = not target.is_met_by(verdict)
         rows.append(ReductionStep(name, target.measured_value_text(verdict), sticks))
         raised -= set() if sticks else {name}
+    assert all(not target.is_met_by(by_hand(raised - {name})) for name in raised), "the last pass finds each one needed"
     assert list(ended.result.reduction_steps) == rows and set(ended.result.best_evaluation.raised_groups) == raised
     points = set(tried.values())
     unbeaten = {one for one in points if not any(other != one and other[0] <= one[0] and other[1] >= one[1]
