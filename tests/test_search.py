@@ -297,6 +297,16 @@ def test_no_layer_stays_raised_without_need_and_each_shows_the_value_without_it(
                 } in ({}, {name: name in raised for name in noise.names})
 
 
+def test_a_layer_that_only_the_margin_needs_says_so():
+    noise = additive([1, 1, 8, 0], 2)
+    search = noise.search()
+    assert finish(search, noise).best_evaluation.raised_groups == ("g2",)
+    search.require_score_margins((1.7,))
+    reasons = finish(search, noise).raise_reasons
+    assert len(reasons) == 2 and "(fails)" in reasons.pop("g2")
+    assert "passes, but without the margin" in next(iter(reasons.values()))
+
+
 @pytest.mark.parametrize("end", ["bisect", "bisect-reverse"])
 def test_auto_finds_no_more_than_a_run_of_first_or_last_layers(end):
     """Three neighbours at one end pass together and gain nothing alone, so that greedy does not see them."""

@@ -480,6 +480,8 @@ class SearchEnded(Event):
         pareto_configs: The configs of the Pareto front in cost and score, by index of the evaluation, the cheapest
             first. The cost is the estimated latency, or the cost of the raised groups without an estimate
             (`trt_tui.jobs.search_job.SearchEvaluator.costs`).
+        margins: The lowest score of each tolerance that the search required, because an exported network or an engine
+            yielded less than was simulated; () without such a margin.
         target_outcome: The outcome of the result for all tolerances and the user's command, with the exported file
             taken into account; None without a result.
         exported: The exported file of the result; None if the simulated result does not meet the tolerances.
@@ -501,6 +503,7 @@ class SearchEnded(Event):
     held_out: HeldOutResult | None = None
     engine_texts: Mapping[int, str] = field(default_factory=dict)
     pareto_configs: Mapping[int, PrecisionConfig] = field(default_factory=dict)
+    margins: tuple[float, ...] = ()
     target_outcome: TargetOutcome | None = None
     exported: ExportedResult | None = None
     has_other_samples: bool = False

@@ -741,7 +741,7 @@ class SearchJob:
                               (*(removal.report_text for removal in removals), *self.remarks,
                                *self._known_defect_texts(result.config)),
                               was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
-                              self._pareto_configs(), target_outcome, self.exported_result,
+                              self._pareto_configs(), self.search.margins, target_outcome, self.exported_result,
                               qdq_removals=tuple(removals), zero_cost_effort=self._describe_zero_cost_effort(),
                               missed_checks={index: self._missed_checks[evaluation.config_key]
                                              for index, evaluation in enumerate(self.search.evaluations)

@@ -416,7 +416,8 @@ class Search:
         reasons = []
         low = self._evaluations_by_key.get(evaluation.trial_without_group(group_name).config_key)
         if low is not None:
-            verb = "fails" if not low.with_required_margins(self.margins).passes else "passes"
+            verb = ("passes" if low.with_required_margins(self.margins).passes else
+                    "passes, but without the margin" if low.passes else "fails")
             reasons.append(
                 f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(evaluation)}")
         if self.minimizes_cost:

@@ -402,5 +402,8 @@ def _value_without_text(session: Session, search_status: SearchStatus, option: S
                                                    if tensor != subject})
     evaluation = next((other for other in end_event.evaluations
                        if trial is not None and other.config_key == trial.config_key), None)
+    if evaluation is None:
+        return ""
+    lacks_margin = evaluation.passes and not evaluation.with_required_margins(end_event.margins).passes
     return (f"{_evaluation_value_text(session, evaluation)} {evaluation.target_result.target_outcome.outcome.value}"
-            if evaluation is not None else "")
+            f"{' without the margin' if lacks_margin else ''}")
