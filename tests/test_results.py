@@ -52,7 +52,9 @@ def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     options = tuple(ev.Remedy("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
     results.apply(measured(INT8, verdict(20.0)))
     results.apply(ev.RemediesMeasured(2, MLP.groups[0].name, INT8, options))
-    assert results.remedies[MLP.groups[0].name, INT8] == options
+    remedies = results.remedies[MLP.groups[0].name, INT8]
+    assert [(remedy.config, remedy.shown_accuracy) for remedy in remedies] == [
+        (option.config, option.accuracy) for option in options]
     assert results[raised].accuracy == verdict(40.0) and results[INT8].accuracy == verdict(20.0)
 
 
