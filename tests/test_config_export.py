@@ -121,7 +121,7 @@ def test_fp16_reads_no_data(run, mlp, tmp_path):
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_ranges_that_a_config_has_are_exported_and_only_the_others_are_measured(run, tmp_path, precision):
     options = save_resnet(tmp_path)
-    data = ("--data", options.data, "--batch", "4")
+    data = ("--data", options.data, "--calib-data", options.data, "--batch", "4")
     record, _ = exported(run, tmp_path / "all.json", options.model, "--precision", precision, *data)
     measured = dict(record["calibration"]["ranges"])
     kept, left_out = [*measured][0], [*measured][-1]
