@@ -205,7 +205,7 @@ def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     assert told.comparable_loss == pytest.approx(10**-0.3) and told.accuracy is BOTH
     failing = check_targets([*targets, parse_target("agreement>=0.99")], BOTH)
     assert not failing.passes and failing.lowest_score == pytest.approx(-4.0)
-    assert failing.value_text.endswith("max_abs 0.200, top-1 agreement 95.0%")
+    assert failing.value_text.endswith("max_abs 0.200 at boxes:0[:, 0:4], top-1 agreement 95.0%")
 
 
 def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
