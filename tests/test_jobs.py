@@ -441,8 +441,10 @@ def test_an_exception_while_a_job_is_closed_ends_no_other(how, error, capsys):
     assert type(error).__name__ in capsys.readouterr().err, "the log says what was raised"
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError("of a script"), SystemExit(1), KeyboardInterrupt(), ValueError()])
-def test_whatever_a_step_raises_ends_its_own_job_alone(error):
+@pytest.mark.parametrize(("error", "end"), [
+    (BrokenPipeError("of a script"), ev.JobFailed), (SystemExit(1), ev.JobFailed),
+    (KeyboardInterrupt(), ev.JobCancelled), (ValueError(), ev.JobFailed)])
+def test_whatever_a_step_raises_ends_its_own_job_alone(error, end):
     def raises(unruly, request):
         yield Urgency.WHAT_IF
         raise error
@@ -451,7 +453,7 @@ def test_whatever_a_step_raises_ends_its_own_job_alone(error):
     unruly.ask(rq.MeasureWhatIf(INT8), rq.MeasureTensorStats("group"))
     while unruly.scheduler.run_next_step():
         pass
-    assert ends(unruly.sent, 1) == [ev.JobFailed] and ends(unruly.sent, 2) == [ev.JobDone]
+    assert ends(unruly.sent, 1) == [end] and ends(unruly.sent, 2) == [ev.JobDone]
 
 
 def test_what_cannot_tell_whether_it_is_ready_is_asked_for_its_next_step():

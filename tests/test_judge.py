@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.judged_outputs import (
     INTEGER_KIND,
@@ -218,6 +219,9 @@ class Padded:
 
     def count_samples_of_feed(self, index):
         return 2
+
+    def sample_name(self, feed_index, row):
+        return SampleName(2 * feed_index + row)
 
     def read_feed(self, index):
         return {"attention_mask": self.masks[index], "wide": np.ones((2, 7))}

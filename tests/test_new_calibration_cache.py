@@ -54,7 +54,8 @@ def test_the_commands_that_calibrate_write_what_an_export_writes(run, mlp, comma
                                               (save_joined, "minmax")])
 def test_what_is_written_is_read_by_the_next_run_with_the_same_results(run, tmp_path, save, method):
     options = save(tmp_path)
-    shared = ("compare", options.model, "--data", options.data, "--layers", "none", "--calib-method", method)
+    samples = ("--data", options.data, "--calib-data", options.data)  # both runs judge all samples
+    shared = ("compare", options.model, *samples, "--layers", "none", "--calib-method", method)
     assert run(*shared, "--calib-cache", "new.cache", "--json", "first.json")[0] == 0
     tensors = open_network(options.model).calibrated_tensors
     written = Path("new.cache").read_bytes()
@@ -67,7 +68,7 @@ def test_what_is_written_is_read_by_the_next_run_with_the_same_results(run, tmp_
                                                                                               "second.json"))
     for name, errors in first.items():
         assert second[name]["sqnr_db"] == pytest.approx(errors["sqnr_db"], abs=0.05)
-    code, _, said = run("export", options.model, "--data", options.data, *INT8, "--calib-method", method, "--format",
+    code, _, said = run("export", options.model, *samples, *INT8, "--calib-method", method, "--format",
                         "calibration-cache", "-o", "exported.cache")
     assert code == 0 and Path("exported.cache").read_bytes() == written, said
 

@@ -91,7 +91,7 @@ def test_a_run_without_int8_is_not_called_one_that_passes_in_it(run, tmp_path):
     code, out, err = run(*command)
     assert code == 0 and "No layer of this network can run in INT8" in err
     rows = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert rows["INT8"].endswith("PASS?, nothing in INT8") and rows["FP16"].endswith("  PASS?"), "few samples"
+    assert rows["INT8"].endswith("  PASS, nothing in INT8") and rows["FP16"].endswith("  PASS")
 
 
 def test_what_a_config_lowers(tmp_path):

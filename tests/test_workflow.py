@@ -213,14 +213,12 @@ def _other_dump(folder: Path, **tensors: np.ndarray) -> tuple[Path, Path]:
 @pytest.mark.parametrize(("tensors", "said"), [
     ({"scores": np.ones((8, 10), np.float32)}, "no tensor in common"),
     ({"logits": np.ones((8, 11), np.float32)}, "logits has another shape in first.json than in model.onnx"),
-    ({"logits": np.ones((8, 10, 4), np.float32)}, "8x10x4 in first.json, Nx10 in model.onnx")])
+    ({"logits": np.ones((8, 10, 4), np.float32)}, "8×10×4 in first.json, batch×10 in model.onnx")])
 @pytest.mark.usefixtures("placed")
 def test_a_dump_of_another_network_is_refused(run, tmp_path, tensors, said):
     onnx.save(networks.small_resnet(), "model.onnx")
     np.savez("samples.npz", **_images(8, 0))
     first, second = _other_dump(tmp_path, **tensors)
-    said = said.replace("Nx10", "x".join(str(size.dim_param or size.dim_value) for size in onnx.load(
-        "model.onnx").graph.output[0].type.tensor_type.shape.dim))
     for command in ((first, second, "--model", "model.onnx", "-o", "fix.json"),
                     ("model.onnx", "--data", "samples.npz", *QUICK, "--reference", first),
                     ("model.onnx", "--data", "samples.npz", *QUICK, "--outputs", first)):

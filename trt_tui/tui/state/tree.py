@@ -157,15 +157,12 @@ class TreeModel:
         return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
     def sum_scope_weights(self, weights: Mapping[str, float], is_additive: bool = True) -> dict[str, float]:
-        """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups.
-
-        Negative weights count as 0, so that they do not hide the rows with an error in a scope.
-        """
+        """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups."""
         scope_weights: dict[str, float] = {}
         for name, weight in weights.items():
             for scope in self.ancestors.get(name, ()):
                 old_weight = scope_weights.get(scope.path, 0.0)
-                scope_weights[scope.path] = old_weight + max(weight, 0.0) if is_additive else max(old_weight, weight)
+                scope_weights[scope.path] = old_weight + weight if is_additive else max(old_weight, weight)
         return scope_weights
 
     def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
