@@ -142,6 +142,26 @@ def _with_cast_weights(model):
     return model
 
 
+def _with_fp8_weights(model):
+    """The weights are FP8 codes times a scale: computed constants, rather than stored ones."""
+    nodes = []
+    for tensor in list(model.graph.initializer):
+        array, name = numpy_helper.to_array(tensor), tensor.name
+        if array.dtype == np.float32 and array.ndim > 1:
+            scale = np.float32(np.abs(array).max() / 448)
+            codes = helper.make_tensor(f"{name}_codes", onnx.TensorProto.FLOAT8E4M3FN, array.shape,
+                                       (array / scale).ravel())
+            model.graph.initializer.remove(tensor)
+            model.graph.initializer.extend([codes, numpy_helper.from_array(scale, f"{name}_factor")])
+            nodes += [helper.make_node("Cast", [codes.name], [f"{name}_cast"], to=onnx.TensorProto.FLOAT),
+                      helper.make_node("Mul", [f"{name}_cast", f"{name}_factor"], [name])]
+    rest = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *rest])
+    model.opset_import[0].version = 19
+    return model
+
+
 def _with_other_output_name(model):
     model.graph.output[0].name = model.graph.node[-1].output[0] = "1234"
     return model
@@ -200,7 +220,9 @@ def test_files_of_modelopt_have_the_weights_of_their_original(path, saved):
      "with its weights logits differs"),
     (networks.quantized, "is itself quantized"),
     (networks.half, "in 16 bits"),
-], ids=["other weights", "trained further", "folded", "other biases", "quantized", "16 bits"])
+    (lambda: _with_fp8_weights(conv_net(0)), "only outputs are compared"),
+    (lambda: _with_cast_weights(conv_net(0)), "only outputs are compared"),
+], ids=["other weights", "trained further", "folded", "other biases", "quantized", "16 bits", "FP8 codes", "casts"])
 def test_weights_that_do_not_reproduce_the_reference_are_refused_for_the_whole_network(reference, cause, saved,
                                                                                        backend):
     path, exact = saved(networks.quantized(), "given.onnx"), conv_net(0)
