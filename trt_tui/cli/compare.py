@@ -190,8 +190,8 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
     """Prints and writes the table of calibration methods."""
     from trt_tui.cli.headless_session import open_method_comparison_session
     from trt_tui.core.calibration.range_methods import RANGE_METHODS
-    from trt_tui.core.exporters.markdown import markdown_table, text_cell
-    from trt_tui.formatting import table_lines
+    from trt_tui.core.exporters.markdown import markdown_table, setup_text, text_cell
+    from trt_tui.formatting import counted_noun_text, table_lines
     from trt_tui.session.result_tables import (
         find_best_range_method,
         method_comparison_record,
@@ -210,8 +210,14 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
         rows = method_comparison_table(session)
         write_text_outputs([
             (json_path, lambda session: json_text(method_comparison_record(session))),
-            (markdown_path, lambda session: "\n".join(markdown_table(
-                [text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])) + "\n")],
+            (markdown_path, lambda session: "\n".join([
+                f"# Calibration methods of {text_cell(session.outline.name)}", "",
+                f"{counted_noun_text(session.opened_network.data.what_if_count, 'sample')} of "
+                f"{text_cell(session.opened_network.data.source)}, calibrated on "
+                f"{method_comparison_record(session)['calibration_methods'][0]['calibration_samples']}. "
+                f"{text_cell(setup_text(session.setup_record))}.", "",
+                *markdown_table([text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])
+            ]) + "\n")],
             session)
         if "-" not in (json_path, markdown_path):
             miss_text = escape_hidden_characters(session.fp32_miss_text)
