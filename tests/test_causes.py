@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from tests import local, networks
 from tests.measuring import measure_shares
@@ -229,41 +229,6 @@ def test_one_channel_of_a_depthwise_conv_with_larger_weights(facts_of, axis):
     (text,) = found["/conv/Conv"]
     assert text.startswith("one channel of Conv /conv/Conv has much larger weights than the others: channel 5 reaches ")
     assert "the median of 16 channels is " in text and "the single scale leaves " in text
-
-
-@pytest.mark.parametrize("operator", ["RNN", "LSTM", "GRU"])
-@pytest.mark.parametrize("accumulates", [True, False])
-def test_rounding_that_accumulates_over_steps(facts_of, operator, accumulates):
-    b, size, steps = Builder(), 4, 256
-    gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[operator]
-    w, r = np.zeros((gates, size, size), np.float32), np.zeros((gates, size, size), np.float32)
-    bias = np.zeros((2 * gates, size), np.float32)
-    attributes = {"hidden_size": size}
-    if operator == "RNN":
-        attributes["activations"] = ["Relu"]
-        w[0], r[0] = np.eye(size), np.eye(size) * (1.0 if accumulates else 0.1)
-    elif operator == "LSTM":  # input, output, forget, cell
-        bias[:4] = [[8.0] * size, [8.0] * size, [12.0 if accumulates else -4.0] * size, [0.0] * size]
-        w[3] = np.eye(size)
-    else:  # update, reset, hidden
-        bias[0] = 7.5 if accumulates else -6.0
-        w[2] = 300 * np.eye(size) if accumulates else np.eye(size)
-    names = [b.weight("W", w.reshape(1, -1, size)), b.weight("R", r.reshape(1, -1, size)),
-             b.weight("B", bias.reshape(1, -1))]
-    b.nodes.append(helper.make_node(operator, ["x", *names], ["steps"], name="/rnn", **attributes))
-    b.node("MatMul", ["steps", b.kernel("head", (size, 2), size)], "/head", output="y")
-    model = b.model([floats("x", steps, 8, size)], [floats("y", steps, 1, 8, 2)])
-    x = np.abs(np.random.default_rng(0).standard_normal((1, 8, size), dtype=np.float32)) * 2e-3 + 1e-3
-    facts = facts_of(model, {"x": np.repeat(x, steps, axis=0)}, with_shares=False)
-    rounding = facts["/rnn"].group_facts.recurrent[0]
-    assert rounding.steps == steps and rounding.layer == f"{operator} /rnn" and rounding.first_step_db > 50
-    found = texts(facts)
-    if not accumulates:
-        assert rounding.last_step_db > 50 and found == {}
-        return
-    assert found == {"/rnn": [f"FP16 rounding accumulates over the steps of {operator} /rnn: with its state rounded "
-                              f"after each step, step 1 has {rounding.first_step_db:.1f} dB and step 256 "
-                              f"{rounding.last_step_db:.1f} dB"]}
 
 
 @pytest.mark.parametrize("mask", [-np.inf, -1e4])

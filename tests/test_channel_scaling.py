@@ -12,12 +12,12 @@ from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.measure.attention_scale import make_attention_scale_move
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
 from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
 from trt_tui.core.moves.attention_scale_move import (
     ScalePlacement,
     attention_scale_refusal_reason,
+    make_attention_scale_move,
     placement_refusal_reason,
 )
 from trt_tui.core.moves.config import PrecisionConfig

@@ -190,7 +190,8 @@ def test_partial_sums_that_cancel_make_a_pass_uncertain(analysed):
     with analysed(b.model([floats("x", "batch", 128)], [floats("y", "batch", 16)]), x=x) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)
         [caveat] = [caveat for caveat in accuracy.caveats if caveat.kind == "may overflow"]
-        assert not accuracy.nonfinite_count and "partial sums of MatMul /product/MatMul" in caveat.text
+        assert not accuracy.nonfinite_count
+        assert "partial sums of MatMul /product/MatMul may exceed FP16's 65504: at most " in caveat.text
         assert judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.UNCERTAIN_PASS
         kept = ALL_FP16.with_group_precision([analysis.network.groups[0]], Precision.FP16_ACC_FP32)
         assert states_of(analysis, kept) == {}
@@ -369,10 +370,6 @@ def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
     model = b.model([floats("x", "batch", 70000)], [floats("y", "batch", 70000)])
     with analysed(model, x=np.ones((2, 70000), np.float32)) as analysis:
         assert states_of(analysis, ALL_FP16) == {"/softmax/Softmax": Fp16RangeState.MAY_OVERFLOW}
-    peaked = np.zeros((2, 70000), np.float32)
-    peaked[:, 0] = 20
-    with analysed(model, x=peaked) as analysis:
-        assert states_of(analysis, ALL_FP16) == {}
 
 
 @pytest.mark.parametrize(("operator", "shift", "state"), [

@@ -5,10 +5,8 @@ The facts do not depend on a config. They are measured in FP32 on the calibratio
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from trt_tui.core.calibration.tensor_collection import (
     DEFAULT_MEMORY_LIMIT_BYTES,
@@ -26,7 +24,6 @@ from trt_tui.core.measure.causes import (
     ConstantFacts,
     GroupFacts,
     OffsetRounding,
-    RecurrentRounding,
     ScaleBehindProduct,
     ValueRange,
     WeightScaleFacts,
@@ -40,15 +37,6 @@ from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
 from trt_tui.errors import TrtTuiError
-
-MAX_MEASURED_STEPS = 512
-"""Maximum number of steps of a recurrent layer that are measured."""
-
-MAX_MEASURED_ROWS = 4
-"""Maximum number of rows of a batch on which a recurrent layer is measured."""
-
-_RECURRENT_INPUTS = {"LSTM": (3, 5, 6), "GRU": (3, 5), "RNN": (3, 5)}
-"""The inputs of a recurrent layer that are its bias and its first states, by operator."""
 
 _SCALE_OPERATORS = ("Mul", "Div")
 
@@ -117,14 +105,13 @@ def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], sample
 
 def measure_group_facts(network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange], samples: Samples,
                         backend: Backend) -> GroupFacts:
-    """Measures the facts of a group from its weights, and of recurrent layers on the first feed of the samples.
+    """Measures the facts of a group from its weights, and of its offsets on the first feeds of the samples.
 
     Args:
         value_ranges: The tensors of the group from `collect_value_ranges`.
     """
     return GroupFacts(tuple(value_ranges), tuple(_examine_constants(network, group)),
                       tuple(_examine_weight_scales(network, group)),
-                      tuple(_measure_recurrent_rounding(network, group, samples, backend)),
                       _find_attention_scale(network, group, value_ranges),
                       tuple(_measure_offset_roundings(network, group, samples, backend)))
 
@@ -394,80 +381,6 @@ class _SoftmaxOffsets:
                               len(self._lost) / self._row_count, masked_count / self._row_count)
 
 
-# -- recurrent layers -----------------------------------------------------------------------------------------------
-
-
-def _measure_recurrent_rounding(network: Network, group: FusionGroup, samples: Samples,
-                                backend: Backend) -> Iterator[RecurrentRounding]:
-    """Yields the error of each recurrent layer of a group whose state is rounded to FP16 after each step.
-
-    Of a layer with two directions the forward one is measured.
-    """
-    for name in group.layers:
-        layer = network.get_layer(name)
-        if layer.op_type in _RECURRENT_INPUTS and not layer.domain and _has_measurable_inputs(network, layer):
-            try:
-                rounding = _measure_layer_steps(network, layer, samples, backend)
-            except TrtTuiError:
-                continue
-            if rounding is not None:
-                yield rounding
-
-
-def _has_measurable_inputs(network: Network, layer: Layer) -> bool:
-    """Returns True if the weights of a recurrent layer are constants, and it has neither lengths nor peepholes."""
-    weights = [tensor for tensor in layer.inputs[1:4] if tensor]
-    return (all(tensor in network.constant_tensors for tensor in weights) and not any(layer.inputs[4:5])
-            and not any(layer.inputs[7:8]))
-
-
-def _measure_layer_steps(network: Network, layer: Layer, samples: Samples,
-                         backend: Backend) -> RecurrentRounding | None:
-    node = network.node(layer.name)
-    attributes = dict(node.attributes)
-    states = [index for index in _RECURRENT_INPUTS[layer.op_type][1:] if len(layer.inputs) > index
-              and layer.inputs[index]]
-    computed = [layer.inputs[index] for index in (0, *states) if layer.inputs[index] not in network.constant_tensors]
-    arrays = next(_read_feeds(network, computed, samples, backend, 1))
-    arrays |= {layer.inputs[index]: network.constant_value(layer.inputs[index])
-               for index in range(len(layer.inputs))
-               if layer.inputs[index] and layer.inputs[index] not in arrays}
-    is_batch_first = node.attributes.get_int("layout", 0) == 1
-    source = arrays[layer.inputs[0]].astype(np.float32)
-    source = source.transpose(1, 0, 2) if is_batch_first else source
-    if node.attributes.get_string("direction", "forward") == "reverse":
-        source = source[::-1]
-    source = source[:MAX_MEASURED_STEPS, :MAX_MEASURED_ROWS]
-    if len(source) < 2:
-        return None
-    weights = {index: arrays[layer.inputs[index]][:1].astype(np.float32)
-               for index in range(1, 4) if len(layer.inputs) > index and layer.inputs[index]}
-    hidden_size = weights[2].shape[-1]
-    state_count = 2 if layer.op_type == "LSTM" else 1
-    first_states = []
-    for position in range(state_count):
-        index = 5 + position
-        state = arrays[layer.inputs[index]].astype(np.float32) if index in states else None
-        if state is not None:
-            state = (state.transpose(1, 0, 2) if is_batch_first else state)[:1, :source.shape[1]]
-        first_states.append(state if state is not None else np.zeros((1, source.shape[1], hidden_size), np.float32))
-    attributes.pop("direction", None)
-    attributes.pop("layout", None)
-    for key in ("activations", "activation_alpha", "activation_beta"):
-        if key in attributes and node.attributes.get_string("direction", "forward") == "bidirectional":
-            values: Any = attributes[key].value
-            attributes[key] = ir.Attr(key, attributes[key].type, values[:len(values) // 2])
-    model = _build_step_model(network, layer.op_type, list(attributes.values()), weights, first_states, source)
-    rounded = {index: _round_to_fp16(weight) for index, weight in weights.items()}
-    rounded_model = _build_step_model(network, layer.op_type, list(attributes.values()), rounded, first_states, source)
-    with backend.load(model) as runner:
-        exact = _run_steps(runner, source, first_states, rounds=False)
-    with backend.load(rounded_model) as runner:
-        coarse = _run_steps(runner, source, first_states, rounds=True)
-    errors = [weight_sqnr_db(reference, test) for reference, test in zip(exact, coarse, strict=True)]
-    return RecurrentRounding(_layer_text(layer), len(errors), errors[0], errors[-1])
-
-
 def _read_feeds(network: Network, tensors: Sequence[str], samples: Samples, backend: Backend,
                 count: int) -> Iterator[dict[str, np.ndarray]]:
     """Yields float tensors of the network in the first feeds of the samples."""
@@ -477,42 +390,6 @@ def _read_feeds(network: Network, tensors: Sequence[str], samples: Samples, back
         for index in range(min(count, len(samples))):
             arrays = runner.run(samples.read_feed(index))
             yield {tensor: arrays[output] for tensor, output in outputs.items()}
-
-
-def _build_step_model(network: Network, operator: str, attributes: Sequence[ir.Attr], weights: dict[int, np.ndarray],
-                      first_states: Sequence[np.ndarray], source: np.ndarray) -> ir.Model:
-    """Builds a model of one step of a recurrent layer: inputs ``x`` and states, outputs the new states."""
-    def make_input(name: str, shape: tuple[int, ...]) -> ir.Value:
-        return ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
-
-    step = make_input("x", (1, *source.shape[1:]))
-    states = [make_input(f"state_{position}", state.shape) for position, state in enumerate(first_states)]
-    constants = {index: ir.Value(name=f"weight_{index}", type=ir.TensorType(ir.DataType.FLOAT),
-                                 shape=ir.Shape(weight.shape), const_value=ir.tensor(weight, name=f"weight_{index}"))
-                 for index, weight in weights.items()}
-    node = ir.Node("", operator, [step, constants[1], constants[2], constants.get(3), None, *states], list(attributes),
-                   num_outputs=1 + len(states), name="step")
-    for position, output in enumerate(node.outputs):
-        output.name = "result" if position == 0 else f"new_state_{position - 1}"
-        output.type = ir.TensorType(ir.DataType.FLOAT)
-    graph = ir.Graph([step, *states], list(node.outputs[1:]), nodes=[node], initializers=list(constants.values()),
-                     name="recurrent_step", opset_imports={"": network.opset})
-    return ir.Model(graph, ir_version=network.model.ir_version)
-
-
-def _run_steps(runner: Any, source: np.ndarray, first_states: Sequence[np.ndarray], *,
-               rounds: bool) -> list[np.ndarray]:
-    """Returns the state behind each step, which is the result of the step."""
-    round_array = _round_to_fp16 if rounds else np.asarray
-    states = [round_array(state) for state in first_states]
-    results = []
-    for position in range(len(source)):
-        feed = {"x": np.ascontiguousarray(round_array(source[position:position + 1]))}
-        feed |= {f"state_{index}": state for index, state in enumerate(states)}
-        arrays = runner.run(feed)
-        states = [round_array(arrays[f"new_state_{index}"]) for index in range(len(states))]
-        results.append(states[0])
-    return results
 
 
 def _round_to_fp16(array: np.ndarray) -> np.ndarray:

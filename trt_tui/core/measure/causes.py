@@ -156,23 +156,6 @@ class WeightScaleFacts:
 
 
 @dataclass(frozen=True)
-class RecurrentRounding:
-    """The error of a recurrent layer whose state is rounded to FP16 after each step.
-
-    Attributes:
-        layer: The operator and the name of the layer.
-        steps: Number of steps that were measured.
-        first_step_db: SQNR of the result of the first step against FP32.
-        last_step_db: SQNR of the result of the last step against FP32.
-    """
-
-    layer: str
-    steps: int
-    first_step_db: float
-    last_step_db: float
-
-
-@dataclass(frozen=True)
 class ScaleBehindProduct:
     """A constant scale behind the product of Q and K.
 
@@ -227,7 +210,6 @@ class GroupFacts:
             a mask is written are left out.
         constants: The float constants that the layers read.
         weight_scales: The quantized weights of the group, in the file's scales if the group has a file precision.
-        recurrent: One entry for each LSTM, GRU or RNN of the group.
         attention_scale: The scale behind the product of an attention; None if there is none.
         offsets: One entry for each layer of the group that subtracts an offset.
     """
@@ -235,7 +217,6 @@ class GroupFacts:
     value_ranges: tuple[ValueRange, ...] = ()
     constants: tuple[ConstantFacts, ...] = ()
     weight_scales: tuple[WeightScaleFacts, ...] = ()
-    recurrent: tuple[RecurrentRounding, ...] = ()
     attention_scale: ScaleBehindProduct | None = None
     offsets: tuple[OffsetRounding, ...] = ()
 
@@ -876,18 +857,6 @@ def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:
                  "run the layer in FP32")
 
 
-def _find_recurrent_cause(facts: CauseFacts) -> Cause | None:
-    if facts.boundary_type is not Precision.FP16 or not facts.reaches_output:
-        return None
-    for rounding in facts.group_facts.recurrent:
-        if (rounding.last_step_db < MIN_LOSSLESS_SQNR_DB
-                and rounding.first_step_db - rounding.last_step_db >= MIN_LAYOUT_GAIN_DB):
-            return Cause("recurrent rounding", f"FP16 rounding accumulates over the steps of {rounding.layer}",
-                         f"with its state rounded after each step, step 1 has {_sqnr_text(rounding.first_step_db)} and "
-                         f"step {rounding.steps} {_sqnr_text(rounding.last_step_db)}", "run the layer in FP32")
-    return None
-
-
 def _loss_text(facts: CauseFacts) -> str:
     """Returns the isolated error of a group as a clause: the NaN and Inf that arise, or the SQNR that is left."""
     isolated = facts.errors.isolated if facts.errors is not None else None
@@ -914,7 +883,6 @@ CAUSES: tuple[tuple[str, Callable[[CauseFacts], Cause | None]], ...] = (
     ("underflow", _find_underflow_cause),
     ("not finite", _find_nonfinite_cause),
     ("coordinates", _find_coordinate_cause),
-    ("recurrent rounding", _find_recurrent_cause),
     ("weight scales", _find_weight_axis_cause),
     ("weight scales", _find_weight_channel_cause),
     ("range", _find_shared_scale_cause),

@@ -38,9 +38,9 @@ from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import number_text
 
-_INNER_VALUE_TEXTS = {"Softmax": "the normaliser of", "LogSoftmax": "the Softmax inside",
-                      "ReduceLogSum": "the sum inside", "ReduceLogSumExp": "the sum inside",
-                      "Attention": "the bound of the scores and sums inside"}
+_INNER_VALUE_TEXTS = {**dict.fromkeys(INNER_BOUNDS, "the sums inside"), "Softmax": "the normaliser of",
+                      "LogSoftmax": "the Softmax inside", "ReduceLogSum": "the sum inside",
+                      "ReduceLogSumExp": "the sum inside", "Attention": "the scores and sums inside"}
 """The values inside an operator that may exceed FP16, in words; all other operators have partial sums."""
 
 _MAX_NAMED_GROUPS = 3
@@ -74,7 +74,7 @@ class Fp16Overflow:
     Attributes:
         group_name: Name of the fusion group.
         value_text: The value in words: ``MatMul /qk``, ``partial sums of Conv /head``.
-        magnitude: Its largest FP32 magnitude.
+        magnitude: Its largest FP32 magnitude; for a value inside an operator, the upper bound of that.
         tensor: The tensor that has the value; "" for a value inside an operator.
         readers: The layers that read the tensor in FP16; empty if its producer rounds it for all readers.
         harmless_reason: The reason why the overflow has no effect, as a clause; "" in any other state.
@@ -93,8 +93,9 @@ class Fp16Overflow:
         """The description of the overflow as one clause without the name of the group."""
         if math.isinf(self.magnitude):
             return f"{self.value_text} vanishes in FP16, and a Log reads it"
-        verb = "reach" if self.value_text.startswith("partial sums") else "reaches"
-        return f"{self.value_text} {verb} {number_text(self.magnitude, 2)}, beyond FP16's {FP16_MAX:.0f}"
+        if not self.tensor:
+            return f"{self.value_text} may exceed FP16's {FP16_MAX:.0f}: at most {number_text(self.magnitude, 2)}"
+        return f"{self.value_text} reaches {number_text(self.magnitude, 2)}, beyond FP16's {FP16_MAX:.0f}"
 
     @property
     def effect_text(self) -> str:
@@ -137,11 +138,14 @@ def list_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: M
 
 
 def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Overflow]:
-    """Returns the worst value of each group, by group name in the order of the values."""
+    """Returns the worst value of each group, by group name in the order of the values.
+
+    A measured value of a tensor is worse than the bound of a value inside an operator in the same state.
+    """
     worst: dict[str, Fp16Overflow] = {}
     for value in overflows:
         worst[value.group_name] = max(worst.get(value.group_name, value), value, key=lambda value: (
-            _STATES_BY_SEVERITY.index(value.state), value.magnitude))
+            _STATES_BY_SEVERITY.index(value.state), bool(value.tensor), value.magnitude))
     return worst
 
 
@@ -213,8 +217,7 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
                                    f"{layer.op_type} {name}", amax, tensor)
         amax = magnitudes.inner_magnitudes.get(name, 0.0)
         if amax >= FP16_OVERFLOW and _accumulates_in_fp16(group, precision):
-            part = _INNER_VALUE_TEXTS.get(layer.op_type, "the bound of the sums inside" if layer.op_type in INNER_BOUNDS
-                                          else "partial sums of")
+            part = _INNER_VALUE_TEXTS.get(layer.op_type, "partial sums of")
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW, f"{part} {layer.op_type} {name}", amax)
 
 

@@ -2,25 +2,22 @@
 
 A tensor is measured by reductions in the graph, so that only scalars leave the inference session. Three kinds of values
 are not in any tensor:
-- A partial sum of products. A kernel that accumulates in FP16 may add the products in any order. The largest partial
-  sum in any order is ``(sum of |products| + |sum|) / 2``: all products of one sign are added first.
-- The normaliser of a Softmax, the sum of ``exp(x - max)``. It is the inverse of the largest probability of a row. A
-  fused attention may divide by it after the product with the values, so that product is measured before the division.
+- A partial sum of products. A kernel that accumulates in FP16 may add the products in any order.
+- The normaliser of a Softmax, the sum of ``exp(x - max)``. A fused attention may divide by it after the product with
+  the values.
 - The argument of a logarithm. TensorRT's parser splits a LogSoftmax into a Softmax and a Log. It splits a ReduceLogSum
   or ReduceLogSumExp into a sum and a Log (up to 8.6 without subtracting the maximum).
 
-Operators of `INNER_BOUNDS` hold further values. An upper bound of these follows from the magnitudes of the inputs.
-
-The first two cost another product. They are measured only if a bound allows a value beyond FP16. The bound follows from
-the magnitudes of the operands and the L1 norms of constant weights. The argument of a logarithm costs nothing, because
-it follows from the magnitude of the result.
+Operators of `INNER_BOUNDS` hold further values. The argument of a logarithm follows from the magnitude of the result.
+All other values have an upper bound, which follows from the magnitudes of the inputs and the L1 norms of constant
+weights.
 """
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -61,8 +58,8 @@ class Magnitudes:
     Attributes:
         tensor_magnitudes: By name of a float tensor that a fusion group computes or reads, and of a constant that FP16
             cannot represent and that is not a mask.
-        inner_magnitudes: By name of a layer, the largest value that it may compute on the way to its result. A layer is
-            absent if no such value can exceed FP16.
+        inner_magnitudes: By name of a layer, the upper bound of the values that it computes on the way to its result. A
+            layer is absent if no such value can exceed FP16.
     """
 
     tensor_magnitudes: Mapping[str, float] = field(default_factory=dict)
@@ -128,7 +125,7 @@ class MagnitudeTask:
 class MagnitudeEvaluation:
     """The tensors whose extremes are measured, and the computation of magnitudes from these extremes.
 
-    Values inside operators that may exceed FP16 are measured exactly by another execution.
+    Another execution measures the finite values of tensors with infinities.
 
     Attributes:
         tensors: The tensors whose extremes are needed.
@@ -139,13 +136,13 @@ class MagnitudeEvaluation:
     def __init__(self, analysis: MagnitudeSource) -> None:
         self._network = network = analysis.network
         self._analysis = analysis
-        self._product_bounds = [
+        product_bounds = [
             _ProductBound(network, layer) for layer in _find_layers_of_operators(network, PRODUCT_OPERATORS)
         ]
-        self._inner_bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
+        inner_bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
+        self._bounds: list[_ProductBound | _InnerBound] = [*product_bounds, *inner_bounds]
         self._softmaxes = _find_layers_of_operators(network, ("Softmax",))
-        operands = (tensor for bounds in (self._product_bounds, self._inner_bounds) for bound in bounds
-                    for tensor in bound.operands)
+        operands = (tensor for bound in self._bounds for tensor in bound.operands)
         results = (tensor for group in network.groups for name in group.layers
                    for tensor in find_compute_type_results(network, network.get_layer(name)))
         read = (tensor for group in network.groups for tensor in group.inputs)
@@ -158,15 +155,11 @@ class MagnitudeEvaluation:
                                         self.tensors) if self.mask_name else {}
         self._logarithms = [layer for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
                             if layer.outputs[0] in self.tensors]
-        counted = {
-            product_bound.counted_operand
-            for product_bound in self._product_bounds
-            if product_bound.counted_operand
-        }
+        counted = {tensor for bound in product_bounds for tensor in bound.counted_operands}
         counted |= {layer.outputs[0] for layer in self._softmaxes}
-        counted |= {tensor for inner_bound in self._inner_bounds for tensor in inner_bound.operands}
+        counted |= {tensor for bound in inner_bounds for tensor in bound.operands}
         self.shape_tensors = sorted(counted - network.blocking_plugins.keys())
-        self._exact_graph: _ExactMagnitudeGraph | None = None
+        self._finite_graph: _FiniteMagnitudeGraph | None = None
         self._in_use = False
         analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
         constants = {tensor for group in network.groups for name in group.layers
@@ -178,8 +171,8 @@ class MagnitudeEvaluation:
 
     def close(self) -> None:
         self._in_use = False
-        if self._exact_graph is not None:
-            self._exact_graph.close()
+        if self._finite_graph is not None:
+            self._finite_graph.close()
 
     def unload_sessions(self) -> bool:
         """Frees the inference sessions, and returns True if there were any. They are loaded again before their next
@@ -204,7 +197,7 @@ class MagnitudeEvaluation:
 
     def compute_magnitudes(self, feed: Mapping[str, np.ndarray], extremes: Mapping[str, Sequence[float]],
                            sizes: Mapping[str, Sequence[int]]) -> Magnitudes:
-        """Computes the largest magnitudes of a feed, with another execution if some must be measured exactly.
+        """Computes the largest magnitudes of a feed, with another execution for tensors with infinities.
 
         Args:
             extremes: The maximum and the minimum of each tensor, and both again without the elements that the mask of
@@ -214,32 +207,20 @@ class MagnitudeEvaluation:
         tensors = {tensor: max(values[0], -values[1]) for tensor, values in extremes.items()}
         tensors.update((tensor, max(extremes[tensor][2], -extremes[tensor][3])) for tensor in self.mask_axes
                        if tensors[tensor] <= FP16_MAX)
-        requested = _ExactMeasurementRequest(
-            tuple(product_bound.layer
-                  for product_bound in self._product_bounds
-                  if product_bound.compute_product_bound(tensors, sizes) >= FP16_OVERFLOW),
-            tuple(layer for layer in self._softmaxes
-                  if _softmax_row_length(self._network, layer, sizes) >= FP16_OVERFLOW),
-            tuple(tensor for tensor, amax in tensors.items() if not math.isfinite(amax)))
-        inner = {
-            layer.name: argument
-            for layer in self._logarithms
-            if (argument := _max_log_argument(layer, *extremes[layer.outputs[0]][:2])) >= FP16_OVERFLOW
-        }
-        inner |= {inner_bound.layer.name: magnitude for inner_bound in self._inner_bounds
-                  if (magnitude := inner_bound.compute_bound(tensors, sizes)) >= FP16_OVERFLOW}
-        if any((requested.products, requested.softmaxes, requested.tensors)):
-            if self._exact_graph is None or not self._exact_graph.can_measure(requested):
-                if self._exact_graph is not None:
-                    requested = requested | self._exact_graph.requested
-                    self._exact_graph.close()
-                self._exact_graph = _ExactMagnitudeGraph(self._analysis, requested)
+        inner = {layer.name: _max_log_argument(layer, *extremes[layer.outputs[0]][:2]) for layer in self._logarithms}
+        inner |= {layer.name: float(_softmax_row_length(self._network, layer, sizes)) for layer in self._softmaxes}
+        inner |= {bound.layer.name: bound.compute_bound(tensors, sizes) for bound in self._bounds}
+        if infinite := {tensor for tensor, amax in tensors.items() if not math.isfinite(amax)}:
+            if self._finite_graph is None or not self._finite_graph.tensors >= infinite:
+                if self._finite_graph is not None:
+                    infinite |= self._finite_graph.tensors
+                    self._finite_graph.close()
+                self._finite_graph = _FiniteMagnitudeGraph(self._analysis, sorted(infinite))
             self._in_use = True
-            finite_values, inner_values = self._exact_graph.measure_exact_magnitudes(feed)
-            tensors.update(finite_values)
-            inner.update(inner_values)
+            tensors.update(self._finite_graph.measure_magnitudes(feed))
         finite = {tensor: amax for tensor, amax in tensors.items() if math.isfinite(amax)}
-        return Magnitudes({**finite, **self._large_constants}, inner)
+        return Magnitudes({**finite, **self._large_constants}, {layer: magnitude for layer, magnitude in inner.items()
+                                                                if magnitude >= FP16_OVERFLOW})
 
 
 class _MagnitudeSession(MagnitudeEvaluation):
@@ -323,16 +304,16 @@ class _ProductBound:
 
     Attributes:
         operands: The operands that are computed.
-        counted_operand: The operand whose shape determines the number of products of a result; "" if a constant weight
-            does.
+        counted_operands: The operands whose shapes determine the number of products of a result; () if a constant
+            weight does.
     """
 
     def __init__(self, network: Network, layer: Layer) -> None:
         self._network, self.layer = network, layer
-        self.operands = [tensor for tensor in layer.inputs[:2] if tensor not in network.constant_tensors]
-        self.counted_operand = layer.inputs[0] if len(self.operands) == 2 else ""
-        if layer.op_type == "Einsum":
-            self.counted_operand = self.operands[0] if self.operands and len(layer.inputs) == 2 else ""
+        inputs = layer.inputs if layer.op_type == "Einsum" else layer.inputs[:2]
+        self.operands = [tensor for tensor in inputs if tensor not in network.constant_tensors]
+        self.counted_operands = self.operands if layer.op_type == "Einsum" else [
+            layer.inputs[layer.op_type in ("Conv", "ConvTranspose")]] if len(self.operands) == 2 else []
 
     @cached_property
     def _max_weight_l1_norm(self) -> float:
@@ -356,8 +337,7 @@ class _ProductBound:
         axis = -1 if (position == 1) is transposed else -2
         return float(weight.sum(axis).max(initial=0)) * _gemm_factor(self._network, self.layer)
 
-    def compute_product_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str,
-                                                                                            Sequence[int]]) -> float:
+    def compute_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str, Sequence[int]]) -> float:
         """Returns the bound of the sum of absolute products for one feed; 0 if an operand is masked or not finite.
 
         An unnormalised attention product is at most the sum of the values of a column. The bound of a product of two
@@ -366,33 +346,38 @@ class _ProductBound:
         amaxes = [tensor_magnitudes.get(tensor, 0.0) for tensor in self.operands]
         if not amaxes or not all(map(math.isfinite, amaxes)):
             return 0.0
-        if not self.counted_operand:
-            return amaxes[0] * self._max_weight_l1_norm if self.layer.op_type != "Einsum" else 0.0
-        shape = shapes.get(self.counted_operand, ())
-        transposed = self._network.node(self.layer.name).attributes.get_int("transA", 0)
         if self.layer.op_type == "Einsum":
-            return self._count_einsum_terms(shape) * math.prod(amaxes) * self._constant_amax
-        last = shape[0 if transposed else -1] if shape else 1
-        count = last if self.layer.op_type in ("MatMul", "Gemm") else math.prod(shape[1:])
+            return self._count_einsum_terms(shapes) * math.prod(amaxes) * self._constant_amax
+        if not self.counted_operands:
+            return amaxes[0] * self._max_weight_l1_norm
+        shape = shapes.get(self.counted_operands[0]) or (1, 1)
+        if self.layer.op_type in ("Conv", "ConvTranspose"):
+            return math.prod(shape) / shape[self.layer.op_type == "ConvTranspose"] * math.prod(amaxes)
+        transposed = self._network.node(self.layer.name).attributes.get_int("transA", 0)
         normalised = _find_softmax_before_matmul(self._network, self.layer) is not None
-        return count * (amaxes[1] if normalised else math.prod(amaxes)) * _gemm_factor(self._network, self.layer)
+        return shape[0 if transposed else -1] * (amaxes[1] if normalised else math.prod(amaxes)) * _gemm_factor(
+            self._network, self.layer)
 
     @cached_property
     def _constant_amax(self) -> float:
-        """The largest magnitude of a product's constant operand; 1 if there is none."""
-        amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs[:2]
+        """The product of the largest magnitudes of an Einsum's constant operands; 1 if there are none."""
+        amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs
                   if tensor in self._network.constant_tensors)
         return math.prod(amaxes)
 
-    def _count_einsum_terms(self, shape: Sequence[int]) -> int:
-        """Returns the maximum number of products that one result of an Einsum adds: the product of the sizes that it
-        sums over."""
+    def _count_einsum_terms(self, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Returns the number of products that one result of an Einsum adds: the product of the sizes that it sums over.
+        """
         equation = self._network.node(self.layer.name).attributes.get_string("equation", "") or ""
         operand_terms, _, result = equation.replace(" ", "").partition("->")
-        axes = operand_terms.split(",")[list(self.layer.inputs).index(self.counted_operand)]
-        if "." in equation or not result or len(axes) != len(shape):
-            return math.prod(shape)
-        return math.prod(size for axis, size in zip(axes, shape, strict=True) if axis not in result)
+        sizes: dict[str, int] = {}
+        for tensor, axes in zip(self.layer.inputs, operand_terms.split(","), strict=False):
+            shape = shapes.get(tensor) or [size for size in self._network.shape(tensor) or () if isinstance(size, int)]
+            before, _, behind = axes.partition("...")
+            sizes |= {**dict(zip(before, shape, strict=False)),
+                      **dict(zip(reversed(behind), reversed(shape), strict=False))}
+        kept = result or [axis for axis in sizes if operand_terms.count(axis) == 1]
+        return math.prod(size for axis, size in sizes.items() if axis not in kept)
 
 
 def _gemm_factor(network: Network, layer: Layer) -> float:
@@ -402,7 +387,7 @@ def _gemm_factor(network: Network, layer: Layer) -> float:
 
 
 class _InnerBound:
-    """An upper bound of values inside a layer that are in no tensor and that no execution measures.
+    """An upper bound of values inside a layer that are in no tensor.
 
     Attributes:
         operands: The float tensors from whose magnitudes and shapes the bound follows.
@@ -490,7 +475,7 @@ INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
     **dict.fromkeys(("GlobalLpPool", "LpNormalization", "LpPool"), _bound_sum_of_powers),
     "RotaryEmbedding": lambda inputs: inputs.amax(0) * (inputs.amax(1) + inputs.amax(2)),
 }
-"""Operators with inner values that no execution measures, each with a function that returns their upper bound."""
+"""Operators with inner values besides products, each with a function that returns their upper bound."""
 
 
 def _find_softmax_before_matmul(network: Network, layer: Layer) -> Layer | None:
@@ -504,124 +489,29 @@ def _find_softmax_before_matmul(network: Network, layer: Layer) -> Layer | None:
     return softmax if axis in (-1, rank - 1) else None
 
 
-@dataclass(frozen=True)
-class _ExactMeasurementRequest:
-    """The layers and tensors whose magnitudes must be measured exactly."""
+class _FiniteMagnitudeGraph:
+    """A graph that computes the largest finite magnitude of some tensors."""
 
-    products: tuple[Layer, ...]
-    softmaxes: tuple[Layer, ...]
-    tensors: tuple[str, ...]
-
-    def __or__(self, other: "_ExactMeasurementRequest") -> "_ExactMeasurementRequest":
-        return _ExactMeasurementRequest(tuple(dict.fromkeys((*self.products, *other.products))),
-                                        tuple(dict.fromkeys((*self.softmaxes, *other.softmaxes))),
-                                        tuple(dict.fromkeys((*self.tensors, *other.tensors))))
-
-
-class _ExactMagnitudeGraph:
-    """A graph that computes exact largest partial sums, Softmax normalisers and finite magnitudes."""
-
-    def __init__(self, analysis: MagnitudeSource, requested: _ExactMeasurementRequest) -> None:
-        self.requested = requested
-        self._network = network = analysis.network
-        self._probe = probe = NetworkProbe(network.model)
-        self._finite_outputs = {
-            tensor: self._emit_max_output(self._emit_finite_magnitudes(probe.get_fp32_value(tensor)))
-            for tensor in requested.tensors
-        }
-        self._inner_outputs = {
-            layer.name: self._emit_max_output(self._emit_largest_partial_sum(layer))
-            for layer in requested.products
-        }
-        self._inner_outputs |= {
-            layer.name: self._emit_max_output(self._emit_softmax_normaliser(layer))
-            for layer in requested.softmaxes
-        }
-        probe.model.graph.sort()  # a node was inserted behind one operand, and another operand may come later
+    def __init__(self, analysis: MagnitudeSource, tensors: Collection[str]) -> None:
+        self.tensors = frozenset(tensors)
+        probe = NetworkProbe(analysis.network.model)
+        self._outputs = {}
+        for tensor in tensors:
+            size = probe.append_operator("Abs", probe.get_fp32_value(tensor))
+            is_finite = probe.append_operator("Less", size, probe.add_constant(np.float32(np.inf)),
+                                              dtype=ir.DataType.BOOL)
+            finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
+            self._outputs[tensor] = probe.add_output(declare_as_scalar(probe.append_operator("ReduceMax", finite,
+                                                                                             keepdims=0)))
         self._runner: Runner = probe.load_probe_runner(analysis.backend, analysis.samples)
-
-    def can_measure(self, measurement_request: _ExactMeasurementRequest) -> bool:
-        return (set(self.requested.products) >= set(measurement_request.products)
-                and set(self.requested.softmaxes) >= set(measurement_request.softmaxes)
-                and set(self.requested.tensors) >= set(measurement_request.tensors))
 
     def close(self) -> None:
         self._runner.close()
 
-    def measure_exact_magnitudes(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns the largest finite magnitudes by tensor, and the largest values inside operators by layer."""
+    def measure_magnitudes(self, feed: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the largest finite magnitudes by tensor."""
         scalars = self._runner.run(feed)
-        finite, inner = ({name: float(scalars[output]) for name, output in outputs.items()}
-                         for outputs in (self._finite_outputs, self._inner_outputs))
-        return finite, {name: amax for name, amax in inner.items() if math.isfinite(amax)}
-
-    def _emit_max_output(self, value: ir.Value) -> str:
-        return self._probe.add_output(declare_as_scalar(self._probe.append_operator("ReduceMax", value, keepdims=0)))
-
-    def _emit_finite_magnitudes(self, value: ir.Value) -> ir.Value:
-        """Emits the magnitudes of a tensor, with 0 for NaN and infinities."""
-        probe = self._probe
-        size = probe.append_operator("Abs", value)
-        finite = probe.append_operator("Less", size, probe.add_constant(np.float32(np.inf)), dtype=ir.DataType.BOOL)
-        return probe.append_operator("Where", finite, size, probe.add_constant(np.float32(0)))
-
-    def _emit_largest_partial_sum(self, layer: Layer) -> ir.Value:
-        """Emits the largest partial sum of products, in any order, at each result of a layer without its bias."""
-        probe = self._probe
-        operands = [self._get_operand_as_fp32(tensor) for tensor in layer.inputs[:2]]
-        softmax = _find_softmax_before_matmul(self._network, layer)
-        whole = self._emit_product_without_bias(layer, [probe.append_operator("Abs", operand) for operand in operands])
-        if softmax is not None:  # all probabilities are positive
-            return probe.append_operator("Div", whole, self._emit_softmax_row_max(softmax))
-        size = probe.append_operator("Abs", self._emit_product_without_bias(layer, operands))
-        return probe.append_operator("Mul", probe.append_operator("Add", whole, size),
-                                     probe.add_constant(np.float32(0.5)))
-
-    def _emit_softmax_normaliser(self, layer: Layer) -> ir.Value:
-        """Emits the sum of exp(x - max) of each row of a Softmax."""
-        return self._probe.append_operator("Reciprocal", self._emit_softmax_row_max(layer))
-
-    def _emit_softmax_row_max(self, softmax: Layer) -> ir.Value:
-        probe, value = self._probe, self._probe.get_fp32_value(softmax.outputs[0])
-        opset = self._network.opset
-        axis = self._network.node(softmax.name).attributes.get_int("axis", -1 if opset >= 13 else 1) or 0
-        if opset < 13:  # all axes from this one on form one row
-            value, axis = probe.append_operator("Flatten", value, axis=axis), 1
-        if opset >= 18:
-            return probe.append_operator("ReduceMax", value, probe.add_constant(np.array([axis], np.int64)), keepdims=1)
-        return self._emit_node("ReduceMax", [value], {"axes": [axis], "keepdims": 1})
-
-    def _get_operand_as_fp32(self, tensor: str) -> ir.Value:
-        """Returns a tensor or a constant as an FP32 value."""
-        constant = self._probe.model.graph.initializers.get(tensor)
-        if constant is None:
-            return self._probe.get_fp32_value(tensor)
-        if constant.dtype == ir.DataType.FLOAT:
-            return constant
-        return self._probe.append_operator("Cast", constant, to=int(ir.DataType.FLOAT))
-
-    def _emit_product_without_bias(self, layer: Layer, operands: Sequence[ir.Value]) -> ir.Value:
-        """Emits the operator of a layer on other operands, without the bias."""
-        node = self._network.node(layer.name)
-        inputs = [*operands]
-        if layer.op_type == "Gemm":  # opsets below 11 require a bias
-            inputs.append(self._probe.add_constant(np.float32(0)))
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        if layer.op_type == "Gemm":
-            attributes["alpha"] = _gemm_factor(self._network, layer)
-        return self._emit_node(layer.op_type, inputs, attributes)
-
-    def _emit_node(self, operator: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> ir.Value:
-        """Emits a node with the given attributes, placed behind the nodes that compute its inputs."""
-        probe = self._probe
-        placeholder = probe.append_operator("Identity", inputs[0])
-        node = placeholder.producer()
-        assert node is not None  # `NetworkProbe.append_operator` has just created it
-        node_to_insert = ir.node(operator, list(inputs), dict(attributes), name=f"{node.name}_{operator}")
-        probe.model.graph.insert_after(node, node_to_insert)
-        result = node_to_insert.outputs[0]
-        result.name, result.type = node_to_insert.name, ir.TensorType(ir.DataType.FLOAT)
-        return result
+        return {tensor: float(scalars[output]) for tensor, output in self._outputs.items()}
 
 
 def _emit_max_and_min_outputs(probe: NetworkProbe, value: ir.Value) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.measure import zero_cost_moves
-from trt_tui.core.measure.attention_scale import make_attention_scale_move, scale_measurement_text
 from trt_tui.core.measure.channel_scaling_kinds import (
     EqualizationKind,
     SmoothQuantKind,
@@ -28,6 +27,7 @@ from trt_tui.core.moves.attention_scale_move import (
     AttentionScaleMove,
     ScalePlacement,
     attention_scale_refusal_reason,
+    make_attention_scale_move,
     placement_refusal_reason,
 )
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
@@ -207,8 +207,8 @@ class AttentionScaleKind(ZeroCostKind):
             changed, suffix = context.prepare_config(map(network.get_group, names))
             places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
             yield ConfigProposal(
-                f"{self.title} {' or '.join(places)}{scale_measurement_text(context, moves)}{suffix}",
-                context.add_moves(changed, moves), f"QK {next(iter(places))}")
+                f"{self.title} {' or '.join(places)}{suffix}", context.add_moves(changed, moves),
+                f"QK {next(iter(places))}")
 
 
 class BiasCorrectionKind(ZeroCostKind):

@@ -172,3 +172,16 @@ def _list_scaled_operands(scale: AttentionScale, placement: ScalePlacement) -> l
 def _find_taking_scaling(scale: AttentionScale) -> ScoreScaling | None:
     """Returns the layer in front of the product that can take the whole scale; None if there is none."""
     return next((scaling for scaling in scale.scalings if scaling.side != "scores"), None)
+
+
+def make_attention_scale_move(network: NetworkOutline, subject: str, placement: ScalePlacement,
+                              reason: str = "user") -> AttentionScaleMove:
+    """Returns the move of the scale of an attention to a place in front, with the changes of ranges that follow.
+
+    The range of a tensor of which a part changes stays, or grows with that part.
+    """
+    scale = network.zero_cost_support.attention_scales[subject]
+    factors = {tensor: float((1 / divisor).max(initial=0.0 if divisor.size == 1 else 1.0))
+               for tensor, divisor in find_scale_divisors(scale, placement).items()
+               if tensor in network.calibrated_tensors}
+    return AttentionScaleMove(placement.value, scale.factor, factors, reason)
