@@ -211,7 +211,7 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
         write_text_outputs([
             (json_path, lambda session: json_text(method_comparison_record(session))),
             (markdown_path, lambda session: "\n".join([
-                f"# Calibration methods of {text_cell(session.outline.name)}", "",
+                f"# Calibration methods of {text_cell(session.opened_network.outline.name)}", "",
                 f"{counted_noun_text(session.opened_network.data.what_if_count, 'sample')} of "
                 f"{text_cell(session.opened_network.data.source)}, calibrated on "
                 f"{method_comparison_record(session)['calibration_methods'][0]['calibration_samples']}. "
