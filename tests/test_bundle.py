@@ -17,6 +17,7 @@ from tests.driven import save_resnet
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.exporters import bundle, svg_charts
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
+from trt_tui.session.session import Session
 
 ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
           "reference.json", "ranges.cache", "SHA256SUMS"}
@@ -183,7 +184,11 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     command = ("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle", "-o",
                folder)
     assert "none is named" in run(*command)[2]
-    assert run(*command, "--for", "10", "--no-samples")[0] == 0
+    export_bundle = Session.export_bundle
+    with monkeypatch.context() as app:  # which asks whether the bundle contains samples
+        app.setattr(Session, "export_bundle", lambda session, path, release, _, calibration: export_bundle(
+            session, path, release, False, calibration))
+        assert run(*command, "--for", "10")[0] == 0
     there = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert not there.keys() & {"inputs.json", "reference.json", "samples"}
     assert called(folder / "verify.sh")[0] == 2

@@ -154,7 +154,7 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
     for release, carried in (("10", True), ("11", False)):
         bundle = command("10.16.1", "export", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
-                         "--profile", "x:5x16:6x16:8x16", "--format", "bundle", "--for", release, "--no-samples", "-o",
+                         "--profile", "x:5x16:6x16:8x16", "--format", "bundle", "--for", release, "-o",
                          tmp_path / release)
         assert bundle.returncode == 0, bundle.stderr
         assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"

@@ -11,14 +11,12 @@ from onnx import TensorProto
 from tests import networks
 from tests.driven import LocalSession
 from tests.refusals import refused
-from trt_tui.cli.compare import compare
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import (
-    DEFAULT_KEEP_RULES,
     apply_default_keep_rules,
     apply_keep_rules,
     count_groups_by_keep_rule,
@@ -152,10 +150,9 @@ def test_the_rule_is_on_by_default_and_named_with_its_rows(opened):
     assert count_groups_by_keep_rule(config) == {"indices": 1} and config.precision_of(
         network.get_group("/position/Mul")) is Precision.FP32
     note = default_keep_rules_note(network, config)
-    assert "1 fused layer kept in FP32 by rule indices" in note and "position" in note and "--no-keep" in note
-    for unchanged in (apply_default_keep_rules(network, INT8,
-                                               ["indices"]), apply_default_keep_rules(opened(networks.mlp()), INT8)):
-        assert unchanged == INT8 and not default_keep_rules_note(network, unchanged)
+    assert "1 fused layer kept in FP32 by rule indices" in note and "position" in note and "A config without" in note
+    unchanged = apply_default_keep_rules(opened(networks.mlp()), INT8)
+    assert unchanged == INT8 and not default_keep_rules_note(network, unchanged)
     fp32 = PrecisionConfig.from_precision(Precision.FP32)
     file = PrecisionConfig.from_precision(Precision.FILE)
     assert not apply_default_keep_rules(network, fp32).moves and not apply_default_keep_rules(network, file).moves
@@ -163,8 +160,6 @@ def test_the_rule_is_on_by_default_and_named_with_its_rows(opened):
     assert apply_default_keep_rules(network, other).get_moves(KeepMove) == other.get_moves(KeepMove)
     by_hand = FP16.with_group_precision([network.get_group("/position/Mul")], Precision.BF16)
     assert apply_default_keep_rules(network, by_hand) == by_hand
-    option = next(one for one in compare.params if one.name == "no_keep")
-    assert tuple(option.type.choices) == DEFAULT_KEEP_RULES
 
 
 def test_files_and_sessions_without_the_rule_keep_their_meaning(session, tmp_path):
@@ -185,22 +180,19 @@ def test_files_and_sessions_without_the_rule_keep_their_meaning(session, tmp_pat
     assert second.config == INT8 and not count_groups_by_keep_rule(second.config)
     loaded = session(options, kind=LocalSession, config_path=str(before), resume=False).settled()
     assert loaded.config == FP16 and count_groups_by_keep_rule(loaded.list_run_configs()["fp16"]) == {"indices": 1}
-    off = session(replace(options, no_keep=("indices",)), kind=LocalSession, resume=False).settled()
-    assert off.config == INT8 and off.list_run_configs()["fp16"] == FP16
 
 
-def test_commands_apply_the_rule_and_turn_it_off(run, tmp_path):
+def test_commands_apply_the_rule(run, tmp_path):
     options = saved(tmp_path, by_position())
     common = [options.model, "--data", options.data, "--batch", "4"]
     code, out, err = run("compare", *common, "--layers", "none", "--target", "sqnr>=15")
     assert code in (0, None) and "rule indices" in out and "fails" not in err, err
     found = tmp_path / "found.json"
     network = open_network(options.model)
-    for more, kept in (([], {"indices": 1}), (["--no-keep", "indices"], {})):
-        code, _, err = run("search", *common, *more, "--precision", "fp16", "--tolerance", "sqnr>=30", "-o", found)
-        config = read_config(found, network).config
-        assert code in (0, None) and count_groups_by_keep_rule(config) == kept and ("rule indices" in err) is bool(kept)
-        assert config.precision_of(network.get_group("/position/Mul")) is Precision.FP32
+    code, _, err = run("search", *common, "--precision", "fp16", "--tolerance", "sqnr>=30", "-o", found)
+    config = read_config(found, network).config
+    assert code in (0, None) and count_groups_by_keep_rule(config) == {"indices": 1} and "rule indices" in err
+    assert config.precision_of(network.get_group("/position/Mul")) is Precision.FP32
     typed = tmp_path / "typed.onnx"
     code, _, err = run("export", options.model, "--precision", "fp16", "--format", "onnx", "-o", typed)
     assert code in (0, None) and "rule indices" in err
@@ -213,20 +205,17 @@ def test_a_run_that_rounding_makes_fail_is_shown_as_failed_beside_the_others(run
     options = saved(tmp_path, by_position())
     path = tmp_path / "p.json"
     network = open_network(options.model)
-    path.write_text(config_text(network, apply_default_keep_rules(network, FP16)))
+    path.write_text(config_text(network, FP16))
     record = tmp_path / "record.json"
-    code, out, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--no-keep", "indices",
-                         "--config", path, "--target", "sqnr>=30", "--json", record)
-    assert code in (0, None), err
-    assert "FP16 fails in execution: rounding makes Gather /look/Gather fail" in err
+    code, out, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--config", path, "--target",
+                         "sqnr>=30", "--json", record)
+    assert code == 1 and "Target not met by config" in err
+    assert "fails in execution: rounding makes Gather /look/Gather fail" in err
     assert "--keep indices" in err and "data's shapes" not in err
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("FP16 ", "INT8 ", "config "))}
-    assert "FAIL" in rows["FP16"] and "PASS" not in rows["FP16"] and "PASS" in rows["config"]
+    assert "FAIL" in rows["config"] and "PASS" not in rows["config"] and "PASS" in rows["FP16"]
     runs = json.loads(record.read_text())["runs"]
-    assert runs["fp16"]["outputs"]["y"].get("sqnr_db") is None and runs["config"]["outputs"]["y"]["sqnr_db"] > 30
-    code, _, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--no-keep", "indices",
-                       "--layers", "none", "--target", "sqnr>=1")
-    assert code == 1 and "Target not met by int8" in err
+    assert runs["config"]["outputs"]["y"].get("sqnr_db") is None and runs["fp16"]["outputs"]["y"]["sqnr_db"] > 30
 
 
 def test_a_failed_run_misses_every_target_also_of_integers_and_of_a_metric(session, tmp_path):
@@ -238,9 +227,10 @@ def test_a_failed_run_misses_every_target_also_of_integers_and_of_a_metric(sessi
     np.savez(options.data, p=np.load(options.data)["p"], labels=np.zeros(32))
     metric = tmp_path / "metric.py"
     metric.write_text("def score(outputs, labels):\n    return 1.0\n")
-    driven = session(replace(options, metric=f"{metric}:score", no_keep=("indices",)), kind=LocalSession,
-                     resume=False).settled()
-    verdict = driven.get_run_results("fp16").accuracy
+    (tmp_path / "p.json").write_text(config_text(open_network(options.model), FP16))
+    driven = session(replace(options, metric=f"{metric}:score"), kind=LocalSession, resume=False,
+                     config_path=str(tmp_path / "p.json")).settled()
+    verdict = driven.get_run_results("config").accuracy
     assert verdict.fails_every_target and not verdict.metric and verdict.caveats[0].kind == "failed run"
     for text in ("mismatch<=1", "metric>=0.5"):
         target = parse_target(text)
@@ -256,8 +246,9 @@ def test_data_that_fp32_fails_on_too_are_still_blamed(run, tmp_path):
 
 def test_outputs_of_a_failed_run_are_not_written(run, tmp_path):
     options = saved(tmp_path, by_position())
-    code, _, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--no-keep", "indices",
-                       "--layers", "none", "--save-outputs", tmp_path / "outputs.json")
+    (tmp_path / "p.json").write_text(config_text(open_network(options.model), FP16))
+    code, _, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--config",
+                       tmp_path / "p.json", "--layers", "none", "--save-outputs", tmp_path / "outputs.json")
     assert code == 2 and "rounding makes Gather" in err and not (tmp_path / "outputs.json").exists()
 
 

@@ -290,7 +290,7 @@ def test_lists_of_names_are_those_of_the_program():
     assert {*find_names("trt_tui/core/data/README.md", "guard")} == {guard.name for guard in registry.GUARDS}
     assert {*find_names("trt_tui/core/data/README.md", "`--calib-method`")} == {*RANGE_METHODS}
     assert {*find_names("trt_tui/core/moves/README.md", "rule")} - {"/regex/"} == {*KEEP_RULES}
-    assert {*find_names("trt_tui/core/search/README.md", "`--method`")} - {"--lower"} == {*SEARCH_METHODS}
+    assert {*find_names("trt_tui/core/search/README.md", "`--method`")} == {*SEARCH_METHODS}
     assert {*find_names("trt_tui/core/exporters/README.md", "`--format`")} == {*EXPORT_FORMATS}
     assert {*find_names("README.md", "format")} == {*EXPORT_FORMATS}
     assert {row[0] for row in find_table("trt_tui/cli/README.md", "exit code")} == {str(int(code)) for code in ExitCode}

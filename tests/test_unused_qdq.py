@@ -39,7 +39,7 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import unused_qdq
-from trt_tui.jobs.check_rules import CheckResult
+from trt_tui.jobs.check_command import CheckResult
 from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
@@ -465,12 +465,12 @@ def test_a_removal_that_a_check_rejects_is_not_made(worker, standin_previews, re
     changed = recorded("unet")[2]
     opened_worker = worker("unet")
 
-    def check(self, config, target_result):
-        return CheckResult(int(config == changed), "rejected" if config == changed else "")
+    def check(self, config):
+        return CheckResult("rejected" if config == changed else "")
         yield
 
     monkeypatch.setattr(WorkspaceEvaluator, "run_check_command", check)
-    ended = found(opened_worker.answer(goal_of(opened_worker, -0.5, check_command="judge {model}")))
+    ended = found(opened_worker.answer(goal_of(opened_worker, -0.5, check_command="judge")))
     assert ended.result.config == ALL_INT8 and ended.result.is_met and len(ended.qdq_removals) == 1
     assert ended.remarks[0].startswith("The Q/DQ of 1 layer stay, because the result would miss the tolerance:")
 

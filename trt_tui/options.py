@@ -42,7 +42,6 @@ class Options:
     strict: bool = False
     builds: int = 1
     hold_out: bool = False
-    hold_out_few: bool = False
     reference: str | None = None
     runs: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
@@ -54,7 +53,6 @@ class Options:
     ort_ops: tuple[str, ...] = ()
     preview: bool = True
     keep: tuple[str, ...] = ()
-    no_keep: tuple[str, ...] = ()
     exact: bool = False
     tensor_ranges: tuple[tuple[str, str], ...] = ()
     gpus: str | None = None

@@ -173,7 +173,6 @@ class Workspace:
         self.separate_pass_values: dict[object, Any] = {}
         self.preview_capability = options.compute_capability
         self._full_workspace: Workspace | None = None
-        self._holds_out_few = options.hold_out_few
         self._replaced_files: tuple[str, ...] = ()
         self._last_check_s = 0.0
 
@@ -325,7 +324,7 @@ class Workspace:
         They are the first feeds with ``--whatif-samples`` samples in total; 0 means all. If samples are held out, these
         are left out (`choose_held_out_feeds`).
         """
-        return self._choose_feeds(self.options.whatif_samples, self.options.hold_out, self.options.hold_out_few)
+        return self._choose_feeds(self.options.whatif_samples, self.options.hold_out)
 
     def find_judged_feeds(self, *configs: PrecisionConfig) -> JudgedFeeds:
         """Returns the feeds that judge each of some configs: all feeds in use that calibrated none of them.
@@ -347,7 +346,7 @@ class Workspace:
             site.tensor not in known_tensors for group in self.network.groups
             for site in group.calibrated_qdq_sites(config.precision_of(group)))
 
-    def make_search_view(self, calibrates: bool, hold_out: bool, hold_out_few: bool = False) -> Workspace:
+    def make_search_view(self, calibrates: bool, hold_out: bool) -> Workspace:
         """Returns a view of the workspace that measures all values on the samples of a search.
 
         A search uses all samples that judge each of its configs, even if ``--whatif-samples`` limits the samples of
@@ -357,15 +356,13 @@ class Workspace:
             calibrates: True if the calibration samples determine any config of the search.
             hold_out: True to leave feeds out of the search if the data has enough samples. The result of the search is
                 measured on these feeds.
-            hold_out_few: True to do so with few samples too.
         """
         _ = self.analysis, self.plan  # opened before the copy, so that the view shares them
         view = copy.copy(self)
-        feeds = self._choose_feeds(0, hold_out, hold_out_few)
+        feeds = self._choose_feeds(0, hold_out)
         view.__dict__["feeds"] = feeds if calibrates else JudgedFeeds.from_indices(feeds.all_feeds, compared=feeds)
         view._full_workspace = self
         view.__dict__.pop("held_out", None)
-        view._holds_out_few = hold_out_few
         if self.fingerprint is not None:
             view.fingerprint = replace(self.fingerprint, data_sha256=view._hash_judged_data())
         return view
@@ -375,11 +372,11 @@ class Workspace:
         """The original workspace if this object is the view of a search; this object itself if not."""
         return self._full_workspace if self._full_workspace is not None else self
 
-    def choose_held_out_feeds(self, hold_out_few: bool = False) -> HeldOutChoice:
+    def choose_held_out_feeds(self) -> HeldOutChoice:
         """Returns the judged feeds that a search leaves out. Feeds with samples that also calibrate are not among
         them."""
         data = self.data_sets
-        choice = choose_held_out_feeds(data.other_samples, self._shared_feeds, hold_out_few)
+        choice = choose_held_out_feeds(data.other_samples, self._shared_feeds)
         return replace(choice, feed_indices=tuple(data.other_feeds[index] for index in choice.feed_indices))
 
     @cached_property
@@ -389,7 +386,7 @@ class Workspace:
         return find_shared_feeds(self.data_sets.judged_samples, other_samples) if other_samples is not None else (
             frozenset())
 
-    def _choose_feeds(self, sample_count: int, hold_out: bool, hold_out_few: bool) -> JudgedFeeds:
+    def _choose_feeds(self, sample_count: int, hold_out: bool) -> JudgedFeeds:
         data, feed_indices, rows = self.data_sets, list[int](), 0
         for index in data.other_feeds:
             if sample_count and rows >= sample_count:
@@ -399,7 +396,7 @@ class Workspace:
         is_limited = len(feed_indices) < len(data.other_feeds)
         calibrating = [index for index in sorted(data.calibrating_feeds)
                        if not is_limited or index < feed_indices[-1]]
-        held_out = self.choose_held_out_feeds(hold_out_few).feed_indices if hold_out and not is_limited else ()
+        held_out = self.choose_held_out_feeds().feed_indices if hold_out and not is_limited else ()
         return JudgedFeeds.from_indices([index for index in feed_indices if index not in held_out], calibrating)
 
     @cached_property
@@ -407,7 +404,7 @@ class Workspace:
         """The indices of the held-out feeds: judged feeds that no value is measured on, and that do not calibrate.
 
         They have at most about four times as many samples as `feeds`. The list is empty if fewer than
-        `MIN_HELD_OUT_SAMPLES` samples are left, unless these were requested.
+        `MIN_HELD_OUT_SAMPLES` samples are left.
         """
         judged_samples, used_feeds = self.data_sets.judged_samples, frozenset(self.feeds)
         feed_indices: list[int] = []
@@ -416,7 +413,7 @@ class Workspace:
             if index not in used_feeds and rows < 4 * self.judged_sample_count:
                 feed_indices.append(index)
                 rows += judged_samples.count_samples_of_feed(index)
-        return feed_indices if rows >= MIN_HELD_OUT_SAMPLES or self._holds_out_few else []
+        return feed_indices if rows >= MIN_HELD_OUT_SAMPLES else []
 
     def find_group_error_feeds(self, *configs: PrecisionConfig) -> tuple[int, ...]:
         """Returns the indices of the feeds for errors at the groups of some configs: those that are not filled up, if

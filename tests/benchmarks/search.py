@@ -1,13 +1,12 @@
 """How small the sets are that searches find, how many evaluations they take, and which ranking tells the true effect.
 
-    python -m tests.benchmarks.search [demo] [vit] [bert6] [resnet50] [--tables brute,costs,...] [--db 3,6,10]
+    python -m tests.benchmarks.search [demo] [vit] [bert6] [resnet50] [--tables brute,greedy,...] [--db 3,6,10]
 
 All figures come from the simulation, INT8 with FP32 around it, judged by the SQNR of the worst output (the encoder,
 bert6, by its hidden states); a tolerance is the start's SQNR and so many dB more. An evaluation is one config on all
 samples; the impacts of all groups count as the runs they take over the feeds of an evaluation. Baselines:
 
 - brute force: all sets of groups, smallest first;
-- costs: all sets of groups, for groups with random times;
 - greedy leave-one-out: of all groups left the one that brings most, until the tolerance is met;
 - bisect: Polygraphy's, first or last layers of the network, each evaluation an engine build there.
 
@@ -34,7 +33,6 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.engines.group_times import GroupTimes
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
@@ -46,7 +44,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Search, SearchSpace
-from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.ranking import (
     GroupRanking,
     error_share_fractions,
@@ -57,7 +54,7 @@ from trt_tui.core.search.ranking import (
 
 START = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")
-TABLES = ("brute", "costs", "greedy", "rankings")
+TABLES = ("brute", "greedy", "rankings")
 PERMUTATIONS = 4
 """Random orders for the true effect; each is walked in both directions."""
 
@@ -193,35 +190,6 @@ def brute_force(seeds: int, decibels: Sequence[float]) -> None:
     print(measure.table(["method", "smallest", "+1", "more", "worst", "evaluations"], rows))
 
 
-def costs(seeds: int, decibels: Sequence[float]) -> None:
-    """Predicted milliseconds of the raised groups against the cheapest passing set, for random times of the groups."""
-    ratios: dict[str, list[float]] = {}
-    taken: dict[str, list[int]] = {}
-    rng = np.random.default_rng(0)
-    for one in small_networks(seeds):
-        impacts, _, _ = one.impacts()
-        names = [group.name for group in one.network.groups]
-        ms = dict(zip(names, np.exp(rng.normal(size=len(names))).tolist(), strict=True))
-        total = sum(ms.values())
-        prediction = LatencyPrediction(one.network, [GroupTimes("", total, total, 0.0, len(ms), ms)], START,
-                                       Precision.FP32)
-        prices = prediction.predict_raise_costs(one.space)
-        sets = [some for count in range(len(prices) + 1) for some in itertools.combinations(prices, count)]
-        for more in decibels:
-            target = one.target(more)
-            cheapest = min(sum(prices[name] for name in some) for some in sets if target.is_met_by(one.of(some)))
-            for title, options in (("auto", {}), ("auto --costs", {"costs": prices, "minimizes_cost": True,
-                                                                   "estimate_latency": prediction.predict_ms})):
-                search = one.search(target, "auto", sensitivities=impacts, **options)
-                price = sum(prices[name] for name in search.result.best_evaluation.raised_groups)
-                ratios.setdefault(title, []).append(price / cheapest)
-                taken.setdefault(title, []).append(len(search.evaluations))
-    rows = [(title, sum(ratio < 1 + 1e-9 for ratio in found), float(np.mean(found)), max(found),
-             float(np.mean(taken[title]))) for title, found in ratios.items()]
-    print(f"\n### costs: {seeds} networks, {len(decibels)} tolerances each; cost relative to the cheapest set\n")
-    print(measure.table(["search", "cheapest", "mean", "worst", "evaluations"], rows))
-
-
 def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> None:
     """Sizes and evaluations beside greedy leave-one-out and Polygraphy's bisect."""
     impacts, cost, seconds = one.impacts()
@@ -315,8 +283,6 @@ def main() -> None:
     print(measure.machine())
     if "brute" in tables:
         brute_force(arguments.seeds, decibels)
-    if "costs" in tables:
-        costs(arguments.seeds, decibels)
     ranks: list[tuple[object, ...]] = []
     for name in arguments.networks:
         if not {"greedy", "rankings"} & set(tables):

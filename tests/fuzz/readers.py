@@ -34,8 +34,8 @@ from trt_tui.core.data.dumps import DumpTensor, open_dump
 from trt_tui.core.data.polygraphy_json import RunResultsWriter
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
-from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.engines.profile_report import read_profile_report
 from trt_tui.core.exporters import formats
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import PrecisionConfig
@@ -146,7 +146,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
         Reader("layers of an engine", "layers.json", (_layers(network), ),
                lambda path: read_engine_report(path.read_bytes().decode("utf-8", "replace"), network), True),
         Reader("profile of an engine", "p.profile.json", (_profile(network), ),
-               lambda path: read_group_times(path, outline), True),
+               lambda path: read_profile_report(path, outline), True),
         Reader("results", "00ff", (_results(ranges), ), results),
         Reader("shapes", "shapes.txt", (b"x:1x3:4x3:8x3", b"mask:16"),
                lambda path: parse_shapes([path.read_bytes().decode("utf-8", "replace")], INPUTS)),

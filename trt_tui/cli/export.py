@@ -49,9 +49,8 @@ from trt_tui.errors import InputError
     "in FP32 and in the precisions of the config, its inputs, its outputs in FP32, and the Polygraphy commands that "
     "show the fault.")
 @option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it computes.")
-@option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
-           no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
+           start: str | None, stop: str | None, **arguments: Any) -> None:
     """Write a config as precision.json or in the format of another tool."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
@@ -70,7 +69,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
                              "none is named" if release_text is None else f"{release_text} is another one",
                              "Add --for 8.6, 10, 11 or rtx.")
         check_output_folder(output)
-        written = export_bundle(options, config_path, precision, force, output, release, with_samples=not no_samples)
+        written = export_bundle(options, config_path, precision, force, output, release)
         for path in written.paths[1:]:
             click.echo(path)
         return

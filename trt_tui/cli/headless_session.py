@@ -208,7 +208,7 @@ def open_method_comparison_session(options: Options, config_path: str | None, ta
 
 
 def export_bundle(options: Options, config_path: str | None, precision: str | None, force: bool, folder: str,
-                  tensorrt_release: str, with_samples: bool) -> ev.ConfigExported:
+                  tensorrt_release: str) -> ev.ConfigExported:
     """Writes a folder with all files that production needs for a config.
 
     The results in its report are measured first, if there are data.
@@ -216,7 +216,6 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
     Args:
         precision: The precision of all groups instead of a config; None for the config.
         tensorrt_release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
-        with_samples: True includes samples and their outputs.
 
     Raises:
         TrtTuiError: The folder cannot be written, or the background process failed or died.
@@ -234,7 +233,7 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
             wait_for_jobs()
         else:
             config_calibration = session.config_calibration or Calibration()
-        session.export_bundle(Path(folder), tensorrt_release, with_samples, config_calibration)
+        session.export_bundle(Path(folder), tensorrt_release, True, config_calibration)
         wait_for_jobs()
         answer = session.last_answer
         assert isinstance(answer, ev.ConfigExported), "a finished request has an answer"

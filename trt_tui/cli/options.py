@@ -200,9 +200,6 @@ CONFIG_OPTIONS = (
              "layernorm, softmax, embeddings, attention, head, ends (the first and the last layer that can be INT8), "
              "indices (kept by default), /REGEX/ or a layer; several with commas, may be repeated."),
     _config_option(
-        "--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
-        "default: indices keeps layers in FP32 whose results become integers, indices or sizes."),
-    _config_option(
         "--range", "tensor_ranges", multiple=True, metavar="NAME=RANGE", help="Give tensors this range: an amax "
         "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean. NAME is a tensor, a scope of the "
         "layer tree, or a pattern like 'encoder*' in quotes. May be repeated; the last one that names a tensor counts.",

@@ -39,8 +39,7 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
     read_paths = list_input_files(
         model, *(arguments.get(name) for name in ("reference", "data", "calib_data", "calib_cache", "metric")))
     read_paths += list_input_files(model, *(arguments.get(name) for name in ("engine", "outputs", "inputs")),
-                                   *(text.partition("=")[2] for text in arguments.get("stages", ())),
-                                   *arguments.get("cost_paths", ()))
+                                   *(text.partition("=")[2] for text in arguments.get("stages", ())))
     config_paths = list_input_files(model, config_path)
     output_paths = [path for path in paths if path not in (None, "-")]
     companion_paths = ([str(path) for path in find_companion_files(export_format, Path(output_paths[0])).values()]
@@ -102,19 +101,14 @@ def check_input_files(arguments: dict[str, Any]) -> None:
             check_regular_file(path)
 
 
-def check_output_folder(folder_path: str, can_have_content: bool = False) -> None:
-    """Refuses an output folder that cannot be created or written, before anything is measured.
-
-    Args:
-        can_have_content: True for a folder to which files are added; False refuses a folder with content.
-    """
+def check_output_folder(folder_path: str) -> None:
+    """Refuses an output folder that has content, or cannot be created or written, before anything is measured."""
     from trt_tui.files.writing import convert_write_errors, require_empty_folder
 
     folder = Path(os.path.realpath(folder_path))
-    if not can_have_content:
-        require_empty_folder(folder)
+    require_empty_folder(folder)
     with convert_write_errors(folder):
-        written_folder = folder if can_have_content and folder.exists() else folder.parent
+        written_folder = folder.parent
         if not written_folder.exists():
             raise FileNotFoundError
         if not written_folder.is_dir():

@@ -8,6 +8,18 @@ REMOVED_OPTIONS: Mapping[str, str] = {
     "--preset": "Use --keep RULE, which takes the same rules.",
     "--sticky": "Use --keep RULE, which takes the same rules.",
     "--no-layers": "Use --layers none.",
+    "--lower": "Use --method lower.",
+    "search --from": "Use --higher, which also sets the start of --method lower and scoped.",
+    "--no-keep": "Use --config with a precision.json without the entries of the rule; `trt-tui export --format json` "
+                 "writes one to edit.",
+    **dict.fromkeys(("--fail-code", "--ignore-fail-code", "--fail-regex"),
+                    "Let the command of --check decide, such as 'python check.py || [ $? -eq 3 ]': exit code 0 "
+                    "accepts a config."),
+    "--artifacts": "Let the command of --check copy its files: 'cp \"$TRT_TUI_MODEL\" kept/ && python check.py'.",
+    "--held-out": "Measure the result on other samples: trt-tui compare MODEL --data OTHER --config RESULT.",
+    "--free-budget": "Leave it out, or use --no-free: the limit of the zero-cost changes is fixed.",
+    "--costs": "Leave it out, or use --max-latency MS, which estimates latencies from engines.",
+    "--no-samples": "Export the bundle in the app, which asks whether it contains samples.",
     **dict.fromkeys(("--locate", "--max-seconds", "compare --max-builds"),
                     "Use --engines, with --marked for TensorRT before 10.16: it names the first layer that the engine "
                     "computes wrongly. Then cut this layer out with trt-tui export --format subgraph."),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -24,7 +22,7 @@ from trt_tui.cli.options import (
     release_option,
     validate_target_text,
 )
-from trt_tui.cli.output_files import check_output_folder, check_output_paths, write_text_outputs
+from trt_tui.cli.output_files import check_output_paths, write_text_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, REQUESTABLE, Precision, precision_rank
@@ -83,15 +81,6 @@ def _validate_sample_text(text: str) -> None:
                          "a sample is a number from 0 (of several files: FILE#N), or worst", "Name one of them.")
 
 
-def _validate_pattern(text: str) -> None:
-    """Raises an `InputError` if a text is not a regular expression."""
-    try:
-        re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise InputError(f"--fail-regex {text} is not a regular expression", str(error),
-                         "Write a backslash before characters with a special meaning.") from None
-
-
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS)
 @option_under_heading(
@@ -104,27 +93,12 @@ def _validate_pattern(text: str) -> None:
     "may be repeated.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
-    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config. {model} is replaced by "
-    "the exported ONNX file, {outputs} by an .npz of the simulated outputs, {config} by the precision.json. A command "
-    "with an unquoted && || | ; < or >, or a variable, is executed by sh. The variables TRT_TUI_MODEL, TRT_TUI_OUTPUTS "
-    "and TRT_TUI_CONFIG hold the same paths.")
-@option_under_heading("Judging", "--fail-code", "fail_codes", type=int, multiple=True, metavar="N",
-                      help="--check fails with this exit code and passes with any other; may be repeated.")
-@option_under_heading("Judging", "--ignore-fail-code", "ignored_fail_codes", type=int, multiple=True, metavar="N",
-                      help="--check passes with this exit code; may be repeated.")
-@option_under_heading(
-    "Judging", "--fail-regex", "fail_patterns", multiple=True, metavar="RE",
-    callback=make_option_check_callback(_validate_pattern),
-    help="--check fails if its output matches this regular expression, whatever its exit code is, and passes if not. "
-    "With --fail-code, its exit code must match too; may be repeated.")
+    "Judging", "--check", metavar="CMD", help="A command of the shell, whose exit code 0 accepts a config. The "
+    "variables TRT_TUI_MODEL, TRT_TUI_OUTPUTS and TRT_TUI_CONFIG are the paths of the exported ONNX file, of an .npz "
+    "with the simulated outputs, and of the precision.json.")
 @option_under_heading(
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
-@option_under_heading(
-    "Search", "--lower", is_flag=True, help="The same as --method lower: start with everything in FP32 (see "
-    "--from) and reduce layer by layer, the most expensive layers first. Layers that a --config has reduced stay so.")
-@option_under_heading("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
-                      help="The precision that --lower and --method scoped start with: the same as --higher.")
 @option_under_heading(
     "Search", "--sample", metavar="[FILE#]N|worst", callback=make_option_check_callback(_validate_sample_text),
     help="Search on the batch of this sample only (with --batch 1 on that "
@@ -142,47 +116,28 @@ def _validate_pattern(text: str) -> None:
     "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
     "operators for decomposed norms, SmoothQuant, equalization, bias correction. Without: all methods do, except "
     "scoped and lower.")
-@option_under_heading(
-    "Search", "--free-budget", "zero_cost_budget", default=96, show_default=True, type=click.IntRange(1, 10_000),
-    metavar="N", help="Simulate at most N configs for zero-cost changes and other ranges. A limit in configs gives the "
-    "same result on every machine; the predicted and the measured time are printed.")
 @option_under_heading("Search", "--ranges/--no-ranges", default=None,
                       help="Try other ranges before layers are raised, or do not. "
                       "Without: all methods do, except scoped and lower.")
 @option_under_heading(
     "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default about a quarter of them is held "
     "out if there are enough, and the result is checked on these.")
-@option_under_heading(
-    "Judging", "--held-out", "hold_out_few", is_flag=True,
-    help="Hold out a quarter of the samples, at least one batch, even if there are few.")
 @option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
                       help="Raise at most N fused layers, and write the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
                       help="Stay within this latency, as estimated from two engines.")
-@file_path_option(
-    "Search", "--costs", "cost_paths", multiple=True, metavar="PROFILE",
-    help="Minimize predicted milliseconds rather than the number of raised layers. PROFILE is the JSON of trtexec "
-    "--exportProfile for the engine of the start. Given again: that of the engine with all layers raised, so that "
-    "costs are measured differences.")
 @option_under_heading(
     "Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
     help="Build at most N engines in all, if engines can run here: to confirm the result, and two for "
     "--max-latency.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
                   help="Write a report with the evidence; - for stdout.")
-@file_path_option(
-    "Output", "--artifacts", "artifact_folder", metavar="DIR", help="Keep the files of each --check in a new folder, "
-    "such as DIR/good/0001 or DIR/bad/0002, and describe the check in its iteration.json.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
-           free: bool | None, zero_cost_budget: int,
-           ranges: bool | None, lower: bool, higher_from: str | None, sample: str | None,
-           max_raised: int | None, max_latency: float | None, cost_paths: tuple[str, ...], max_builds: int,
-           no_hold_out: bool, hold_out_few: bool, check: str | None, fail_codes: tuple[int, ...],
-           ignored_fail_codes: tuple[int, ...], fail_patterns: tuple[str, ...], artifact_folder: str | None,
-           markdown_path: str | None, output: str,
-           **arguments: Any) -> None:
+           free: bool | None, ranges: bool | None, sample: str | None, max_raised: int | None,
+           max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
+           markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that the tolerances are met.
 
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
@@ -191,8 +146,6 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.cli.search_report import search_report, search_table
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
-    from trt_tui.files.reading import check_regular_file
-    from trt_tui.jobs.check_rules import CheckRules
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
     from trt_tui.session.session import Session
 
@@ -203,32 +156,17 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     if precision is not None and config_path is not None:
         raise InputError("a search needs one start", "--config and --precision are both named",
                          "Leave out one of them.")
-    if fail_codes and ignored_fail_codes:
-        raise InputError("--fail-code and --ignore-fail-code are both named",
-                         "with --fail-code, all other exit codes pass already", "Leave out one of them.")
-    if len(cost_paths) > 2:
-        raise InputError(f"--costs is given {len(cost_paths)} times", "costs come from the profile of one engine, or "
-                         "from those of two", "Give the engine of the start, then the one with all layers raised.")
     refuse_ineffective_options()
-    for path in cost_paths:
-        check_regular_file(path)
-    method, higher = ("lower" if lower else method), higher_from or higher
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
     output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
-    written_paths = check_output_paths(model, {**arguments, "cost_paths": cost_paths}, config_path, output_path,
-                                       markdown_path, config_output=output_path)
-    if artifact_folder is not None:
-        check_output_folder(artifact_folder, can_have_content=True)
+    written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
+                                       config_output=output_path)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
-                                  try_zero_cost=free, zero_cost_budget=zero_cost_budget, max_raised=max_raised,
-                                  max_latency=max_latency, max_builds=max_builds, check_command=check,
-                                  check_rules=CheckRules(fail_codes, ignored_fail_codes, fail_patterns),
-                                  artifact_folder=os.path.abspath(artifact_folder) if artifact_folder else "",
-                                  sample=sample or "", hold_out=not no_hold_out,
-                                  hold_out_few=hold_out_few, cost_paths=cost_paths)
-    options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out,
-                      hold_out_few=request.hold_out_few)
+                                  try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
+                                  max_builds=max_builds, check_command=check, sample=sample or "",
+                                  hold_out=not no_hold_out)
+    options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
     with open_search_session(options, config_path, force,
                              Precision(precision) if precision else lowest, request, written_paths) as session:
         search_status = session.search_status

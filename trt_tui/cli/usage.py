@@ -56,12 +56,6 @@ def _uses_no_quantized_type(option_values: ParameterValues) -> bool:
     return option_values.get("precision") not in (None, *QUANTIZED_TYPES)
 
 
-def _tries_changes(option_values: ParameterValues, option: str) -> bool:
-    """Returns True if a search tries the changes of ``free`` or ``ranges`` before it raises layers."""
-    is_top_down = option_values["lower"] or option_values["method"] in ("scoped", "lower")
-    return bool(not is_top_down if option_values[option] is None else option_values[option])
-
-
 INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare", "search"), ("workers", "scheduler"),
                        lambda values: values["gpus"] is not None, "--gpus already selects where measurements run",
@@ -81,30 +75,6 @@ INEFFECTIVE_OPTIONS = (
                        "Leave it out, or use --precision int8."),
     IneffectiveOptions(("search", ), ("precision", "higher"), lambda values: bool(values["rungs"]),
                        "--rungs sets the first and the last precision", "Leave out one of them."),
-    IneffectiveOptions(("search", ), ("fail_codes", "ignored_fail_codes", "fail_patterns", "artifact_folder"),
-                       lambda values: values["check"] is None, "it applies to --check, and --check is missing",
-                       "Name a command with --check, or leave it out."),
-    IneffectiveOptions(("search", ), ("zero_cost_budget", ),
-                       lambda values: not any(_tries_changes(values, option) for option in ("free", "ranges")),
-                       "it limits zero-cost changes and other ranges, and none are tried",
-                       "Leave it out, or add --free or --ranges."),
-    IneffectiveOptions(("search", ), ("hold_out_few", ), lambda values: values["no_hold_out"],
-                       "--no-hold-out searches on all samples", "Leave out one of them."),
-    IneffectiveOptions(("search", ), ("hold_out_few", ), lambda values: values["sample"] is not None,
-                       "--sample measures the result on all other samples already", "Leave it out."),
-    IneffectiveOptions(("search", ), ("hold_out_few", ),
-                       lambda values: not values["tolerances"] and values["target"] is None,
-                       "held-out samples are judged by tolerances, and there are none",
-                       "Add --tolerance, or leave it out."),
-    IneffectiveOptions(("search", ), ("lower", ), lambda values: "method" in find_given_options(),
-                       "--method selects another strategy", "Leave out one of them."),
-    IneffectiveOptions(
-        ("search", ), ("higher_from", ),
-        lambda values: not values["lower"] and values["method"] != "scoped" or "higher" in find_given_options(),
-        "it sets the start of --lower and --method scoped", "Leave it out, or use "
-        "--higher."),
-    IneffectiveOptions(("search", ), ("cost_paths", ), lambda values: values["max_latency"] is not None,
-                       "--max-latency estimates latencies from engines", "Leave out one of them."),
     IneffectiveOptions(("open", "compare", "search"), ("seed", ), lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),
@@ -127,8 +97,6 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,
                        lambda values: not EXPORT_FORMATS[values["kind"]].has_build_commands,
                        "this format has no builder settings", "Leave it out."),
-    IneffectiveOptions(("export", ), ("no_samples", ), lambda values: values["kind"] != "bundle",
-                       "it applies to a bundle", "Leave it out, or use --format bundle."),
     IneffectiveOptions(("export", ), ("tensorrt_release", ), lambda values: values["kind"] == "subgraph",
                        "a subgraph is written for every release", "Leave it out."),
     IneffectiveOptions(("export", ), ("start", "stop"), lambda values: values["kind"] != "subgraph",

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from trt_tui.backends.registry import get_engine_builder
-from trt_tui.core.engines.group_times import read_profile_report
 from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.engines.profile_report import read_profile_report
 from trt_tui.errors import BackendUnavailableError
 from trt_tui.files.reading import read_bytes
 from trt_tui.jobs import events as ev

@@ -11,8 +11,6 @@ from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
-from trt_tui.jobs.check_rules import CheckRules
 from trt_tui.jobs.steps import Urgency
 from trt_tui.options import Options
 
@@ -572,14 +570,11 @@ class FindMixedPrecisionConfig(Request):
         higher_precision: The precision that groups are raised to.
         try_ranges: True to try other ranges before groups are raised.
         try_zero_cost: True to try zero-cost moves before groups are raised.
-        zero_cost_budget: The maximum number of configs that are simulated for zero-cost moves and other ranges.
         max_raised: The maximum number of groups above their default precision; None for no limit.
         max_latency: The maximum latency in ms, estimated from engines; None for no limit.
         max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.
         check_command: A command that accepts or rejects a config (`trt_tui.jobs.check_command.run_check_command`); None
             for none.
-        check_rules: The rules by which the command accepts a config.
-        artifact_folder: The folder that keeps the files of each check; "" for none.
         intermediate_precisions: The precisions below ``higher_precision`` that raised groups may have if they suffice,
             lowest first.
         fixed_groups: The groups that keep their precision in ``config``.
@@ -589,9 +584,6 @@ class FindMixedPrecisionConfig(Request):
             ``config``, or "" for all samples.
         hold_out: True to measure the result on held-out samples, and to choose on the others, if there are enough
             samples (`trt_tui.core.data.held_out`).
-        hold_out_few: True to do so with few samples too. The search fails if nothing can be held out.
-        cost_paths: Profiles of engines (`trt_tui.core.engines.group_times`), of the start config and of all groups
-            raised. With them the search minimizes predicted latency rather than the number of raised groups.
     """
 
     job_kind = JobKind("trt_tui.jobs.search_evaluator.run_search_job", "search from {config}", Urgency.SEARCH,
@@ -605,17 +597,12 @@ class FindMixedPrecisionConfig(Request):
     max_latency: float | None = None
     max_builds: int = 3
     check_command: str | None = None
-    check_rules: CheckRules = CheckRules()
-    artifact_folder: str = ""
     intermediate_precisions: tuple[Precision, ...] = ()
     try_zero_cost: bool = True
-    zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET
     fixed_groups: tuple[str, ...] = ()
     sample: str = ""
     use_preview: bool = False
     hold_out: bool = True
-    hold_out_few: bool = False
-    cost_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

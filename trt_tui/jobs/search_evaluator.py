@@ -4,33 +4,27 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
-from trt_tui.core.engines.group_times import read_group_times
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import Target, parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, TargetResult, check_targets
+from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, check_targets
 from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.report.json_record import accuracy_record
 from trt_tui.core.search import SearchSpace
-from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 from trt_tui.errors import CancelledError, InputError
-from trt_tui.files.reading import file_sha256
 from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.formatting import counted_noun_text, duration_text
 from trt_tui.jobs import build, engine_errors
@@ -44,14 +38,12 @@ from trt_tui.jobs.accuracy import (
 )
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.check_command import (
-    CHECK_FILES,
-    keep_artifacts,
+    CheckResult,
     run_check_command,
     shown_error_text,
-    split_check_command,
+    validate_check_command,
     write_check_files,
 )
-from trt_tui.jobs.check_rules import CheckResult
 from trt_tui.jobs.comparison import send_group_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
@@ -87,25 +79,18 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                          no_lower_precision_reason(network) or "every layer is in FP32 already",
                          "Start with a config in lower precision, such as --precision int8.")
     if request.check_command is not None:
-        split_check_command(request.check_command)
-    prediction = LatencyPrediction(
-        network, [read_group_times(Path(path), workspace.outline) for path in request.cost_paths], request.config,
-        request.higher_precision) if request.cost_paths else None
+        validate_check_command(request.check_command)
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
-    workspace = workspace.make_search_view(_can_calibrate(workspace, request), request.hold_out and not request.sample,
-                                           request.hold_out_few)
+    workspace = workspace.make_search_view(_can_calibrate(workspace, request), request.hold_out and not request.sample)
     has_other_samples = workspace.feeds != shown_workspace.find_judged_feeds(request.config)
     refusal_reason = _find_hold_out_refusal(workspace, request)
-    if refusal_reason and request.hold_out_few:
-        raise InputError("no samples can be held out", refusal_reason,
-                         "Give more samples, smaller batches (--batch), or leave out --held-out.")
     if has_other_samples:
         reporter = _mute_measurement_events(reporter)
     evaluator = WorkspaceEvaluator(workspace, store, reporter, request)
     if request.sample not in ("", "worst"):
         evaluator.feed_index = _find_feed_of_sample(workspace, request.sample)
-    search_job = SearchJob(network, request, targets, evaluator, prediction, shown_workspace.build_target)
+    search_job = SearchJob(network, request, targets, evaluator, shown_workspace.build_target)
     if refusal_reason and workspace.judged_sample_count >= MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
         search_job.remarks.append(f"not checked on held-out samples: {refusal_reason}")
     if any(target.kind == "metric" for target in targets):
@@ -144,7 +129,7 @@ def _find_hold_out_refusal(workspace: Workspace, request: rq.FindMixedPrecisionC
     """Returns the reason why a search that should hold out samples does not; "" if it holds some out."""
     if not request.hold_out or request.sample or workspace.held_out:
         return ""
-    return workspace.choose_held_out_feeds(request.hold_out_few).refusal_reason
+    return workspace.choose_held_out_feeds().refusal_reason
 
 
 def _measure_metric_interval(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -339,7 +324,7 @@ class WorkspaceEvaluator:
         self._report.send(ev.LogMessage(
             self._report.job, "Zero-cost changes and other ranges: at most "
             f"{counted_noun_text(effort.budget, 'simulated config')}, about "
-            f"{duration_text(effort.predicted_s)} (--free-budget), besides the measurement of the changes.", "info"))
+            f"{duration_text(effort.predicted_s)}, besides the measurement of the changes.", "info"))
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:
@@ -436,14 +421,13 @@ class WorkspaceEvaluator:
             store.save_result(workspace, store_kind, config, sweep.state)
         return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
 
-    def run_check_command(self, config: PrecisionConfig, target_result: TargetResult) -> Steps[CheckResult]:
+    def run_check_command(self, config: PrecisionConfig) -> Steps[CheckResult]:
         """Runs the check command on a config, once while the network is open.
 
-        The result is not stored on disk, since other files that the command reads may change.
+        The result is not stored on disk, since files that the command reads may change.
         """
-        workspace, request, command = self._workspace, self._request, self._request.check_command or ""
-        files = [file_sha256(word) for word in split_check_command(command)]
-        key = self._store.make_result_key(workspace, "check", config, command, repr(request.check_rules), files)
+        workspace, command = self._workspace, self._request.check_command or ""
+        key = self._store.make_result_key(workspace, "check", config, command)
         result = workspace.check_results.get(key)
         if result is None:
             arrays_by_tensor: dict[str, list[np.ndarray]] = {}
@@ -456,26 +440,11 @@ class WorkspaceEvaluator:
                 (folder := scratch_folder / "check").mkdir()
                 write_check_files(folder, workspace.network, config, workspace.calibration or Calibration(),
                                   workspace.ranges, joined)
-                result = yield from run_check_command(command, request.check_rules, folder, self._report.wake)
+                result = yield from run_check_command(command, folder, self._report.wake)
                 self._show_check_errors(config, result, shown_error_text(folder))
-                if request.artifact_folder:
-                    keep_artifacts(Path(request.artifact_folder), folder, result,
-                                   self._make_artifact_record(config, target_result))
             workspace.check_results[key] = result
         yield Urgency.SEARCH
         return result
-
-    def _make_artifact_record(self, config: PrecisionConfig, target_result: TargetResult) -> dict[str, Any]:
-        """Returns the command, the config and the measured values of a check, for the JSON file beside its files."""
-        request, accuracy = self._request, target_result.accuracy
-        record: dict[str, Any] = {
-            "command": request.check_command, "files": dict(CHECK_FILES),
-            "raised": config.find_raised_groups(self._workspace.network)
-        }
-        if request.tolerances:
-            record |= {"tolerances": list(request.tolerances), "meets_tolerances": target_result.passes,
-                       "value": target_result.value_text}
-        return record | ({"simulated": accuracy_record(accuracy)} if accuracy is not None else {})
 
     def _show_check_errors(self, config: PrecisionConfig, result: CheckResult, error_text: str) -> None:
         """Sends the stderr of a failed check or an uncertain pass, unless the last such check had the same text."""

@@ -31,7 +31,6 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
-from trt_tui.core.search.latency_prediction import LatencyPrediction
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.space import find_added_moves
@@ -41,7 +40,7 @@ from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.check_rules import CheckResult
+from trt_tui.jobs.check_command import CheckResult
 from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
@@ -117,12 +116,8 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
 
-    def run_check_command(self, config: PrecisionConfig, target_result: TargetResult) -> Steps[CheckResult]:
-        """Runs the user's check command on a config.
-
-        Args:
-            target_result: The result of the config against the tolerances, for the artifacts.
-        """
+    def run_check_command(self, config: PrecisionConfig) -> Steps[CheckResult]:
+        """Runs the user's check command on a config."""
 
     def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
         """Reports the progress of a search before each evaluation and before each build.
@@ -137,7 +132,6 @@ class SearchJob:
 
     Args:
         targets: The tolerances, with their baselines.
-        prediction: The prediction of latencies from profiles; None without ``cost_paths`` of the request.
         target: The release and the GPU that engines are built for; None if they are unknown.
 
     Raises:
@@ -145,8 +139,7 @@ class SearchJob:
     """
 
     def __init__(self, network: Network, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
-                 evaluator: SearchEvaluator, prediction: LatencyPrediction | None = None,
-                 target: BuildTarget | None = None) -> None:
+                 evaluator: SearchEvaluator, target: BuildTarget | None = None) -> None:
         if not targets and not evaluator.has_check:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self._target = target = target or BuildTarget()
@@ -155,12 +148,10 @@ class SearchJob:
             network, request.config, request.higher_precision, request.intermediate_precisions,
             fixed_groups=frozenset(request.fixed_groups))
         self.sensitivities: Mapping[str, GroupSensitivity] = {}
-        self.prediction = prediction
-        self.costs = self._count_raise_costs()
+        self.costs = evaluator.count_candidate_macs(self.search_space)
         self.search_builds = SearchBuilds(evaluator, lambda: self.targets,
                                           lambda: evaluator.report_progress(self, must_send=True))
-        self.estimate_latency: Callable[[PrecisionConfig], float] | None = (
-            prediction.predict_ms if prediction else None)
+        self.estimate_latency: Callable[[PrecisionConfig], float] | None = None
         self._use_preview = request.use_preview
         self._can_triage = True
         self._max_judging_s = 0.0
@@ -172,7 +163,7 @@ class SearchJob:
         self._engine_values_text = ""
         self._missed_checks: dict[TrialKey, str] = {}
         self._export_rounds = 0
-        self.remarks = prediction.basis_texts() if prediction else []
+        self.remarks: list[str] = []
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
         self.qdq_removals: list[QdqRemoval] = []
         # An impossible search is refused before any measurement.
@@ -183,13 +174,6 @@ class SearchJob:
         self.search = self._make_search(
             estimate_latency=(lambda config: 0.0) if has_latency_budget else self.estimate_latency)
 
-    def _count_raise_costs(self) -> Mapping[str, float]:
-        """Returns the cost of raising each candidate: predicted milliseconds, or multiply-accumulates without a
-        prediction."""
-        if self.prediction is not None:
-            return self.prediction.predict_raise_costs(self.search_space)
-        return self.evaluator.count_candidate_macs(self.search_space)
-
     def _make_search(self, evaluations: Sequence[Evaluation] = (),
                      estimate_latency: Callable[[PrecisionConfig], float] | None = None,
                      ranges: Mapping[str, Mapping[str, float]] | None = None, margins: Sequence[float] = ()) -> Search:
@@ -197,7 +181,6 @@ class SearchJob:
         return Search(self.search_space, method_name=request.method, costs=self.costs, sensitivities=self.sensitivities,
                       ranges=ranges, max_raised=request.max_raised, max_latency=request.max_latency,
                       estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins,
-                      minimizes_cost=self.prediction is not None, zero_cost_budget=request.zero_cost_budget,
                       ranges_ranking=self._ranges_ranking)
 
     def run_search_steps(self) -> Steps[None]:
@@ -205,7 +188,7 @@ class SearchJob:
         yield from self._remove_unused_qdq_of_start()
         if self.request.max_latency is not None:
             yield from self._prepare_latency_estimates()
-        if self.request.method == "lower" and self.prediction is None:
+        if self.request.method == "lower":
             yield from self._order_groups_by_cost()
         is_going_on = True
         while is_going_on:
@@ -245,7 +228,7 @@ class SearchJob:
         target_result = self._check_targets((yield from self.evaluator.measure_accuracy(config)))
         if not self.evaluator.has_check:
             return target_result
-        check_result = yield from self.evaluator.run_check_command(config, target_result)
+        check_result = yield from self.evaluator.run_check_command(config)
         self._check_results[config] = check_result
         check_text = f"{target_result.value_text}, {check_result.text}" if self.targets else check_result.text
         return replace(target_result, passes=target_result.passes and check_result.passes, value_text=check_text,
@@ -269,7 +252,7 @@ class SearchJob:
         start_time = time.monotonic()
         stages = list_searched_stages() if self.request.try_zero_cost else [()]
         effort = replace(self.search.context.zero_cost_effort,
-                         predicted_s=self._max_judging_s * self.request.zero_cost_budget)
+                         predicted_s=self._max_judging_s * self.search.context.zero_cost_effort.budget)
         if self.request.try_zero_cost or self.request.try_ranges:
             self.evaluator.report_zero_cost_budget(effort)
         for index, kinds in enumerate(stages):
@@ -415,7 +398,7 @@ class SearchJob:
         self.qdq_removals.append(removal)
         if not removal.rejection:
             self.search_space = search_space
-            self.costs = self._count_raise_costs()
+            self.costs = self.evaluator.count_candidate_macs(self.search_space)
             self.search = self._make_search(estimate_latency=self.search.estimate_latency)
 
     def _remove_unused_qdq_of_result(self) -> Steps[None]:

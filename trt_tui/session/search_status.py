@@ -13,11 +13,9 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
-from trt_tui.core.search.strategy_protocol import DEFAULT_ZERO_COST_BUDGET
-from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
+from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.check_rules import CheckRules
 
 MAX_NAMED_LAYERS = 2
 """The maximum number of layers that a row of the evaluation table names; for more layers, the row shows their
@@ -30,11 +28,9 @@ MAX_BUILDS = 3
 def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
                         higher_precision: Precision = Precision.FP32, intermediate_precisions: Sequence[Precision] = (),
                         try_ranges: bool | None = None, try_zero_cost: bool | None = None,
-                        zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET,
                         max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
-                        check_command: str | None = None, check_rules: CheckRules | None = None,
-                        artifact_folder: str = "", sample: str = "", hold_out: bool = True,
-                        hold_out_few: bool = False, cost_paths: Sequence[str] = ()) -> rq.FindMixedPrecisionConfig:
+                        check_command: str | None = None, sample: str = "",
+                        hold_out: bool = True) -> rq.FindMixedPrecisionConfig:
     """Builds the request of a search, for the app and the commands.
 
     The arguments are those of `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
@@ -47,12 +43,9 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
     raises_precision = method not in TOP_DOWN_METHODS
     return rq.FindMixedPrecisionConfig(config, tuple(tolerances), method, higher_precision,
                                        raises_precision if try_ranges is None else try_ranges, max_raised, max_latency,
-                                       max_builds, check_command, check_rules or CheckRules(), artifact_folder,
-                                       tuple(intermediate_precisions),
+                                       max_builds, check_command, tuple(intermediate_precisions),
                                        raises_precision if try_zero_cost is None else try_zero_cost,
-                                       zero_cost_budget=zero_cost_budget, sample=sample,
-                                       hold_out=hold_out and not sample, hold_out_few=hold_out_few,
-                                       cost_paths=tuple(cost_paths))
+                                       sample=sample, hold_out=hold_out and not sample)
 
 
 @dataclass
@@ -161,14 +154,8 @@ class SearchStatus:
                 "executor": exported.executor_name, "met": exported.is_met,
                 "said": f"{exported.exported_result_text}{samples_text}", "samples": samples
             }
-        if self.request.cost_paths and (best := result.best_evaluation) is not None:
-            record["costs"] = {"profiles": list(self.request.cost_paths), "raised_layers": len(best.raised_groups),
-                               "predicted_ms": best.estimated_latency,
-                               "predicted_ms_of_start": self.end_event.evaluations[0].estimated_latency}
         if self.request.check_command is not None:
             record["check"] = self.request.check_command
-            if self.request.check_rules != CheckRules():
-                record["check_rules"] = asdict(self.request.check_rules)
         return record
 
 
@@ -211,8 +198,8 @@ def evaluation_table(end_event: ev.SearchEnded, outline: NetworkOutline, request
     """Builds the table of all configs that a search has evaluated, with a header.
 
     The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
-    outcome, predicted latency, engine, and missed check. Latencies are predicted from profiles. A config whose exported
-    network or engine misses the target fails, whatever its simulation yields.
+    outcome, engine, and missed check. A config whose exported network or engine misses the target fails, whatever its
+    simulation yields.
 
     Args:
         base: The metric of the reference and its parts; {} without a metric.
@@ -221,9 +208,8 @@ def evaluation_table(end_event: ev.SearchEnded, outline: NetworkOutline, request
     targets = [target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
                for target in map(parse_target, request.tolerances)]
     title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
-    shows_prediction, shows_engines = bool(request.cost_paths), bool(engine_texts)
-    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", *["predicted"] * shows_prediction,
-             *["engine"] * shows_engines, *["missed check"] * bool(missed_checks)]]
+    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", *["engine"] * bool(engine_texts),
+             *["missed check"] * bool(missed_checks)]]
     for index, evaluation in enumerate(end_event.evaluations):
         accuracy = evaluation.target_result.accuracy
         value_texts = [
@@ -236,8 +222,7 @@ def evaluation_table(end_event: ev.SearchEnded, outline: NetworkOutline, request
             _config_difference_text(evaluation, request,
                                     title_by_name), *(value_texts or [evaluation.target_result.value_text]),
             (Outcome.FAIL if index in missed_checks else evaluation.target_result.target_outcome.outcome).value,
-            *[milliseconds_text(evaluation.estimated_latency or 0.0)] * shows_prediction,
-            *[engine_texts.get(index, "")] * shows_engines,
+            *[engine_texts.get(index, "")] * bool(engine_texts),
             *[missed_checks.get(index, "")] * bool(missed_checks)
         ])
     return rows

@@ -314,7 +314,7 @@ class SessionState:
     def apply_default_keep_rules(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns a config of uniform precisions with the default keep rules that the user has not disabled."""
         network = self.outline or self.unmeasured_outline
-        return config if network is None else apply_default_keep_rules(network, config, self.options.no_keep)
+        return config if network is None else apply_default_keep_rules(network, config)
 
     def get_run_results(self, run: str) -> ConfigResults:
         return self.results.get_results_or_empty(self.get_run_config(run))

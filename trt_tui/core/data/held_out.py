@@ -13,8 +13,8 @@ HELD_OUT_SHARE = 0.25
 """The share of the samples that a search does not use."""
 
 MIN_SEARCH_SAMPLES, MIN_HELD_OUT_SAMPLES = 32, 16
-"""The minimum numbers of samples for the choices of a search, and of held-out samples. If either is not reached,
-samples are held out on request only.
+"""The minimum numbers of samples for the choices of a search, and of held-out samples. If either is not reached, no
+samples are held out.
 
 Together they are three quarters of 64: of 64 samples without separate calibration samples, a quarter calibrates."""
 
@@ -35,8 +35,7 @@ class HeldOutChoice:
     refusal_reason: str = ""
 
 
-def choose_held_out_feeds(samples: Samples, calibrating_feeds: Collection[int] = (),
-                          is_requested: bool = False) -> HeldOutChoice:
+def choose_held_out_feeds(samples: Samples, calibrating_feeds: Collection[int] = ()) -> HeldOutChoice:
     """Draws feeds with about a quarter of the samples, at least `MIN_HELD_OUT_SAMPLES` samples.
 
     Whole feeds are drawn, because fixed batches cannot be divided.
@@ -44,22 +43,20 @@ def choose_held_out_feeds(samples: Samples, calibrating_feeds: Collection[int] =
     Args:
         calibrating_feeds: Feeds with samples that also calibrate. They are never held out, because ranges were chosen
             on them.
-        is_requested: True to hold out samples even if there are few of them.
     """
     counts = [samples.count_samples_of_feed(index) for index in range(len(samples))]
     total = sum(counts)
     count_text = counted_noun_text(total, "judged sample")
-    min_search, min_held_out = (1, 1) if is_requested else (MIN_SEARCH_SAMPLES, MIN_HELD_OUT_SAMPLES)
-    if total < min_search + min_held_out:
-        return HeldOutChoice(refusal_reason=f"{count_text} are fewer than {min_search + min_held_out}")
-    goal, held_out, row_count = max(HELD_OUT_SHARE * total, min_held_out), list[int](), 0
+    if total < MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
+        return HeldOutChoice(refusal_reason=f"{count_text} are fewer than {MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES}")
+    goal, held_out, row_count = max(HELD_OUT_SHARE * total, MIN_HELD_OUT_SAMPLES), list[int](), 0
     for index in np.random.default_rng(_DRAW_SEED).permutation(len(samples)).tolist():
         if row_count >= goal:
             break
-        if index not in calibrating_feeds and total - row_count - counts[index] >= min_search:
+        if index not in calibrating_feeds and total - row_count - counts[index] >= MIN_SEARCH_SAMPLES:
             held_out.append(index)
             row_count += counts[index]
-    if row_count < min_held_out:
+    if row_count < MIN_HELD_OUT_SAMPLES:
         return HeldOutChoice(refusal_reason=(
             "too few of the judged samples are not calibration samples too" if calibrating_feeds else
             f"{count_text} in {len(samples)} batch{'' if len(samples) == 1 else 'es'} cannot be divided"))

@@ -10,7 +10,7 @@ applies unless the user disables it.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from trt_tui.core.moves.config import PrecisionConfig
@@ -246,20 +246,16 @@ def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts:
     return config
 
 
-def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig,
-                             disabled_rules: Collection[str] = ()) -> PrecisionConfig:
+def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config in which the fusion groups of `DEFAULT_KEEP_RULES` are kept in FP32.
 
     Groups that another rule keeps, and groups that the user set, are left unchanged. A config with only file
     precisions, or only FP32, is returned unchanged.
-
-    Args:
-        disabled_rules: The rules that the user disabled.
     """
     if config.quantized in (Precision.FILE, Precision.FP32) and config.other in (Precision.FILE, Precision.FP32):
         return config
     for rule in DEFAULT_KEEP_RULES:
-        if rule in disabled_rules or not (names := KEEP_RULES[rule](network)):
+        if not (names := KEEP_RULES[rule](network)):
             continue
         changeable = [
             group for group in map(network.get_group, names)
@@ -290,7 +286,7 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
     rows = [title_by_group.get(group.name, group.name) for group in network.groups if group.name in rule_by_group]
     reasons = " and ".join(KEEP_RULE_TEXTS[rule] for rule in rules)
     return (f"{counted_noun_text(len(rows), 'fused layer')} kept in FP32 by rule {', '.join(rules)} ({reasons}): "
-            f"{name_list_text(rows)}. --no-keep {','.join(rules)} turns it off.")
+            f"{name_list_text(rows)}. A config without these entries turns it off.")
 
 
 def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:

@@ -28,7 +28,7 @@ def run_auto_strategy(context: StrategyContext) -> Strategy:
         return (yield from prefix_search.bisect_raised_prefix(context, context.order_candidates_by_suspicion()))
     first = yield from prefix_search.bisect_from_first_layers(context)
     last = yield from prefix_search.bisect_from_last_layers(context)
-    return min(first, last, key=context.total_weight)
+    return min(first, last, key=len)
 
 
 def describe_auto_strategy(context: StrategyContext) -> str:

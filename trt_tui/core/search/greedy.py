@@ -27,7 +27,7 @@ def raise_groups_greedily(context: StrategyContext) -> Strategy:
     suspects = context.order_candidates_by_suspicion()
     prefix = yield from bisect_raised_prefix(context, suspects)
     begin = frozenset(suspects[:int(INITIAL_FRACTION * len(prefix))])
-    smaller = yield from _raise_groups_one_by_one(context, begin, context.total_weight(prefix))
+    smaller = yield from _raise_groups_one_by_one(context, begin, len(prefix))
     return prefix if smaller is None else smaller
 
 
@@ -37,16 +37,16 @@ def raise_groups_within_budget(context: StrategyContext) -> Strategy:
     return (yield from _raise_groups_one_by_one(context, begin, math.inf)) or begin
 
 
-def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], weight_limit: float
+def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], count_limit: float
                              ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
     """Raises one fusion group at a time and returns the first set that meets the tolerance.
 
-    The group with the largest gain for its weight is raised. The result is None if no set below ``weight_limit``
+    The group with the largest gain is raised. The result is None if no set with fewer than ``count_limit`` groups
     passes. While the error is not finite, groups are raised in the order of suspicion.
     """
     evaluation = yield Trial(raised_groups)
     gain = {
-        name: context.expected_loss_reduction(name, evaluation) / context.raise_weight(name)
+        name: context.expected_loss_reduction(name, evaluation)
         for name in context.order_candidates_by_suspicion(raised_groups)
     }
     while not evaluation.passes:
@@ -55,10 +55,10 @@ def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[
             if best is not None and (best[0] or math.isinf(evaluation.comparable_loss) or best[1] >= gain[name]):
                 break
             tried_groups = raised_groups | {name}
-            if context.total_weight(tried_groups) >= weight_limit or not context.is_within_budget(tried_groups):
+            if len(tried_groups) >= count_limit or not context.is_within_budget(tried_groups):
                 continue
             trial_evaluation = yield Trial(tried_groups, group=name)
-            measured_gain = (evaluation.comparable_loss - trial_evaluation.comparable_loss) / context.raise_weight(name)
+            measured_gain = evaluation.comparable_loss - trial_evaluation.comparable_loss
             if math.isfinite(evaluation.comparable_loss):
                 gain[name] = measured_gain
             if best is None or (trial_evaluation.passes, measured_gain) > best[:2]:

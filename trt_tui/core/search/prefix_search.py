@@ -1,8 +1,6 @@
 """Search strategies that raise the first groups of an order, and find the smallest number that meets the tolerance."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 
 from trt_tui.core.search.strategy_protocol import Strategy, StrategyContext, Trial
 
@@ -65,13 +63,12 @@ def bisect_from_last_layers(context: StrategyContext) -> Strategy:
 
 
 def shorten_raised_prefix(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
-    """Returns a set of first or last groups of the network with a smaller weight if raising that meets the tolerance.
+    """Returns a smaller set of first or last groups of the network if raising that meets the tolerance.
 
     If no such set does, the result is ``raised_groups``, and the strategy takes 2 evaluations.
     """
     for order in (context.candidates, context.candidates[::-1]):
-        prefix_weights = list(accumulate(map(context.raise_weight, order)))
-        fewer = order[:bisect_left(prefix_weights, context.total_weight(raised_groups))]
+        fewer = order[:max(0, len(raised_groups) - 1)]
         if fewer and (yield Trial(frozenset(fewer))).passes:
             raised_groups = yield from bisect_raised_prefix(context, fewer)
     return raised_groups

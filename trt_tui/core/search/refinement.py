@@ -1,6 +1,6 @@
 """The passes after a search strategy, which reduce the set of raised groups and assign intermediate precisions."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from itertools import combinations
 
 from trt_tui.core.precision import Precision
@@ -10,9 +10,6 @@ from trt_tui.core.search.strategy_protocol import Evaluation, Strategy, Strategy
 MAX_SWAPPED_PAIRS = 2
 MAX_SWAP_CANDIDATES = 8
 """The maximum number of pairs of raised groups that are tried, and of replacement groups for each pair."""
-
-MAX_WEIGHTED_SWAPS = 16
-"""The maximum number of swaps that are tried for one exchange, if groups have weights."""
 
 GAIN_MARGIN = 1.5
 """The factor by which the gain of a group may exceed its expectation. A group is not tried in a swap if even such a
@@ -26,8 +23,8 @@ def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[st
     the second half of forward-backward selection (Zhang, "Adaptive forward-backward greedy algorithm", NIPS 2008).
 
     First, bisection finds how many of the least suspicious groups can be reverted together. Then each remaining group
-    is tried alone, the one with the largest weight first, and of equal weights the least suspicious. If a larger set of
-    raised groups never has a larger error, no single group of the result can be reverted.
+    is tried alone, the least suspicious first. If a larger set of raised groups never has a larger error, no single
+    group of the result can be reverted.
     """
     order = [name for name in reversed(context.order_candidates_by_suspicion()) if name in raised_groups]
     passes, fails = 0, len(order)  # bounds of how many can be reverted together; all is the start, which fails
@@ -39,7 +36,7 @@ def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[st
         else:
             fails = middle
     raised = raised_groups.difference(order[:passes])
-    for name in sorted(order[passes:], key=lambda name: -context.raise_weight(name)):
+    for name in order[passes:]:
         if (len(raised) > 1 or context.chosen_ranges or context.zero_cost_sets) and (yield Trial(
                 raised - {name}, group=name)).passes:
             raised = raised - {name}
@@ -47,11 +44,9 @@ def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[st
 
 
 def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
-    """Replaces raised fusion groups by others of a smaller total weight, as often as the tolerance is still met.
+    """Replaces two raised fusion groups by one other, as often as the tolerance is still met.
 
-    The start must be a set that passes. Without weights two groups are exchanged for one, because only a smaller set is
-    an improvement. With weights one or two groups are exchanged for one or two. An exchange takes at most 16
-    evaluations and a `revert_unneeded_groups` pass.
+    The start must be a set that passes. An exchange takes at most 16 evaluations and a `revert_unneeded_groups` pass.
 
     Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
     weighted graph", 1968). The groups with the smallest loss are reverted. Other groups replace them in the order of
@@ -60,8 +55,7 @@ def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) 
     smaller: frozenset[str] | None = raised_groups
     while smaller is not None:
         raised_groups = yield from revert_unneeded_groups(context, smaller)
-        smaller = yield from (_find_lighter_set_by_swap if context.raise_weights else _find_smaller_set_by_swap)(
-            context, raised_groups)
+        smaller = yield from _find_smaller_set_by_swap(context, raised_groups)
     return raised_groups
 
 
@@ -90,33 +84,6 @@ def _find_smaller_set_by_swap(context: StrategyContext,
             if context.is_within_budget(tried) and (yield Trial(tried, group=name)).passes:
                 return tried
     return None
-
-
-def _find_lighter_set_by_swap(context: StrategyContext,
-                              raised_groups: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Returns a set that meets the tolerance and in which one or two new groups replace one or two of a larger weight;
-    None if no such set is found.
-
-    The swaps that save most weight are tried first.
-    """
-    now = yield Trial(raised_groups)
-    losses = yield from _measure_revert_losses(context, raised_groups, now)
-    gains = {name: context.expected_loss_reduction(name, now)
-             for name in context.order_candidates_by_suspicion(raised_groups)[:MAX_SWAP_CANDIDATES]}
-    swaps = [(removed, added) for removed in _list_singles_and_pairs(losses) for added in _list_singles_and_pairs(gains)
-             if context.total_weight(added) < context.total_weight(removed)
-             and GAIN_MARGIN * sum(gains[name] for name in added) >= max(losses[name] for name in removed)]
-    swaps.sort(key=lambda swap: context.total_weight(swap[1]) - context.total_weight(swap[0]))
-    for removed, added in swaps[:MAX_WEIGHTED_SWAPS]:
-        tried = raised_groups.difference(removed).union(added)
-        if context.is_within_budget(tried) and (yield Trial(tried, group=added[0] if len(added) == 1 else "")).passes:
-            return tried
-    return None
-
-
-def _list_singles_and_pairs(names: Iterable[str]) -> list[tuple[str, ...]]:
-    names = tuple(names)
-    return [*((name,) for name in names), *combinations(names, 2)]
 
 
 def assign_intermediate_precisions(context: StrategyContext, search_space: SearchSpace,

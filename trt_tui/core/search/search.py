@@ -24,14 +24,12 @@ from trt_tui.core.search.ranking import GroupRanking, choose_ranking
 from trt_tui.core.search.refinement import assign_intermediate_precisions, revert_unneeded_groups
 from trt_tui.core.search.space import SearchSpace
 from trt_tui.core.search.strategy_protocol import (
-    DEFAULT_ZERO_COST_BUDGET,
     Evaluation,
     ReductionStep,
     Strategy,
     StrategyContext,
     Trial,
     TrialKey,
-    ZeroCostEffort,
 )
 from trt_tui.core.search.zero_cost_passes import RANGES_STEP, try_changes_without_cost
 from trt_tui.errors import InputError
@@ -51,9 +49,6 @@ SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
     "lower": top_down.reduce_slowest_groups_first,
 }
 """The search strategies by the names on the command line."""
-
-_MIN_RELATIVE_WEIGHT = 1e-3
-"""The smallest weight of a raised group relative to the largest. Groups without a cost are not raised without need."""
 
 TOP_DOWN_METHODS = ("scoped", "lower")
 """The methods that begin with all groups raised; see `trt_tui.core.search.top_down`."""
@@ -113,10 +108,7 @@ class Search:
         earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
         reverts_unneeded: True runs the passes that revert unneeded groups.
         costs: The ``group_costs`` of `StrategyContext`.
-        zero_cost_budget: The maximum number of evaluations for zero-cost moves and other ranges.
         ranges_ranking: The ranking by which other ranges are tried; that of the groups by default.
-        minimizes_cost: True searches for the set of groups with the lowest cost, after a search for the smallest set.
-            ``estimate_latency`` then predicts latencies, and ``costs`` are predicted milliseconds.
 
     Raises:
         InputError: The method is unknown, or a budget cannot be used.
@@ -138,8 +130,6 @@ class Search:
         earlier_evaluations: Sequence[Evaluation] = (),
         reverts_unneeded: bool = True,
         costs: Mapping[str, float] | None = None,
-        minimizes_cost: bool = False,
-        zero_cost_budget: int = DEFAULT_ZERO_COST_BUDGET,
         ranges_ranking: GroupRanking | None = None,
     ) -> None:
         if method_name not in SEARCH_METHODS:
@@ -160,8 +150,6 @@ class Search:
         self.max_latency = max_latency
         self.reverts_unneeded = reverts_unneeded
         self.costs = dict(costs or {})
-        self.minimizes_cost = minimizes_cost
-        self.zero_cost_budget = zero_cost_budget
         self._ranges_ranking = ranges_ranking
         self.sensitivities = dict(sensitivities or {})
         self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
@@ -246,9 +234,7 @@ class Search:
     def _restart_strategy(self) -> None:
         self.outcome = SearchOutcome.SEARCHING
         self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
-                                       group_costs=self.costs,
-                                       zero_cost_effort=ZeroCostEffort(budget=self.zero_cost_budget),
-                                       ranges_ranking=self._ranges_ranking or self.ranking)
+                                       group_costs=self.costs, ranges_ranking=self._ranges_ranking or self.ranking)
         self._trials = self._run_search_steps()
         self._advance_strategy(None)
 
@@ -283,17 +269,15 @@ class Search:
             self.outcome = SearchOutcome.UNREACHABLE
             return
         yield from try_changes_without_cost(context, self.search_space, self.ranges_by_method)
-        for weights in self._list_weightings():
-            context.raise_weights = weights
-            if full_evaluation.passes:
-                raised: frozenset[str] = frozenset()
-                if not (yield Trial(raised, step_name=RANGES_STEP)).passes or is_top_down:
-                    raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
-                if self.reverts_unneeded and not is_top_down:
-                    raised = yield from _label_trials(revert_unneeded_groups(context, raised), REVERT_STEP)
-                yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
-            if not self._meets_tolerance(self.best_evaluation):
-                yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
+        if full_evaluation.passes:
+            raised: frozenset[str] = frozenset()
+            if not (yield Trial(raised, step_name=RANGES_STEP)).passes or is_top_down:
+                raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
+            if self.reverts_unneeded and not is_top_down:
+                raised = yield from _label_trials(revert_unneeded_groups(context, raised), REVERT_STEP)
+            yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
+        if not self._meets_tolerance(self.best_evaluation):
+            yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
         yield from self._revert_one_by_one()
         self.outcome = SearchOutcome.MET if self._meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
@@ -315,18 +299,6 @@ class Search:
                 if evaluation.passes and context.fixed_groups == frozenset(best.raised_groups):
                     context.fixed_groups = frozenset(evaluation.raised_groups)
                     context.reduction_steps.append(ReductionStep(name, evaluation.value_text, False))
-
-    def _list_weightings(self) -> list[Mapping[str, float]]:
-        """Returns the weights of groups for which the strategy runs, one run after the other.
-
-        A search for the lowest cost first searches for the smallest set. Its result therefore never costs more than
-        that of the same search without costs.
-        """
-        if not self.minimizes_cost:
-            return [{}]
-        lowest_weight = _MIN_RELATIVE_WEIGHT * max(self.costs.values(), default=0.0) or 1.0
-        weights = {name: max(self.costs.get(name, 0.0), lowest_weight) for name in self.search_space.candidates}
-        return [weights] if self.method_name in TOP_DOWN_METHODS else [{}, weights]
 
     @property
     def method_text(self) -> str:
@@ -420,8 +392,6 @@ class Search:
                     "passes, but without the margin" if low.passes else "fails")
             reasons.append(
                 f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(evaluation)}")
-        if self.minimizes_cost:
-            reasons.append(f"predicted to cost {milliseconds_text(self._predicted_cost(group_name, evaluation))}")
         return "; ".join(reasons) or f"raised by {self.method_name}"
 
     def _summary_text(self, evaluation: Evaluation | None, is_met: bool) -> str:
@@ -444,9 +414,8 @@ class Search:
         verb = "s" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
-        predicted_text = self._predicted_latency_text(evaluation)
         if self.outcome is SearchOutcome.NOTHING_TO_DO:
-            return f"the start already meets the tolerance: {value_text}{predicted_text}"
+            return f"the start already meets the tolerance: {value_text}"
         full_evaluation = next((text for text in self.evaluations if len(text.raised_groups) == total), None)
         if self.outcome is SearchOutcome.UNREACHABLE and full_evaluation is not None and not is_met:
             return (
@@ -455,7 +424,7 @@ class Search:
                 f"{total} groups in {higher}: {_measured_value_text(full_evaluation)}"
             )
         if is_met:
-            summary = f"{set_so} meet{verb} the tolerance{beyond}: {value_text}{predicted_text}"
+            summary = f"{set_so} meet{verb} the tolerance{beyond}: {value_text}"
             if self.max_latency is not None and evaluation.estimated_latency is not None:
                 summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         elif not self.is_within_budget(evaluation):
@@ -463,28 +432,12 @@ class Search:
             if evaluation.estimated_latency is not None:
                 summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         else:
-            summary = f"tolerance{beyond} not met with {set_so}: {value_text}{predicted_text}"
+            summary = f"tolerance{beyond} not met with {set_so}: {value_text}"
             if full_evaluation is not None and not full_evaluation.with_required_margins(self.margins).passes:
                 summary += f"; even with all {total}: {_measured_value_text(full_evaluation)}"
         if self.outcome is SearchOutcome.SEARCHING:
             summary += "; the search has not finished"
         return summary
-
-    def _predicted_latency_text(self, evaluation: Evaluation) -> str:
-        """Returns ", predicted 1.23 ms (start: 0.83 ms)" if the search predicts latencies, else ""."""
-        start = self.context.start_evaluation
-        if not self.minimizes_cost or evaluation.estimated_latency is None:
-            return ""
-        start_text = (f" (start: {milliseconds_text(start.estimated_latency)})"
-                      if start is not None and start.estimated_latency is not None and evaluation.raised_groups else "")
-        return f", predicted {milliseconds_text(evaluation.estimated_latency)}{start_text}"
-
-    def _predicted_cost(self, group_name: str, evaluation: Evaluation) -> float:
-        """Returns the predicted milliseconds by which a raised group of an evaluation is slower than at the start."""
-        others = {name: precision for name, precision in evaluation.precisions.items() if name != group_name}
-        latency = self._estimate_latency(frozenset(evaluation.raised_groups), evaluation.precisions)
-        latency_without = self._estimate_latency(frozenset(evaluation.raised_groups) - {group_name}, others)
-        return (latency or 0.0) - (latency_without or 0.0)
 
 
 def _measured_value_text(evaluation: Evaluation) -> str:

@@ -92,7 +92,7 @@ class ZeroCostEffort:
                 f"{counted_noun_text(self.evaluations, 'simulated config')} of at most {self.budget}")
         if self.is_exhausted:
             rest = "the rest was" if self.tried < self.total or self.unmeasured_kinds else "further combinations were"
-            text += f"; the budget is used up (--free-budget), and {rest} not tried"
+            text += f"; the budget is used up, and {rest} not tried"
         elif self.tried < self.total:
             text += "; the tolerance was met without the rest"
         if self.unmeasured_kinds:
@@ -204,14 +204,11 @@ class StrategyContext:
         is_within_budget: Function that returns True if a set of raised groups is within the budgets.
         start_evaluation: The evaluation of the start config.
         chosen_ranges: Replaced ranges that the search has chosen, by tensor.
-        group_costs: The cost of each group in the higher precision, in milliseconds or multiply-accumulates; empty if
-            unknown.
+        group_costs: The multiply-accumulates of each group in the higher precision; empty if unknown.
         reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
         fixed_groups: The groups that such a search could not reduce; None before its strategy has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
         zero_cost_effort: The effort for zero-cost moves and other ranges so far, with the budget.
-        raise_weights: The weight of each raised group. Strategies search for the set with the smallest total weight.
-            Empty if each group counts as one, so that the smallest set is searched for.
         ranges_ranking: The ranking by which other ranges are tried; None for ``ranking``. It stays the same when the
             groups are ranked anew for the kept changes.
     """
@@ -226,27 +223,12 @@ class StrategyContext:
     fixed_groups: frozenset[str] | None = None
     zero_cost_sets: tuple[str, ...] = ()
     zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
-    raise_weights: Mapping[str, float] = field(default_factory=dict)
     ranges_ranking: GroupRanking | None = None
 
-    def raise_weight(self, group_name: str) -> float:
-        return self.raise_weights.get(group_name, 1.0)
-
-    def total_weight(self, group_names: Iterable[str]) -> float:
-        """Returns the sum of the weights of some groups. The sum does not depend on their order."""
-        return math.fsum(map(self.raise_weight, group_names))
-
     def order_candidates_by_suspicion(self, excluded_groups: Iterable[str] = ()) -> list[str]:
-        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
-
-        With weights, the order is that of the expected effect divided by the weight, if the ranking has such values.
-        """
+        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error."""
         left_out = frozenset(excluded_groups)
-        names = [name for name in self.ranking.candidate_order if name not in left_out]
-        shares = self.ranking.expected_shares
-        if self.raise_weights and shares:
-            names.sort(key=lambda name: -shares.get(name, 0.0) / self.raise_weight(name))
-        return names
+        return [name for name in self.ranking.candidate_order if name not in left_out]
 
     def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
         """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the
