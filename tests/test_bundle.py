@@ -209,9 +209,10 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there
     for more, said in ((("--precision", "int8", "--format", "bundle", "--for", "10"), "needs ranges"),
                        (("--precision", "fp8", "--format", "bundle", "--for", "8.6", "--data", mlp.data), "no FP8"),
-                       ((*command[6:10], "--for", "8.6", "--hardware-compatibility", "same"),
+                       ((*command[6:10], "--for", "8.6",
+                         "--trtexec=--hardwareCompatibilityLevel=sameComputeCapability"),
                         "TensorRT 8.6 has no hardware compatibility same"),
-                       ((*command[6:10], "--for", "10", "--strip-plan"), "has its weights"),
+                       ((*command[6:10], "--for", "10", "--trtexec=--stripWeights"), "has its weights"),
                        ((*command[6:10], "--for", "9.1"), "9.1 is another one"),
                        ((*command[6:10], "--for", "ten"), "is not a TensorRT release")):
         code, _, err = run("export", mlp.model, *more, "-o", tmp_path / "none")

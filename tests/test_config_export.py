@@ -97,7 +97,7 @@ def test_a_quantized_network_keeps_its_own_precisions(run, tmp_path):
     (("export", "--config", "c.json", "--format", "json", "-o", "c.json"), "is an input file"),
     (("export", "--precision", "int8", "--format", "json", "-o", "-"), "an export goes to a file"),
     (("export", "--format", "json", "-o", "new.json"), "needs a config or a precision"),
-    (("build", "--precision", "int8", "--quick", "-o", "new.json"), "--quick has no effect here"),
+    (("build", "--precision", "int8", "--trtexec=--refit", "-o", "new.json"), "--trtexec has no effect here"),
     (("build", "--precision", "int8", "-o", "new.txt"), "new.txt is not an engine, a network or a config"),
     (("export", "--precision", "int8", "--format", "json", "-o", "none/new.json"), "none/new.json"),
     (("export", "--precision", "fp16", "--other", "fp32", "--format", "json", "-o", "new.json"), "--other"),

@@ -200,10 +200,10 @@ def test_what_fails_on_every_rung_is_told_with_each_and_strict_tries_one(resnet)
         built(Refusing("no implementation for node /fc/Gemm."), resnet)
     assert [rung.name for rung in raised.value.attempts] == ["asked", "named", "prefer", "free"]
     assert raised.value.cause.count("also failed, with") == 3
-    assert "--optimization-level 0" in raised.value.next_step
+    assert "--builderOptimizationLevel=0" in raised.value.next_step
     with pytest.raises(BuildError) as raised:
         built(Refusing("Assertion engine failed."), resnet)
-    assert "eased" in [rung.name for rung in raised.value.attempts] and "--optim" not in raised.value.next_step
+    assert "eased" in [rung.name for rung in raised.value.attempts] and "--builderOptim" not in raised.value.next_step
     backend = Refusing("no implementation for node /fc/Gemm.", ("",))
     with pytest.raises(BuildError) as raised:
         built(backend, resnet, strict=True)

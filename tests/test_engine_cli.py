@@ -44,13 +44,18 @@ def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+PROFILE = "--trtexec=--profile=1 --minShapes=x:5x16 --optShapes=x:6x16 --maxShapes=x:8x16"
+
+
 def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, config, tmp_path) -> None:
     engine, cache = tmp_path / "model.engine", tmp_path / "team.cache"
     done = command("10.16.1", "build", mlp.model, "--config", config, "-o", engine, "--shapes", "x:1x16:4x16:8x16",
-                   "--timing-cache", cache, "--optimization-level", 0, "--tactic-sources", "JIT_CONVOLUTIONS",
-                   "--refit", "--strip-plan", "--workspace", 512)
+                   "--trtexec", f"--timingCacheFile={cache} --builderOptimizationLevel=0", "--trtexec",
+                   "--tacticSources=-CUBLAS,-CUDNN,+JIT_CONVOLUTIONS --refit --stripWeights "
+                   "--memPoolSize=workspace:0.5G")
     assert done.returncode == 0, done.stderr
-    assert "requested: level 0, tactics of JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB" in done.stderr
+    assert ("requested: level 0, tactics -CUBLAS, -CUDNN, +JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB"
+            in done.stderr)
     assert done.stdout == f"{engine}\n"
     header = standins.header(engine.read_bytes())
     assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
@@ -58,7 +63,7 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert set(header["config"]["flags"]) == {"REFIT", "STRIP_PLAN"}
     assert header["config"]["pools"] == {"WORKSPACE": 512 << 20}
     assert header["config"]["builder_optimization_level"] == 0 and cache.stat().st_size > 0
-    assert header["config"]["tactic_sources"] == ["JIT_CONVOLUTIONS"]
+    assert header["config"]["tactic_sources"] == ["CUBLAS_LT", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
     assert "tensorrt 10.16.1 on Stand-in GPU, built in" in done.stderr
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("trtexec ")]
     assert len(lines) == 3
@@ -77,15 +82,6 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert other.returncode == 2 and other.stdout.count("\n") <= 1
     assert "tensorrt 11.4.0 on Stand-in GPU cannot load this engine" in other.stderr
     assert "Version tag" in other.stderr and "Build it again here" in other.stderr
-
-
-def test_quick_builds_a_preview_and_says_so(command, mlp, tmp_path) -> None:
-    engine = tmp_path / "model.plan"
-    done = command("11.4.0", "build", mlp.model, "--precision", "fp16", "-o", engine, "--quick", "--backend",
-                   "tensorrt", "--shapes", "x:4x16")
-    assert done.returncode == 0, done.stderr
-    assert standins.header(engine.read_bytes())["config"]["builder_optimization_level"] == 1
-    assert "--builderOptimizationLevel=1" in done.stderr and "quick build" in done.stderr
 
 
 @pytest.mark.parametrize(("release", "variables", "arguments", "code", "said"), [
@@ -126,8 +122,7 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
 
 def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
     done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
-                   "--profile", "x:5x16:6x16:8x16", "--json", "-", "--markdown", tmp_path / "out.md", "--layers",
-                   "none")
+                   PROFILE, "--json", "-", "--markdown", tmp_path / "out.md", "--layers", "none")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert mismatches(record, "comparison-v1") == []
@@ -154,8 +149,7 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
     for release, carried in (("10", True), ("11", False)):
         bundle = command("10.16.1", "export", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
-                         "--profile", "x:5x16:6x16:8x16", "--format", "bundle", "--for", release, "-o",
-                         tmp_path / release)
+                         PROFILE, "--format", "bundle", "--for", release, "-o", tmp_path / release)
         assert bundle.returncode == 0, bundle.stderr
         assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"
 

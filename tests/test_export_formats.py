@@ -54,7 +54,7 @@ def test_the_command_writes_it(run, mlp, tmp_path, monkeypatch, csv_format):
     (tmp_path / "out.csv.types").mkdir()
     code, _, err = run(*arguments, "-o", tmp_path / "out.csv")
     assert code == 2 and "out.csv.types" in err, "files beside it are checked first"
-    code, _, err = run(*arguments, "-o", tmp_path / "new.csv", "--optimization-level", "5")
+    code, _, err = run(*arguments, "-o", tmp_path / "new.csv", "--trtexec=--builderOptimizationLevel=5")
     assert code == 2 and "this format has no builder settings" in err
 
 

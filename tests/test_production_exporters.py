@@ -38,6 +38,7 @@ from trt_tui.core.exporters.trtexec import (
     trtexec_script,
     write_trtexec_script,
 )
+from trt_tui.core.importers.trtexec import read_builder_options
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -49,7 +50,8 @@ IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
 AWKWARD = ("conv1", "conv10", "conv1/x", "a.b", "aXb", "a b$(c)", "(x)", "[y]|z", "w+", "^q$", "back\\slash",
            "new\nline", "new", "tail", "tail\n", "\"quote\"", "é:9", "--flag=1")
 
-PRODUCTION = BuilderOptions(("a.so", "b.so"), "timing.cache", 5, ("JIT_CONVOLUTIONS", ), True, True, True, "ampere+",
+SOURCES = "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
+PRODUCTION = BuilderOptions(("a.so", "b.so"), "timing.cache", 5, (*SOURCES.split(","),), True, True, True, "ampere+",
                             512, True)
 """Everything that can be asked for."""
 
@@ -132,6 +134,46 @@ def test_every_profile_stands_behind_its_number(resnet):
                                     builder_options=BuilderOptions(profiles=("image:8x3x32x32,other:1", )))
 
 
+def test_what_trtexec_is_told_is_read_again(resnet):
+    network, _, _ = resnet
+    options = replace(PRODUCTION, profiles=("image:4x3x32x32:8x3x32x32:9x3x32x32", "image:5x3x32x32:5x3x32x32:5x3x32x32"
+                                            ))
+    words = [*options.trtexec_arguments("10"), "--profile=1 --minShapes=image:4x3x32x32 --optShapes=image:8x3x32x32",
+             "--maxShapes=image:9x3x32x32 --profile=2 --optShapes=image:5x3x32x32"]
+    assert read_builder_options(" ".join(words)) == options
+    assert parse_additional_profiles(options.profiles, network.inputs, IMAGE)[0]["image"].opt == (8, 3, 32, 32)
+
+
+@pytest.mark.parametrize(("text", "changed"), [
+    ("", {}), ("--vc", {"version_compatible": True}), ("--sparsity=disable", {}),
+    ("--hardwareCompatibilityLevel=none", {}), ("--memPoolSize=workspace:2G", {"workspace": 2048}),
+    ("--memPoolSize=workspace:1.5GiB", {"workspace": 1536}),
+    ("--tacticSources=-CUDNN", {"tactic_sources": ("-CUDNN",)}),
+    ("--timingCacheFile='a b.cache'", {"timing_cache": "a b.cache"}),
+    ("--profile=1 --optShapes=a:b:1x2,c:3", {"profiles": ("a:b:1x2:1x2:1x2,c:3:3:3",)}),
+    ("--profile=1 --minShapes=x:1 --maxShapes=x:4", {"profiles": ("x:1:4:4",)})])
+def test_the_words_of_trtexec_are_the_options_of_the_builder(text, changed):
+    assert read_builder_options(text) == replace(BuilderOptions(), **changed)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("--fp16", "--fp16 is not an option"), ("refit", "refit is not an option"), ("--refit=1", "--refit=1 is not valid"),
+    ("--builderOptimizationLevel=6", "is not valid"), ("--builderOptimizationLevel", "is not valid"),
+    ("--memPoolSize=dlaSRAM:1", "is not valid"), ("--memPoolSize=workspace:x", "is not valid"),
+    ("--tacticSources=CUDNN", "is not valid"), ("--hardwareCompatibilityLevel=all", "is not valid"),
+    ("--sparsity=force", "is not valid"), ("--optShapes=x:1", "--shapes"), ("--profile=0 --optShapes=x:1", "--shapes"),
+    ("--timingCacheFile='a", "quote")])
+def test_what_is_no_option_of_the_builder_is_refused(text, said):
+    with pytest.raises(InputError) as raised:
+        read_builder_options(text)
+    assert said in f"{raised.value.title} {raised.value.cause} {raised.value.next_step}"
+
+
+def test_polygraphy_needs_all_tactic_sources():
+    with pytest.raises(InputError, match="all tactic sources"):
+        BuilderOptions(tactic_sources=("-CUDNN",)).polygraphy_arguments()
+
+
 def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
     files = TrtexecFiles("t.onnx", "b.onnx", "c.cache", "e.plan")
@@ -144,7 +186,7 @@ def test_tf32_files_and_the_level_stand_in_every_line(resnet):
         assert {"--refit", "--stripWeights", "--versionCompatible"} <= told.keys() and told["--sparsity"] == "enable"
         assert told["--hardwareCompatibilityLevel"] == "ampere+"
         assert [one for one in line.argv if "Plugins" in one] == ["--staticPlugins=a.so", "--staticPlugins=b.so"]
-        sources = None if line.name == "11" else "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
+        sources = None if line.name == "11" else SOURCES
         assert told.get("--tacticSources") == sources and ("throws" in " ".join(line.comments)) == (sources is None)
         assert not any("Shapes" in option for option in told)
     assert [line.name for line in build_trtexec_command_lines(network, config)] == ["10", "11"]

@@ -20,6 +20,7 @@ from tests import networks
 from tests.test_workflow import verify
 from trt_tui import demo
 from trt_tui.cli.main import main
+from trt_tui.core.builder_options import builder_option_specs
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
@@ -50,7 +51,8 @@ def f1(outputs, labels):
 
 OPTIONS_OF_OTHER_TOOLS = {
     "--calib", "--exportLayerInfo", "--exportOutput", "--exportProfile", "--fp16", "--int8",  # trtexec
-    "--layerPrecisions", "--profilingVerbosity",
+    "--layerPrecisions", "--profilingVerbosity", "--profile", "--minShapes", "--optShapes", "--maxShapes",
+    *(spec.option for spec in builder_option_specs().values()),
     "--load-outputs", "--onnx-outputs",  # polygraphy
     "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
     "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders

@@ -298,12 +298,14 @@ def test_a_plot_of_equal_points_is_drawn():
 
 
 @pytest.mark.parametrize(("place", "what"), [
-    ("model", "-o"), ("data", "-o"), ("model", "--markdown"), ("data", "--timing-cache"), ("model", "--timing-cache")])
+    ("model", "-o"), ("data", "-o"), ("model", "--markdown"), ("data", "--timingCacheFile"),
+    ("model", "--timingCacheFile")])
 def test_nothing_that_is_read_is_written_over(run, files, tmp_path, place, what):
     model, _, data = files[:3]
     victim = Path(model if place == "model" else data)
     before, other = victim.read_bytes(), tmp_path / "out.json"
-    words = ["-o", victim] if what == "-o" else ["-o", other, what, victim]
+    words = {"-o": ["-o", victim], "--markdown": ["-o", other, what, victim]}.get(
+        what, ["-o", other, f"--trtexec={what}={victim}"])
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", *words)
     assert code == 2 and "is an input file" in told and victim.read_bytes() == before and not other.exists()
 

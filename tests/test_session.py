@@ -420,9 +420,13 @@ def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     assert driven.target is before
 
 
+SOURCES = "+CUBLAS", "-CUBLAS_LT", "-CUDNN", "+EDGE_MASK_CONVOLUTIONS", "+JIT_CONVOLUTIONS"
+
+
 def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, monkeypatch):
     """With the profile that the data have, and the effort asked for."""
-    options = replace(save_mlp(tmp_path), production=BuilderOptions(optimization_level=1, tactic_sources=("CUBLAS",)))
+    options = replace(save_mlp(tmp_path), production=BuilderOptions(
+        optimization_level=1, tactic_sources=SOURCES))
     driven = session(options).settled()
     shared = ("--precision", "int8", "--data", options.data, "--batch", "4")
     for kind in ("trtexec", "polygraphy"):
@@ -431,7 +435,7 @@ def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, mon
         driven.written(kind, tmp_path / "app" / "net.out", overwrite=True)
         with pytest.raises(SystemExit) as stop:
             main(["export", options.model, *shared, "--format", kind, "-o", str(tmp_path / "command" / "net.out"),
-                  "--optimization-level", "1", "--tactic-sources", "CUBLAS"])
+                  "--trtexec", f"--builderOptimizationLevel=1 --tacticSources={','.join(SOURCES)}"])
         assert stop.value.code == 0
         texts = [(tmp_path / folder / "net.out").read_text() for folder in ("app", "command")]
         assert texts[0] == texts[1]

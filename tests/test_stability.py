@@ -27,7 +27,7 @@ def engine(command, tmp_path):
     def build(options, name: str, fault: str = "") -> Path:
         path = tmp_path / name
         done = command("8.6.1", "build", options.model, "--data", options.data, "--precision", "fp16", "--shapes",
-                       "x:1x16:4x16:8x16", "-o", path, "--timing-cache", f"{path}.cache", STANDIN_FAULT=fault)
+                       "x:1x16:4x16:8x16", "-o", path, f"--trtexec=--timingCacheFile={path}.cache", STANDIN_FAULT=fault)
         assert done.returncode == 0, done.stderr
         return path
 

@@ -204,7 +204,8 @@ def test_production_is_held_against_what_was_tested(scale, quantized, code, said
 def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, mlp, tmp_path):
     engine = tmp_path / "prod.plan"
     data = (mlp.model, "--data", mlp.data, "--batch", 4)
-    done = command("10.16.1", "build", *data, "--precision", "fp16", "--profile", "x:8x16", "-o", engine)
+    done = command("10.16.1", "build", *data, "--precision", "fp16",
+                   "--trtexec=--profile=1 --optShapes=x:8x16", "-o", engine)
     assert done.returncode == 0, done.stderr
     done = command("10.16.1", "compare", *data, *QUICK, "--engine", engine, "--stage", "trt-fp16", "--json",
                    tmp_path / "out.json")

@@ -23,7 +23,7 @@ import pytest
 from tests import driven
 from tests.networks.refused import REFUSED
 from trt_tui import demo
-from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.builder_options import TACTIC_SOURCES, BuilderOptions
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_engine_report
 from trt_tui.core.measure.engine_agreement import (
@@ -61,8 +61,9 @@ def unavailable() -> str:
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(unavailable()), reason=unavailable())]
 
 TOLD_NOTHING = LayerConstraints({}, {}, {}, frozenset())
-EFFORT = [*(["--optimization-level", str(LEVEL)] if LEVEL is not None else []),
-          *(["--tactic-sources", ",".join(SOURCES)] if SOURCES else [])]
+TACTICS = tuple(f"{'+' if source in SOURCES else '-'}{source}" for source in TACTIC_SOURCES) if SOURCES else ()
+SOURCE_WORDS = [f"--trtexec=--tacticSources={','.join(TACTICS)}"] if TACTICS else []
+EFFORT = [*([f"--trtexec=--builderOptimizationLevel={LEVEL}"] if LEVEL is not None else []), *SOURCE_WORDS]
 BUNDLED = [str(demo.network_path()), "--data", str(demo.samples_path()), "--calib-data", str(demo.calibration_path())]
 PROFILE = {"image": ((1, 1, 96, 96), (4, 1, 96, 96), (8, 1, 96, 96))}
 FP32 = PrecisionConfig.from_precision(Precision.FP32)
@@ -72,7 +73,7 @@ INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
 
 def options(**changes) -> Options:
     given = {"metric": demo.metric_spec(), "whatif_samples": 16, "backend": "tensorrt",
-             "production": BuilderOptions(tactic_sources=SOURCES or (), optimization_level=LEVEL)}
+             "production": BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL)}
     paths = (demo.network_path(), demo.samples_path(), demo.calibration_path())
     return Options(*map(str, paths), **given | changes)
 
@@ -186,7 +187,7 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     driven.isolate(monkeypatch, tmp_path)
     worker = driven.DrivenWorker(tmp_path)
     given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
-                    production=BuilderOptions(tactic_sources=SOURCES or (), optimization_level=LEVEL))
+                    production=BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL))
     assert isinstance(worker.answer(rq.OpenNetwork(given))[-1], ev.JobDone)
     tail, making, built = worker.network.groups[3].final_tensor, building.start_build, []
 
@@ -261,8 +262,8 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
     backend = TensorRTBackend("tensorrt")
     told = TOLD_NOTHING if not backend.capabilities.strongly_typed else None
     more = {"image": ((16, 1, 96, 96), (32, 1, 96, 96), (32, 1, 96, 96))}
-    settings = BuildSettings(PROFILE, builder_options=replace(asked, optimization_level=0, tactic_sources=SOURCES
-                                                              or ()), more_profiles=(more, ))
+    settings = BuildSettings(PROFILE, builder_options=replace(asked, optimization_level=0, tactic_sources=TACTICS),
+                             more_profiles=(more, ))
     feeds = {"image": np.ones((4, 1, 96, 96), np.float32)}
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner._engine.refittable == asked.refit
@@ -349,8 +350,7 @@ def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session
     with pytest.raises(InputError, match="builds for the GPU it runs on"):
         backend.build(demo.network_path(), BuildSettings(PROFILE, compute_capability=(8, 9)), TOLD_NOTHING)
     told = TOLD_NOTHING if not backend.capabilities.strongly_typed else None
-    settings = BuildSettings(PROFILE, builder_options=BuilderOptions(optimization_level=0, tactic_sources=SOURCES
-                                                                     or ()))
+    settings = BuildSettings(PROFILE, builder_options=BuilderOptions(optimization_level=0, tactic_sources=TACTICS))
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner.run({"image": np.zeros((4, 1, 96, 96), np.float32)})
         with pytest.raises(TrtTuiError, match="could not run"):
@@ -521,9 +521,7 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     ran(str(tools / "polygraphy"), "run", "model.engine", "--model-type", "engine", "--trt", "--load-inputs",
         "inputs.json", "--save-outputs", "prod.json")
     judging = ["compare", demo.network_path(), "--data", made / "inputs.json", "--config", made / "precision.json",
-               "--layers", "none", "--backend", "tensorrt",
-               *(["--optimization-level", LEVEL] if LEVEL is not None else []),
-               *(["--tactic-sources", ",".join(SOURCES)] if SOURCES else [])]
+               "--layers", "none", "--backend", "tensorrt", *EFFORT]
     said = command(*judging, "--outputs", made / "prod.json", codes=(0, 1))
     print(said)
     assert "production agrees with the tested config" in said, said
@@ -541,13 +539,12 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
 
 def test_engine_files_are_compared_for_stability(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
-    sources = ["--tactic-sources", ",".join(SOURCES)] if SOURCES else []
     engines = [tmp_path / "a.plan", tmp_path / "b.plan"]
     for engine, level in zip(engines, (0, 1), strict=True):
         command("build", *BUNDLED, "--precision", "fp16", "--batch", 8, "-o", engine, "--backend", "tensorrt",
-                "--optimization-level", level, *sources)
+                f"--trtexec=--builderOptimizationLevel={level}", *SOURCE_WORDS)
     record = tmp_path / "comparison.json"
-    said = command("compare", *BUNDLED, "--batch", 8, "--layers", "none", "--backend", "tensorrt", *sources,
+    said = command("compare", *BUNDLED, "--batch", 8, "--layers", "none", "--backend", "tensorrt", *SOURCE_WORDS,
                    *(word for engine in engines for word in ("--engine", engine)), "--json", record, codes=(0, 1))
     print(said)
     stability = json.loads(record.read_text())["stability"]

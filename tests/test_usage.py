@@ -39,22 +39,17 @@ def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, 
     ("compare m.onnx --config c.json --other bf16", "--other"),
     ("compare m.onnx --data d.npz --seed 3", "--seed"),
     ("compare m.onnx --weak", "--weak"),
-    ("compare m.onnx --optimization-level 0 --judge-at min", "--judge-at and --optimization-level"),
-    ("compare m.onnx --timing-cache t", "--timing-cache"),
-    ("compare m.onnx --tactic-sources CUDNN", "--tactic-sources"),
+    ("compare m.onnx --trtexec=--refit --judge-at min", "--judge-at and --trtexec"),
     ("compare m.onnx --compute-capability 8.9", "--compute-capability"),
     ("search m.onnx --tolerance sqnr>=20 -o o.json --precision fp16 --other bf16", "--other"),
     ("search m.onnx --tolerance sqnr>=20 -o o.json --force", "--force"),
     ("build m.onnx --precision fp16 --other bf16 -o t.onnx", "--other"),
     ("build m.onnx --precision fp16 --other bf16 -o t.engine", "--other"),
-    ("build m.onnx --precision int8 --quick -o t.onnx", "--quick"),
     ("build m.onnx --precision int8 --weak -o T.ONNX", "--weak"),
     ("build m.onnx --precision int8 --backend tensorrt -o t.onnx", "--backend"),
     ("build m.onnx --precision int8 --compute-capability 8.9 -o t.onnx", "--compute-capability"),
-    ("build m.onnx --precision int8 --optimization-level 1 --timing-cache t -o t.onnx",
-     "--timing-cache and --optimization-level"),
-    ("build m.onnx --precision int8 --quick --optimization-level 3 -o t.engine", "--optimization-level"),
-    ("export m.onnx --precision int8 --format onnx --optimization-level 3 -o o", "--optimization-level"),
+    ("build m.onnx --precision int8 --trtexec=--refit -o t.onnx", "--trtexec"),
+    ("export m.onnx --precision int8 --format onnx --trtexec=--builderOptimizationLevel=3 -o o", "--trtexec"),
     ("export m.onnx --precision int8 --format markdown --calib-cache c -o o", "--calib-cache"),
     ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
     ("inspect m.onnx --backend tensorrt", "--backend"),
@@ -192,7 +187,7 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
 
 
 @pytest.mark.parametrize(("command", "option"), [
-    *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds", "--workspace", "--top-k")),
+    *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds", "--top-k")),
     ("app", "--whatif-samples"), ("search", "--max-builds"), ("search", "--max-fp32")])
 def test_every_number_has_a_bound(run, mlp, command, option):
     code, out, err = run(*([command] if command != "app" else []), mlp.model, option, 10**30)

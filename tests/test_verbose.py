@@ -74,8 +74,8 @@ def test_doctor_lists_the_message_below_its_short_form():
 @pytest.mark.parametrize("release", ["8.6.1", "11.4.0"])
 def test_the_lines_of_a_build(command, mlp, release):
     Path("bad.cache").write_bytes(b"not a timing cache")
-    build = ("build", mlp.model, "--precision", "fp16", "--shapes", "x:4x16", "-o", "model.engine", "--timing-cache",
-             "bad.cache")
+    build = ("build", mlp.model, "--precision", "fp16", "--shapes", "x:4x16", "-o", "model.engine",
+             "--trtexec=--timingCacheFile=bad.cache")
     quiet = command(release, *build)
     assert quiet.returncode == 0 and not any(
         line.startswith(("info: ", "warning: ", "error: ")) for line in quiet.stderr.splitlines()), quiet.stderr

@@ -1,6 +1,6 @@
 """The options with which the user opens a network, as plain data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.network.target_release import BuildTarget, installed_release, parse_release
@@ -84,5 +84,7 @@ class Options:
     def engine_only_options(self) -> tuple[str, ...]:
         """The names of the given options that have an effect only on engines, as written on the command line."""
         flags = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
-                 "--builds": self.builds > 1, "--compute-capability": self.compute_capability}
-        return (*(name for name, value in flags.items() if value), *self.production.requested_option_names)
+                 "--builds": self.builds > 1, "--compute-capability": self.compute_capability,
+                 "--plugins": self.production.plugins,
+                 "--trtexec": replace(self.production, plugins=()) != BuilderOptions()}
+        return tuple(name for name, value in flags.items() if value)

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.cluster NETWORK.onnx DATA.npz [--gpus 1,2] [--cores 1x16,4x4] [--samples 64]
         [--builds 4] [--no-sweep] [--backend tensorrt-rtx --compute-capability 8.9]
-        [--optimization-level 0] [--tactic-sources A,B]
+        [--optimization-level 0] [--tactic-sources=+A,-B]
 
 A sweep is the exact share of every group in INT8 among FP16, workers warm: the time behind a first one of few groups.
 Builds are of so many configs, each without a cache of engines or timings, in workers that have built before; beside

@@ -1,7 +1,7 @@
 """Engines on a GPU: the FP32 engine, cold and warm builds, latency, actual precisions, simulated against real error.
 
     python -m tests.benchmarks.engines NAME=MODEL.onnx=DATA.npz ... [--out FOLDER] [--budget S] [--configs N]
-        [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] [--level L] [--batch B] [--part I/N] [--times]
+        [--tactic-sources=-CUBLAS,-CUDNN] [--level L] [--batch B] [--part I/N] [--times]
     python -m tests.benchmarks.engines --summary FOLDER/engines.jsonl ...
 
 ``demo`` alone stands for the bundled network. Every fourth batch calibrates, the rest judges; the labelled ones of the

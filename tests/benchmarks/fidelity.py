@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.fidelity prepare FOLDER NAME=MODEL.onnx=DATA.npz=BATCH=LEVEL ...   ranges, FP32 outputs
     python -m tests.benchmarks.fidelity gather FOLDER OUT [NAME ...] [--done ENGINES.json] [--workers N] [--seconds S]
-        [--tactic-sources A,B]                                    all networks and "products", or those that are named
+        [--tactic-sources=+A,-B]                                  all networks and "products", or those that are named
     python -m tests.benchmarks.fidelity show FOLDER OUT [NAME ...]      simulated against what was gathered
     python -m tests.benchmarks.fidelity codes FOLDER OUT                what INT8 kernels do between a sum and codes
 

@@ -1,6 +1,6 @@
 """``trt-tui search`` beside Polygraphy's ``debug precision`` on a GPU: wall time, engines built, layers.
 
-    python -m tests.benchmarks.search_peer [--db 20] [--level L] [--tactic-sources EDGE_MASK_CONVOLUTIONS,...]
+    python -m tests.benchmarks.search_peer [--db 20] [--level L] [--tactic-sources=-CUBLAS,+JIT_CONVOLUTIONS,...]
         [--model MODEL.onnx --data DATA.npz] [--batch B] [--out FOLDER]
 
 Both have the same question: all INT8 among FP16, which layers must run in FP32 so that the engine's output has that
@@ -84,7 +84,8 @@ def polygraphy(arguments: argparse.Namespace, network: Network, shapes: dict[str
                "--direction", direction, "--int8", "--fp16", "--calibration-cache", str(folder / "ranges.cache"),
                *(word for key in ("min", "opt", "max") for word in (f"--trt-{key}-shapes", *entries))]
     command += ["--builder-optimization-level", str(arguments.level)] if arguments.level is not None else []
-    command += ["--tactic-sources", *arguments.tactic_sources.split(",")] if arguments.tactic_sources else []
+    command += ["--tactic-sources", *(source[1:] for source in arguments.tactic_sources.split(",") if source[0] == "+")
+                ] if arguments.tactic_sources else []
     paths = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     since = time.perf_counter()
     done = subprocess.run([*command, "--check", *check], cwd=folder, text=True, stdout=subprocess.PIPE,
@@ -127,8 +128,8 @@ def ours(arguments: argparse.Namespace, network: Network, folder: Path, weak: bo
     command = [*TRT_TUI, "search", str(network.path), *data_options(arguments), "--precision", "int8", "--no-ranges",
                "--tolerance", f"sqnr>={arguments.db}", "--backend", "tensorrt", "-o", str(home / "precision.json"),
                "--markdown", str(home / "report.md"), *(["--weak"] if weak else [])]
-    command += ["--optimization-level", str(arguments.level)] if arguments.level is not None else []
-    command += ["--tactic-sources", arguments.tactic_sources] if arguments.tactic_sources else []
+    command += [f"--trtexec=--builderOptimizationLevel={arguments.level}"] if arguments.level is not None else []
+    command += [f"--trtexec=--tacticSources={arguments.tactic_sources}"] if arguments.tactic_sources else []
     since = time.perf_counter()
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env={**os.environ, "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home)})

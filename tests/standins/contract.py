@@ -467,9 +467,12 @@ def test_bf16_is_refused_where_there_is_none(backend, built, lowered) -> None:
             assert float_flags(built(BF16, weak=True)) == {"BF16", "OBEY_PRECISION_CONSTRAINTS"}
 
 
+ONLY_JIT = "-cublas", "-CUBLAS_LT", "-CUDNN", "-EDGE_MASK_CONVOLUTIONS", "+JIT_CONVOLUTIONS"
+
+
 @told_only
 def test_settings_reach_the_builder(built) -> None:
-    asked = BuilderOptions(optimization_level=1, tactic_sources=("jit_convolutions",), refit=True, workspace=512,
+    asked = BuilderOptions(optimization_level=1, tactic_sources=ONLY_JIT, refit=True, workspace=512,
                            sparsity=True)
     engine = built(FP32, replace(SETTINGS, builder_options=asked))
     assert told(engine)["builder_optimization_level"] == 1
@@ -479,7 +482,7 @@ def test_settings_reach_the_builder(built) -> None:
     assert set(told(engine)["flags"]) == {"REFIT", "SPARSE_WEIGHTS"}
     assert told(engine)["pools"] == {"WORKSPACE": 512 << 20}
     with refused("unknown tactic source magic", cause="JIT_CONVOLUTIONS"):
-        built(FP32, replace(SETTINGS, builder_options=BuilderOptions(tactic_sources=("magic",))))
+        built(FP32, replace(SETTINGS, builder_options=BuilderOptions(tactic_sources=("+magic",))))
 
 
 @told_only
@@ -487,12 +490,13 @@ def test_settings_reach_the_builder(built) -> None:
     (BuilderOptions(strip_plan=True), "STRIP_PLAN", "NONE", ("8.6.1",)),
     (BuilderOptions(version_compatible=True), "VERSION_COMPATIBLE", "NONE", ("rtx-1.7.1",)),
     (BuilderOptions(hardware_compatibility="ampere+"), "", "AMPERE_PLUS", ("rtx-1.7.1",)),
-    (BuilderOptions(hardware_compatibility="same"), "", "SAME_COMPUTE_CAPABILITY", ("8.6.1", "rtx-1.7.1"))])
+    (BuilderOptions(hardware_compatibility="sameComputeCapability"), "", "SAME_COMPUTE_CAPABILITY",
+     ("8.6.1", "rtx-1.7.1"))])
 def test_what_production_asks_for_is_told_or_refused_by_name(built, asked, flag, hardware, lacking) -> None:
     settings = replace(SETTINGS, builder_options=asked)
     if RELEASE in lacking:
         with refused(f"has no ({flag or hardware}|{asked.requested_option_texts[0]})",
-                     next_step=asked.requested_option_names[0]):
+                     next_step=next(iter(asked.requested_options))[1].option):
             built(FP32, settings)
         return
     config = told(built(FP32, settings))

@@ -20,7 +20,6 @@ from trt_tui.cli.options import (
     collect_options,
     file_path_option,
     make_release_option,
-    option_under_heading,
     precision_option,
     require_config_or_precision,
 )
@@ -37,12 +36,11 @@ from trt_tui.errors import ExitCode, InputError
 @make_release_option(
     "The TensorRT release that the typed network is built with, like 10.14, 10.14.1.48, rtx or rtx1.5. A warning names "
     "each of its known defects. Without, and for an engine: the release that is installed here.")
-@option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT, with its layers in model.engine.graph.json and, with --data, "
                    "their times in model.engine.profile.json. typed.onnx: the typed network. precision.json: the "
                    "config.")
-def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
+def build(model: str, config_path: str | None, force: bool, precision: str | None, output: str,
           **arguments: Any) -> None:
     """Build an engine of a config, or write its typed network or the config itself.
 
@@ -67,7 +65,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     options = collect_options(model, 0, arguments)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
                       builds_engine=builds_engine) as writer:
-        written = writer.build_engine(output, quick) if builds_engine else writer.export_config(
+        written = writer.build_engine(output) if builds_engine else writer.export_config(
             _EXPORT_FORMATS[suffix], output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
     print_messages(*written.info_lines)

@@ -552,9 +552,9 @@ class ConfigWriter:
     def write_text(self, text: str, path: str) -> ev.ConfigExported:
         return self._send_request(rq.WriteTextFile(path, text), ev.ConfigExported)
 
-    def build_engine(self, path: str, quick: bool) -> ev.EngineWritten:
+    def build_engine(self, path: str) -> ev.EngineWritten:
         """Builds the engine of the config and writes it to a file. The builder's warnings are printed on stderr."""
-        return self._send_request(rq.WriteEngine(self.config, path, quick, self._config_calibration), ev.EngineWritten)
+        return self._send_request(rq.WriteEngine(self.config, path, self._config_calibration), ev.EngineWritten)
 
     def match_known_defects(self, *, in_any_precision: bool) -> tuple[BuildTarget, list[DefectMatch]]:
         """Returns the target of builds, and the known defects of the network that it may have.

@@ -6,9 +6,9 @@ the real options, cloup replaces all decorators of click, and rich-click imports
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trt_tui.cli.removed_options import find_removed_option_error, refuse_removed_metric
-from trt_tui.core.builder_options import BuilderOptions, BuilderOptionSpec, builder_option_specs
+from trt_tui.core.builder_options import BuilderOptions, builder_option_specs
 from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.formatting import RUN_TITLES, escape_hidden_characters
@@ -266,28 +266,23 @@ PREVIEW_OPTIONS = (_tensorrt_option(
     "without a GPU, in a process of low priority.)"), )
 """The option of previews, which a builder makes without a GPU."""
 
-def _builder_option(name: str, option_spec: BuilderOptionSpec) -> Decorator:
-    """Returns the decorator of the command-line option for a field of `BuilderOptions`."""
-    attributes: dict[str, Any] = {"help": option_spec.help, "metavar": option_spec.metavar or None}
-    if option_spec.choices:
-        attributes["type"] = click.Choice(list(option_spec.choices))
-    elif option_spec.value_kind == "number":
-        min_value, max_value = option_spec.number_range
-        attributes["type"] = click.IntRange(min_value, max_value)
-    elif not option_spec.value_kind:
-        attributes["is_flag"] = True
-    attributes["multiple"] = option_spec.value_kind in ("files", "texts")
-    return (file_path_option if option_spec.value_kind.startswith("file") else option_under_heading)("TensorRT",
-                                                                                                     option_spec.option,
-                                                                                                     name, **attributes)
+def _read_trtexec_arguments(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> BuilderOptions:
+    from trt_tui.core.importers.trtexec import read_builder_options
+
+    return BuilderOptions() if ctx.resilient_parsing else read_builder_options(" ".join(texts))
 
 
-PLUGIN_OPTIONS = (_builder_option("plugins", builder_option_specs()["plugins"]),)
+PLUGIN_OPTIONS = (file_path_option(
+    "TensorRT", "--plugins", multiple=True, metavar="LIB.so", help="Load this library of plugins into TensorRT; may be "
+    "repeated. Its code runs: name what you trust."),)
 """The option of plugin libraries."""
 
-PRODUCTION_OPTIONS = tuple(
-    _builder_option(name, setting) for name, setting in builder_option_specs().items() if name != "plugins")
-"""The options of the TensorRT builder, without plugin libraries."""
+PRODUCTION_OPTIONS = (_tensorrt_option(
+    "--trtexec", "production", multiple=True, metavar="ARGS", callback=_read_trtexec_arguments,
+    help="Options of the builder in the words of trtexec: "
+    f"{', '.join(filter(None, (spec.option for spec in builder_option_specs().values())))}, and further profiles "
+    "with --profile=N --minShapes --optShapes --maxShapes."),)
+"""The option of the TensorRT builder."""
 
 LIBRARY_OPTIONS = (
     *PLUGIN_OPTIONS,
@@ -395,7 +390,7 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
     from trt_tui.options import Options
 
     values = {field.name: arguments[field.name] for field in fields(Options) if field.name in arguments}
-    values |= {"other": Precision(arguments["other"]), "production": _collect_builder_options(arguments),
+    values |= {"other": Precision(arguments["other"]), "production": _join_plugins(arguments),
                "compute_capability": _parse_compute_capability(arguments.get("compute_capability")),
                "tensor_ranges": _parse_tensor_ranges(arguments.get("tensor_ranges", ())),
                "preview": not arguments.get("no_preview", False)}
@@ -403,6 +398,12 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
         check_new_calib_cache(arguments)
         values |= {"calib_cache": None, "new_calib_cache": arguments["calib_cache"]}
     return Options(model, whatif_samples=whatif_samples, **values)
+
+
+def _join_plugins(arguments: Mapping[str, Any]) -> BuilderOptions:
+    """Returns the options of the builder with the libraries of ``--plugins``."""
+    options: BuilderOptions = arguments.get("production", BuilderOptions())
+    return replace(options, plugins=(*options.plugins, *arguments.get("plugins", ())))
 
 
 def require_config_or_precision(command: str, config_path: str | None, precision: str | None) -> None:
@@ -415,24 +416,6 @@ def require_config_or_precision(command: str, config_path: str | None, precision
         raise InputError(f"{command} needs a config or a precision", "exactly one of --config and --precision must be "
                                                                      "used",
                          "Give --config precision.json, or --precision fp16.")
-
-
-def _collect_builder_options(arguments: Mapping[str, Any]) -> BuilderOptions:
-    """Builds the `BuilderOptions` from the arguments of a command.
-
-    Raises:
-        InputError: A list of names is empty.
-    """
-    values: dict[str, Any] = {}
-    for name, option_spec in builder_option_specs().items():
-        value = arguments.get(name)
-        if value is not None and value is not False and value != ():  # 0 is a valid optimization level
-            values[name] = [item for item in map(str.strip, value.split(","))
-                            if item] if option_spec.value_kind == "names" else value
-            if values[name] == []:
-                raise InputError(f"{option_spec.option} is empty", "", "Name some with commas, or leave it out.")
-            values[name] = tuple(values[name]) if isinstance(values[name], list) else values[name]
-    return BuilderOptions(**values)
 
 
 def _parse_tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -44,7 +44,7 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
     output_paths = [path for path in paths if path not in (None, "-")]
     companion_paths = ([str(path) for path in find_companion_files(export_format, Path(output_paths[0])).values()]
                        if export_format and output_paths else [])
-    caches = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
+    caches = [path] if "production" in arguments and (path := arguments["production"].timing_cache) else []
     caches += [arguments["calib_cache"]] if is_new_calib_cache(arguments) else []
     written_paths = [*output_paths, *companion_paths, *caches]
     refuse_overwriting_inputs(written_paths, read_paths)

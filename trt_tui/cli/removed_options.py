@@ -18,6 +18,13 @@ REMOVED_OPTIONS: Mapping[str, str] = {
     "--artifacts": "Let the command of --check copy its files: 'cp \"$TRT_TUI_MODEL\" kept/ && python check.py'.",
     "--held-out": "Measure the result on other samples: trt-tui compare MODEL --data OTHER --config RESULT.",
     "--free-budget": "Leave it out, or use --no-free: the limit of the zero-cost changes is fixed.",
+    **{option: f"Use --trtexec {replacement}." for option, replacement in {
+        "--timing-cache": "--timingCacheFile=FILE", "--optimization-level": "--builderOptimizationLevel=N",
+        "--tactic-sources": "--tacticSources=+A,-B", "--refit": "--refit", "--strip-plan": "--stripWeights",
+        "--version-compatible": "--versionCompatible", "--workspace": "--memPoolSize=workspace:MIB",
+        "--hardware-compatibility": "--hardwareCompatibilityLevel=ampere+", "--sparsity": "--sparsity=enable",
+        "--profile": "'--profile=1 --minShapes=X:MIN --optShapes=X:OPT --maxShapes=X:MAX'",
+        "--quick": "--builderOptimizationLevel=0"}.items()},
     "--costs": "Leave it out, or use --max-latency MS, which estimates latencies from engines.",
     "--no-samples": "Export the bundle in the app, which asks whether it contains samples.",
     **dict.fromkeys(("--locate", "--max-seconds", "compare --max-builds"),

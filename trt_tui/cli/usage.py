@@ -10,14 +10,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from trt_tui.core.builder_options import builder_option_specs
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import InputError
 
 ParameterValues = Mapping[str, Any]
 """The values of a command's parameters by parameter name."""
 
-_PRODUCTION_OPTIONS = tuple(builder_option_specs())
+_PRODUCTION_OPTIONS = ("plugins", "production")
 _ENGINE_OPTIONS = ("weak", "strict", "judge_at", "builds", *_PRODUCTION_OPTIONS, "compute_capability")
 _DATA_OPTIONS = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
@@ -87,13 +86,11 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],
                        "it needs --outputs, the outputs of production for these inputs",
                        "Name them with --outputs, or leave it out."),
-    IneffectiveOptions(("build", ), ("quick", "weak", "strict", *_PRODUCTION_OPTIONS, "compute_capability", "backend"),
+    IneffectiveOptions(("build", ), ("weak", "strict", *_PRODUCTION_OPTIONS, "compute_capability", "backend"),
                        _builds_no_engine, "no engine is built",
                        "Name an engine with -o model.engine, or leave it out."),
     IneffectiveOptions(("build", ), ("tensorrt_release", ), lambda values: not _builds_no_engine(values),
                        "the installed release builds the engine", "Leave it out, or write -o typed.onnx."),
-    IneffectiveOptions(("build", ), ("optimization_level", ), lambda values: bool(values["quick"]),
-                       "--quick sets optimization level 0 already", "Leave out one of them."),
     IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,
                        lambda values: not EXPORT_FORMATS[values["kind"]].has_build_commands,
                        "this format has no builder settings", "Leave it out."),

@@ -1,8 +1,8 @@
 """The options of the TensorRT builder, without precisions and shapes, in one record.
 
-`trt-tui build`, measured engines, bundles and the exported command lines for other tools all read `BuilderOptions`. Its
-fields also define the options of the command line. A `BuilderOptionSpec` beside each field holds the names of the
-option in other tools.
+`trt-tui build`, measured engines, bundles and the exported command lines for other tools all read `BuilderOptions`. A
+`BuilderOptionSpec` beside each field holds the names of the option in other tools, and
+`trt_tui.core.importers.trtexec.read_builder_options` reads the fields from the words of trtexec.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ def escape_path_argument(path: str) -> str:
 
 @dataclass(frozen=True)
 class BuilderOptionSpec:
-    """The names and texts of one field of `BuilderOptions` on the command line and in other tools.
+    """The names and texts of one field of `BuilderOptions` in trtexec, on the command line and in other tools.
 
     Attributes:
-        option: The option of the command line.
-        help: The effect of the option, for ``--help``.
+        trtexec: The argument of trtexec, with ``{}`` for the value; from sampleOptions.cpp of NVIDIA/TensorRT. The
+            option ``--trtexec`` of the command line takes it too.
         label: The name in evidence, with ``{}`` for the value.
-        value_kind: The kind of value: "" for a flag, "names" with commas, "file", "files" or "texts" (repeated), or
-            "number".
+        value_kind: The kind of value: "" for a flag, "text", "names" with commas, "files" (repeated), or "number".
         number_range: The range of a number.
         choices: The allowed words, with the names that TensorRT gives to them.
         flag: The ``BuilderFlag`` that the option sets.
-        trtexec: The argument of trtexec, with ``{}`` for the value; from sampleOptions.cpp of NVIDIA/TensorRT.
         polygraphy: The arguments of ``polygraphy convert``. The value follows the last argument, or replaces ``{}``.
         cpp: A line of C++ on ``config``.
         unsupported_releases: The releases without the option, as bundles name them.
     """
 
-    option: str
-    help: str
+    trtexec: str
     label: str
     value_kind: str = ""
-    metavar: str = ""
     number_range: tuple[int, int] = (0, (1 << 31) - 1)
     choices: Mapping[str, str] = field(default_factory=dict)
     flag: str = ""
-    trtexec: str = ""
     polygraphy: tuple[str, ...] = ()
     cpp: str = ""
     unsupported_releases: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """The name of the option in trtexec."""
+        return self.trtexec.partition("=")[0]
 
 
 def _option_field(default: Any, spec: BuilderOptionSpec) -> Any:
     return field(default=default, metadata={"setting": spec})
 
 
-def _builder_flag_field(cli_option: str, builder_flag: str, help_text: str, trtexec_argument: str,
-                        polygraphy_argument: str, unsupported_releases: tuple[str, ...] = ()) -> Any:
+def _builder_flag_field(trtexec_argument: str, builder_flag: str, polygraphy_argument: str,
+                        unsupported_releases: tuple[str, ...] = ()) -> Any:
     parts = builder_flag.split("_")
     return _option_field(
         False,
-        BuilderOptionSpec(cli_option, help_text, builder_flag, flag=builder_flag, trtexec=trtexec_argument,
-                          polygraphy=(polygraphy_argument, ), cpp=f"config->setFlag(BuilderFlag::k{'_'.join(parts)});",
+        BuilderOptionSpec(trtexec_argument, builder_flag, flag=builder_flag, polygraphy=(polygraphy_argument, ),
+                          cpp=f"config->setFlag(BuilderFlag::k{'_'.join(parts)});",
                           unsupported_releases=unsupported_releases))
 
 
@@ -84,58 +84,43 @@ class BuilderOptions:
         plugins: Plugin libraries to load.
         timing_cache: File of measured tactics, read if it exists and written after the build; "" for none.
         optimization_level: 0 to 5.
-        tactic_sources: The tactic sources that the builder may use.
+        tactic_sources: Changes of the builder's tactic sources: ``+NAME`` or ``-NAME``.
         refit: True if the weights of the engine can be replaced.
         strip_plan: True if the engine contains no weights. It yields zeros until it is refitted.
-        version_compatible: True if later releases of the same major release can load the engine.
-        hardware_compatibility: Other GPUs on which the engine runs: "ampere+", or "same" for the same compute
-            capability.
+        version_compatible: True if later releases of the same major release can load the engine. Loading it runs code
+            that it contains.
+        hardware_compatibility: Other GPUs on which the engine runs: "ampere+", or "sameComputeCapability".
         workspace: GPU memory that kernels may use, in MiB.
         sparsity: True if weights in which two of four values are zero may use sparse kernels.
-        profiles: Additional optimization profiles as written by the user;
+        profiles: Additional optimization profiles in the form of ``--shapes``, with commas between inputs;
             `trt_tui.core.data.shapes.parse_additional_profiles` reads them.
     """
 
     plugins: tuple[str, ...] = _option_field((), BuilderOptionSpec(
-        "--plugins", "Load this library of plugins into TensorRT; may be repeated. Its code runs: name what you trust.",
-        "plugins {}", "files", "LIB.so", trtexec="--staticPlugins={}", polygraphy=("--plugins",)))
+        "--staticPlugins={}", "plugins {}", "files", polygraphy=("--plugins",)))
     timing_cache: str = _option_field("", BuilderOptionSpec(
-        "--timing-cache", "Read and extend this timing cache. Without: one in the cache folder, by GPU and release.",
-        "", "file", "FILE", trtexec="--timingCacheFile={}",
-        polygraphy=("--load-timing-cache", "{}", "--save-timing-cache", "{}")))
+        "--timingCacheFile={}", "", "text", polygraphy=("--load-timing-cache", "{}", "--save-timing-cache", "{}")))
     optimization_level: int | None = _option_field(None, BuilderOptionSpec(
-        "--optimization-level", "The builder's effort. Without: the builder's default.", "level {}", "number",
-        number_range=(0, 5), trtexec="--builderOptimizationLevel={}", polygraphy=("--builder-optimization-level",),
-        cpp="config->setBuilderOptimizationLevel({});"))
+        "--builderOptimizationLevel={}", "level {}", "number", number_range=(0, 5),
+        polygraphy=("--builder-optimization-level",), cpp="config->setBuilderOptimizationLevel({});"))
     tactic_sources: tuple[str, ...] = _option_field((), BuilderOptionSpec(
-        "--tactic-sources", "Tactic sources that the builder may use.", "tactics of {}", "names", "A,B",
-        trtexec="--tacticSources={}", polygraphy=("--tactic-sources",)))
-    refit: bool = _builder_flag_field("--refit", "REFIT", "Weights can be replaced in the engine.", "--refit",
-                                      "--refittable")
-    strip_plan: bool = _builder_flag_field(
-        "--strip-plan", "STRIP_PLAN", "An engine without weights, to be refitted (10 and later, RTX). The engine that "
-        "is judged has them.", "--stripWeights", "--strip-plan", unsupported_releases=("8.6",))
-    version_compatible: bool = _builder_flag_field(
-        "--version-compatible", "VERSION_COMPATIBLE", "An engine that later releases of the same major one load. "
-        "Loading it runs code that it holds.", "--versionCompatible", "--version-compatible",
-        unsupported_releases=("rtx", ))
+        "--tacticSources={}", "tactics {}", "names", polygraphy=("--tactic-sources",)))
+    refit: bool = _builder_flag_field("--refit", "REFIT", "--refittable")
+    strip_plan: bool = _builder_flag_field("--stripWeights", "STRIP_PLAN", "--strip-plan",
+                                           unsupported_releases=("8.6",))
+    version_compatible: bool = _builder_flag_field("--versionCompatible", "VERSION_COMPATIBLE", "--version-compatible",
+                                                   unsupported_releases=("rtx", ))
     hardware_compatibility: str = _option_field("", BuilderOptionSpec(
-        "--hardware-compatibility", "What other GPUs the engine runs on: Ampere and later, or those of the same "
-        "compute capability (10 and later).", "hardware compatibility {}",
-        choices={"ampere+": "AMPERE_PLUS", "same": "SAME_COMPUTE_CAPABILITY"},
-        trtexec="--hardwareCompatibilityLevel={}", polygraphy=("--hardware-compatibility-level",),
+        "--hardwareCompatibilityLevel={}", "hardware compatibility {}", "text",
+        choices={"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"},
+        polygraphy=("--hardware-compatibility-level",),
         cpp="config->setHardwareCompatibilityLevel(HardwareCompatibilityLevel::k{});", unsupported_releases=("rtx",)))
     workspace: int | None = _option_field(None, BuilderOptionSpec(
-        "--workspace", "What kernels may use of the GPU's memory, in MiB. Without: all of it.", "workspace {} MiB",
-        "number", "MIB", (1, (1 << 31) - 1), trtexec="--memPoolSize=workspace:{}",
+        "--memPoolSize=workspace:{}", "workspace {} MiB", "number", (1, (1 << 31) - 1),
         polygraphy=("--pool-limit", "workspace:{}M"),
         cpp="config->setMemoryPoolLimit(MemoryPoolType::kWORKSPACE, {}ULL << 20);"))
-    sparsity: bool = _builder_flag_field("--sparsity", "SPARSE_WEIGHTS",
-                                         "Compute weights in which two of four values are zero as "
-                                         "such.", "--sparsity=enable", "--sparse-weights")
-    profiles: tuple[str, ...] = _option_field((), BuilderOptionSpec(
-        "--profile", "A further optimization profile beside the one of --shapes, several inputs with commas; may be "
-        "repeated. Each is timed at its OPT, in samples/s.", "profile {}", "texts", "NAME:MIN:OPT:MAX"))
+    sparsity: bool = _builder_flag_field("--sparsity=enable", "SPARSE_WEIGHTS", "--sparse-weights")
+    profiles: tuple[str, ...] = _option_field((), BuilderOptionSpec("", "profile {}"))
 
     @property
     def requested_options(self) -> Iterator[tuple[Field[Any], BuilderOptionSpec, Any]]:
@@ -149,10 +134,6 @@ class BuilderOptions:
         """The requested builder options as texts for users: "REFIT", "workspace 512 MiB"."""
         return tuple(setting.label.format(", ".join(value) if isinstance(value, tuple) else value)
                      for _, setting, value in self.requested_options if setting.label)
-
-    @property
-    def requested_option_names(self) -> tuple[str, ...]:
-        return tuple(setting.option for _, setting, _ in self.requested_options)
 
     @property
     def options_for_measured_engine(self) -> BuilderOptions:
@@ -179,9 +160,8 @@ class BuilderOptions:
         Raises:
             InputError: The release lacks an option; the error names the option.
         """
-        for option_field, setting, value in self.requested_options:
-            if release in setting.unsupported_releases or release == "8.6" and (option_field.name, value) == (
-                    "hardware_compatibility", "same"):
+        for _, setting, value in self.requested_options:
+            if release in setting.unsupported_releases or release == "8.6" and value == "sameComputeCapability":
                 option_text = setting.label.format(value)
                 raise InputError(f"{release_title} has no {option_text}", f"{setting.option} needs it",
                                  f"Leave out {setting.option}, or build with another release.")
@@ -193,26 +173,28 @@ class BuilderOptions:
         """
         arguments: list[str] = []
         for option_field, setting, value in self.requested_options:
-            if option_field.name == "tactic_sources":  # trtexec adds sources to its default and removes sources from it
-                all_sources = dict.fromkeys((*TACTIC_SOURCES, *value))
-                value = ",".join(f"{'+' if source in value else '-'}{source}" for source in all_sources)
-                if release == "11":
-                    continue
-            if (option_field.name, value) == ("hardware_compatibility", "same"):
-                value = "sameComputeCapability"
-            if setting.trtexec:
-                arguments += [
-                    setting.trtexec.format(item) for item in (value if isinstance(value, tuple) else (value, ))
-                ]
+            if option_field.name == "tactic_sources" and release == "11" or not setting.trtexec:
+                continue
+            joined_value = ",".join(value) if isinstance(value, tuple) else value
+            arguments += map(setting.trtexec.format, value if setting.value_kind == "files" else [joined_value])
         return tuple(arguments)
 
     def polygraphy_arguments(self) -> tuple[str, ...]:
-        """Returns the arguments for ``polygraphy convert``."""
+        """Returns the arguments for ``polygraphy convert``.
+
+        Raises:
+            InputError: Tactic sources are changed, but not all of them are named, which Polygraphy needs.
+        """
         arguments: list[str] = []
-        for _, setting, value in self.requested_options:
+        for option_field, setting, value in self.requested_options:
             items = value if isinstance(value, tuple) else (value,)
+            if option_field.name == "tactic_sources":
+                if missing := [name for name in TACTIC_SOURCES if name not in {source[1:] for source in items}]:
+                    raise InputError("Polygraphy needs all tactic sources", f"--tacticSources names no {missing[0]}",
+                                     f"Name each of {', '.join(TACTIC_SOURCES)} with + or -.")
+                items = tuple(source[1:] for source in items if source[0] == "+")
             values = [str(setting.choices.get(item, item)) for item in items]
-            if setting.value_kind in ("file", "files"):
+            if option_field.name in ("timing_cache", "plugins"):
                 values = [escape_path_argument(item) for item in values]
             if not setting.polygraphy:
                 continue

@@ -298,8 +298,6 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
         data_profile = find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds)
         data_shapes = {name: shapes for name, shapes in data_profile.items() if name not in plan.settings.profile}
     settings = replace(plan.settings, tf32=request.config.tf32, profile={**data_shapes, **plan.settings.profile})
-    if request.quick:
-        settings = settings.with_low_build_effort()
     cache = None if settings.builder_options.timing_cache else store.engines
     start_time = time.monotonic()
     printed: list[tuple[str, str]] = []
@@ -315,8 +313,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                         f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
                         "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
                     deviation = "" if step.attempts[-1].has_requested_precisions else step.attempts[-1].description
-                    info_lines = (*info_lines, *_quick_build_warning_lines(request.quick),
-                                  *write_layer_files(workspace, builder, step.data, Path(request.path)),
+                    info_lines = (*info_lines, *write_layer_files(workspace, builder, step.data, Path(request.path)),
                                   *_trtexec_command_lines(workspace, request, ranges))
                     reporter.send(
                         ev.EngineWritten(reporter.job, request.path, len(step.data), info_lines, deviation,
@@ -340,16 +337,10 @@ def _require_builder(workspace: Workspace) -> EngineBackend:
     return workspace.builder
 
 
-def _quick_build_warning_lines(quick: bool) -> tuple[str, ...]:
-    return ("A quick build, at optimization level 0: not for production.",) if quick else ()
-
-
 def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
     """Returns the trtexec command lines that build the same engine."""
-    path, production = Path(request.path), workspace.options.production
+    path = Path(request.path)
     script = path.with_name(f"{path.name}.sh")
-    if request.quick:
-        production = workspace.plan.settings.with_low_build_effort().builder_options
     info_lines = [
         f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it "
         "names):"
@@ -357,7 +348,7 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
     try:
         files = replace(command_file_names("trtexec", script), engine=path.name)
         lines = trtexec_command_lines(workspace.network, request.config, ranges, files, workspace.shape_profile,
-                                      production)
+                                      workspace.options.production)
     except InputError as error:
         return [f"trtexec cannot express this config: {error.title}"]
     for line in lines:

@@ -287,7 +287,7 @@ def _complete_build_error(error: BuildError | NetworkParseError, attempts: Seque
     named_error = _add_node_to_error_title(error, network)
     if isinstance(error, BuildError) and error.is_refused and can_lower_effort and not any(attempt.name == LOWEST_EFFORT
                                                                                            for attempt in attempts):
-        error.next_step = f"{error.next_step} Or build with --optimization-level {MIN_OPTIMIZATION_LEVEL}."
+        error.next_step += f" Or build with --trtexec --builderOptimizationLevel={MIN_OPTIMIZATION_LEVEL}."
     lines = [
         error.cause, *(f"also failed, with {attempt.description}: {attempt.failure_reason}" for attempt in attempts[1:])
     ]

@@ -349,7 +349,6 @@ class WriteEngine(Request):
     event `EngineWritten`.
 
     Attributes:
-        quick: True to build at the lowest effort.
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
@@ -357,7 +356,6 @@ class WriteEngine(Request):
                        needs_hashes=False)
     config: PrecisionConfig
     path: str
-    quick: bool = False
     config_calibration: Calibration | None = None
 
 

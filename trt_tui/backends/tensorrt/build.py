@@ -161,12 +161,10 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
         "load_timing_cache": timing_cache,
         "builder_optimization_level": production.optimization_level, "progress_monitor": monitor,
     }
-    if production.tactic_sources:
-        common["tactic_sources"] = [
-            _find_tactic_source(trt.TacticSource, source) for source in production.tactic_sources
-        ]
     production.check_release_support("rtx" if name == "tensorrt-rtx" else "", f"{name} {package.version}")
     requested_members = _list_requested_enum_members(package, production)
+    sources = [(source[0], 1 << int(_find_tactic_source(trt.TacticSource, source[1:])))
+               for source in production.tactic_sources]
     if capabilities.target_compute_capabilities:
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
@@ -195,6 +193,9 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
     def set_requested_options(builder: Any, network: Any, config: Any) -> None:
         change = config.set_flag if settings.tf32 else config.clear_flag
         change(trt.BuilderFlag.TF32)
+        for sign, bit in sources:
+            enabled = config.get_tactic_sources()
+            config.set_tactic_sources(enabled | bit if sign == "+" else enabled & ~bit)
         for member in requested_members:
             if isinstance(member, trt.BuilderFlag):
                 config.set_flag(member)

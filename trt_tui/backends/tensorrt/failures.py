@@ -78,7 +78,7 @@ def translate_build_error(messages: PrintedMessages, details: Sequence[str], err
                           tuple(details), is_refused=False)
     if not has_gpu and _LAUNCH_PATTERN.search(cause):
         return BuildError("this engine is built with a GPU only", cause,
-                          "Build it where there is one, or leave out --refit and --strip-plan: TensorRT-RTX 1.7 "
+                          "Build it where there is one, or leave out --refit and --stripWeights: TensorRT-RTX 1.7 "
                           "builds without a GPU, but no engines whose weights can be replaced.", is_refused=False)
     return BuildError("TensorRT could not build the engine", cause,
                       "Give the layer another precision; the log of the app, or --verbose, shows all messages.",

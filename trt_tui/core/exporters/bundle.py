@@ -203,7 +203,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     if bundle.builder_options.strip_plan:
         raise InputError("a bundle's engine has its weights", "verify.sh checks it, and an engine without weights "
                                                               "yields zeros until it is refitted",
-                                                                  "Leave out --strip-plan; production gives it to "
+                                                                  "Leave out --stripWeights; production gives it to "
                                                                   "build.sh when it is verified: sh build.sh "
                                                                   "--stripWeights.")
     if string_inputs := [info.name for info in network.inputs if info.dtype.hasobject]:
