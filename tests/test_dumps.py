@@ -215,8 +215,9 @@ def runs(tmp_path):
 def test_the_layer_at_fault_is_named_and_mended(runs, tmp_path, run, monkeypatch):
     options, at_fault, a, b = runs
     out, script, config = tmp_path / "d.json", tmp_path / "fix.py", tmp_path / "precision.json"
-    code, text, err = run("compare", a, b, "--model", options.model, "--json", out, "--script", script, "-o", config)
+    code, text, err = run("compare", a, b, "--model", options.model, "--json", out, "-o", config)
     assert code == 1, err
+    assert run("export", options.model, "--config", config, "--format", "polygraphy", "-o", script)[0] == 0
     record = json.loads(out.read_text())
     assert mismatches(record, "dumps-v1") == []
     network = open_network(options.model)
@@ -267,9 +268,11 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
                          f"--layerPrecisions={raised}")
     script, config = tmp_path / f"fix.{kind}", tmp_path / "fix.json"
     more = ("--calib-cache", tmp_path / "calib.cache") if base.startswith("cache") else ()
-    code, _, err = run("compare", a, b, "--model", options.model, "--config", given, "--script", script, "-o", config,
-                       "--shapes", "x:1x16:4x16:8x16", *more)
+    code, _, err = run("compare", a, b, "--model", options.model, "--config", given, "-o", config, *more)
     assert code == 1, err
+    code, _, err = run("export", options.model, "--config", config, "--format",
+                       "polygraphy" if kind == "py" else "trtexec", "-o", script, "--shapes", "x:1x16:4x16:8x16")
+    assert code == 0, err
     loaded = read_config(config, network)
     expected = started.with_group_precision([network.find_group(at_fault.name)], Precision.FP32)
     assert loaded.config == expected and set(loaded.calibration.ranges) == set(ranges)
@@ -354,20 +357,17 @@ def test_one_dump_is_listed(tmp_path, run):
     assert "does not exist" in run("inspect", tmp_path / "gone.npz")[2]
 
 
-def test_a_script_without_ranges_is_refused_and_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
+def test_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
     options, at_fault, a, b = runs
-    config, out = tmp_path / "base.sh", tmp_path / "fix.py"
+    config, out = tmp_path / "base.sh", tmp_path / "none.json"
     config.write_text("trtexec --int8 --fp16")
     common = ("compare", a, b, "--model", options.model, "--config", config)
-    code, _, err = run(*common, "--script", out, "-o", tmp_path / "fix.json")
-    assert code == 2 and "needs ranges" in err and "--calib-cache" in err
-    assert not list(tmp_path.glob("fix*"))
     code, _, err = run(*common, "-o", tmp_path / "fix.json")
     assert code == 1 and "the config has no ranges" in err
     group = open_network(options.model).find_group(at_fault.name)
     config.write_text("trtexec --fp16 --precisionConstraints=obey --layerPrecisions="
                       + ",".join(f"{name}:fp32" for name in group.layers))
-    code, _, err = run(*common, "--script", out)
+    code, _, err = run(*common, "-o", out)
     assert code == 1 and f"keeps {group.name} in FP32 already" in err and not out.exists()
 
 
@@ -386,8 +386,9 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
         assert not polygraphy()
     out, script, config = tmp_path / "out.json", tmp_path / "fix.py", tmp_path / "fix.json"
     code, text, err = run("compare", tmp_path / "fp16.json", tmp_path / "int8.json", "--model", options.model,
-                          "--threshold", 1e-4, "--json", out, "--script", script, "-o", config)
+                          "--threshold", 1e-4, "--json", out, "-o", config)
     assert code == 1, err
+    assert run("export", options.model, "--config", config, "--format", "polygraphy", "-o", script)[0] == 0
     record = json.loads(out.read_text())
     assert mismatches(record, "dumps-v1") == []
     own = [name for layer in network.layers for name in layer.outputs]
@@ -401,10 +402,9 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
 
 def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fault(runs, tmp_path, run):
     options, _, a, b = runs
-    code, text, err = run("compare", a, b, "--threshold", 1e6, "--model", options.model, "--script",
-                          tmp_path / "fix.py", "--top-k", 1)
-    assert code == 0 and "No tensor is over the threshold" in text and "the worst 1 of them" in text
-    assert not (tmp_path / "fix.py").exists() and "no fix was written" in err
+    code, text, err = run("compare", a, b, "--threshold", 1e6, "--model", options.model, "-o", tmp_path / "fix.json")
+    assert code == 0 and "No tensor is over the threshold" in text
+    assert not (tmp_path / "fix.json").exists() and "no fix was written" in err
     one, other = (open_dump(str(path)) for path in (b, a))
     found = sort_in_network_order(
         [difference(one, other, name) for name in one.tensor_names], None)
@@ -418,14 +418,12 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
     (["{model}", "--threshold", "1"], "has no effect"),
     (["{a}", "{b}", "--samples", "3"], "has no effect"),
     (["{a}", "{b}", "-o", "p.json"], "needs a network"),
-    (["{a}", "{b}", "--script", "p.py"], "needs a network"),
     (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "has no effect"),
     (["{a}", "{b}", "--model", "{model}", "-o", "p.json", "--config", "c", "--config", "d"], "one config"),
     (["{a}", "{b}", "--model", "{model}", "--force"], "has no effect"),
-    (["{a}", "{b}", "--model", "{model}", "--script", "-"], "cannot go to stdout"),
     (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
     (["{a}", "gone.json"], "does not exist"),
-    (["{a}", "{b}", "--model", "{model}", "--script", "{a}"], "is an input file"),
+    (["{a}", "{b}", "--model", "{model}", "-o", "{a}"], "is an input file"),
     (["{a}", "{b}:other"], "no runner other"),
 ])
 def test_usage_of_two_dumps(arguments, said, runs, run):

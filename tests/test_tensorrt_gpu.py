@@ -569,8 +569,9 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
         for one in iterations:
             one[spoilt] = one[spoilt] * np.float32(1.5)
     results.save(str(tmp_path / "b.json"))
-    said = command("compare", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "--script",
-                   tmp_path / "fix.py", codes=(1,))
+    said = command("compare", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "-o",
+                   tmp_path / "fix.json", codes=(1,))
+    command("export", model, "--config", tmp_path / "fix.json", "--format", "polygraphy", "-o", tmp_path / "fix.py")
     assert "/enc2/widen" in said
     polygraphy(tmp_path, "convert", model, "-o", "fixed.engine", "--fp16", "--precision-constraints", "obey",
                "--trt-network-postprocess-script", "fix.py", "--trt-min-shapes", "image:[4,1,96,96]",

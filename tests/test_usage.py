@@ -187,7 +187,7 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
 
 
 @pytest.mark.parametrize(("command", "option"), [
-    *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds", "--top-k")),
+    *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds")),
     ("app", "--whatif-samples"), ("search", "--max-builds"), ("search", "--max-fp32")])
 def test_every_number_has_a_bound(run, mlp, command, option):
     code, out, err = run(*([command] if command != "app" else []), mlp.model, option, 10**30)

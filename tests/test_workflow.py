@@ -136,12 +136,11 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     threshold = ("--threshold", f"{10**(-lost_db / 20) * 0.99:.9g}")  # just below the error of the output
 
     # 2. the first tensor over the threshold, and the layer that computes it
-    code, text, err = run("compare", "framework.json", "engine.json", "--model", "model.onnx", *threshold, "--top-k",
-                          500, "--json", "all.json")
+    code, text, err = run("compare", "framework.json", "engine.json", "--model", "model.onnx", *threshold, "--json",
+                          "all.json")
     record = json.loads(Path("all.json").read_text())
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err
     assert record["first_over"] in own and f"First over the threshold: {record['first_over']}" in text
-    assert re.search(rf"^{re.escape(output)} .* {lost_db:.1f} ", text, re.M), text
     code, text, err = run("compare", "framework.json", "engine", "--model", "model.onnx", *threshold, "--json",
                           "outputs.json", "-o", "fix.json")
     record = json.loads(Path("outputs.json").read_text())

@@ -11,7 +11,6 @@ import click
 from trt_tui.cli.options import (
     CONFIG_OPTIONS,
     CONTEXT_SETTINGS,
-    MAX_SAMPLES,
     PREVIEW_OPTIONS,
     SESSION_OPTIONS,
     STAGE_OPTIONS,
@@ -24,7 +23,7 @@ from trt_tui.cli.options import (
 )
 from trt_tui.cli.output_files import check_input_files, check_output_paths, json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, resolve_output_paths
+from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -68,21 +67,15 @@ if TYPE_CHECKING:
     "Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
     help="Exit code 1 if the relative error of a tensor (norm of the difference divided by the norm of the first) "
     "is over this value: 0.1 is 20 dB.")
-@option_under_heading("Two dumps", "--top-k", default=10, show_default=True, type=click.IntRange(1, MAX_SAMPLES),
-                      metavar="N", help="List N tensors, the worst, in network order.")
 @file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network of both dumps: adds "
                   "its order, and the layers that compute a tensor.")
-@file_path_option(
-    "Two dumps", "--script", metavar="FIX", help="Write a script that builds the engine with the layers where "
-    "errors begin in FP32, and all other layers as in --config, or in FP16; needs --model. FIX.py is a Polygraphy "
-    "script (TensorRT 8.6 to 10), FIX.sh one for trtexec; its networks and its cache are written beside it.")
 @file_path_option("Two dumps", "-o", "--output", metavar="OUT",
                   help="Write the same config as precision.json; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
-            layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
-            script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
+            layers: str, engines: bool, marked: bool, threshold: float, network: str | None,
+            output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Values are measured at the outputs and per layer. The largest accumulated errors of INT8, or of the run that decides
@@ -110,8 +103,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         options = collect_options(network, 0, arguments) if network is not None else None
         json_path, output = resolve_output_paths({"--json": json_path, "-o": output})
         compare_dumps(
-            DumpComparisonOptions(model, str(against), threshold, top_k, json_path, replace_stdout_alias(script),
-                                  output, config_path, force, options))
+            DumpComparisonOptions(model, str(against), threshold, json_path, output, config_path, force, options))
         return
     refuse_ineffective_options()
     json_path, markdown_path, junit_path = resolve_output_paths(

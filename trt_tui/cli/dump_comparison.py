@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from trt_tui.jobs.events import DumpsCompared
     from trt_tui.options import Options
 
-DUMP_OPTIONS = frozenset(("threshold", "top_k", "script", "network", "output"))
+DUMP_OPTIONS = frozenset(("threshold", "network", "output"))
 """Options that apply only to a comparison of two dumps, by parameter name."""
 
-_CONFIG_OPTIONS = ("config_paths", "force", "calib_cache", "shapes")
-"""Options of the config that a fix starts from, and of the engine built with the fix."""
+_CONFIG_OPTIONS = ("config_paths", "force", "calib_cache")
+"""Options of the config that a fix starts from."""
 
-_FIX_OPTIONS = frozenset(("calib_cache", "shapes"))
-"""The config options that do not influence the comparison."""
+_MAX_LISTED_TENSORS = 10
+"""The maximum number of tensors in the printed table, besides the first over the threshold."""
 
 _ALLOWED_OPTIONS = DUMP_OPTIONS | {"json_path", "verbose", *_CONFIG_OPTIONS}
 
@@ -38,8 +38,6 @@ class DumpComparisonOptions:
     """The options of a comparison of two dumps: inputs, threshold and output files.
 
     Attributes:
-        top_k: Number of listed tensors.
-        script_path: The file of a Polygraphy script, or of a trtexec script if the name ends in .sh.
         output_path: The file of a precision.json.
         config_path: The config that a fix starts from. None for FP16 in all layers, or for the file precision of a
             quantized network.
@@ -50,18 +48,11 @@ class DumpComparisonOptions:
     first_dump: str
     second_dump: str
     threshold: float
-    top_k: int
     json_path: str | None
-    script_path: str | None
     output_path: str | None
     config_path: str | None
     force_config: bool
     network_options: Options | None
-
-    @property
-    def script_format(self) -> str:
-        """The export format of the script: trtexec or polygraphy."""
-        return "trtexec" if self.script_path is not None and self.script_path.lower().endswith(".sh") else "polygraphy"
 
 
 def is_dump(dump_spec: str) -> bool:
@@ -124,7 +115,7 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     if ineffective := [text for name, text in command_options.items() if name not in _ALLOWED_OPTIONS]:
         raise InputError(no_effect_text(ineffective), "two dumps of tensors are compared, and "
                          "nothing is run", "Leave it out, or name a network.")
-    fix_options = ("script", "output", *_CONFIG_OPTIONS)
+    fix_options = ("output", *_CONFIG_OPTIONS)
     if "network" not in command_options and (fix_only :=
                                              [text for name, text in command_options.items() if name in fix_options]):
         raise InputError(f"{' and '.join(fix_only)} needs a network", "a fix is made for one", "Name it with --model.")
@@ -132,9 +123,8 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
         raise InputError(no_effect_text([command_options["force"]]),
                          "it allows a config of another network structure, and no config is named",
                          "Name one with --config, or leave it out.")
-    ineffective = [text for name, text in command_options.items() if name in _FIX_OPTIONS]
-    if ineffective and not {"script", "output"} & command_options.keys():
-        raise InputError(no_effect_text(ineffective), "--script and -o start from it, and neither is named",
+    if "calib_cache" in command_options and "output" not in command_options:
+        raise InputError(no_effect_text(["--calib-cache"]), "-o takes ranges from it, and is not named",
                          "Add -o precision.json, or leave it out.")
     return True
 
@@ -168,18 +158,12 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
     from trt_tui.jobs.events import DumpsCompared
     from trt_tui.jobs.requests import CompareDumps
 
-    if comparison_options.script_path == "-":
-        raise InputError("the script cannot go to stdout", "it names other files, which are "
-                                                           "written beside it", "Name a file: fix.py.")
     options = comparison_options.network_options
     arguments = {"data": comparison_options.first_dump, "calib_data": comparison_options.second_dump,
                  "calib_cache": options.calib_cache if options is not None else None}
     written_paths = check_output_paths(
         options.model if options is not None else comparison_options.first_dump, arguments,
-        comparison_options.config_path,
-        *((comparison_options.script_path, ) if comparison_options.script_path is not None else
-          ()), comparison_options.json_path, comparison_options.output_path,
-        export_format=comparison_options.script_format if comparison_options.script_path is not None else "",
+        comparison_options.config_path, comparison_options.json_path, comparison_options.output_path,
         config_output=comparison_options.output_path)
     reference, run = (Run("", RunKind.DUMP, file_path=spec)
                       for spec in (comparison_options.first_dump, comparison_options.second_dump))
@@ -192,7 +176,7 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
                           default_precision=Precision.FP16, written_paths=written_paths) as writer:
             comparison = writer.compare_dumps(request)
             _write_dump_comparison(comparison_options, comparison)
-            if comparison_options.script_path is not None or comparison_options.output_path is not None:
+            if comparison_options.output_path is not None:
                 _write_raised_config(comparison_options, writer, comparison)
     if any(tensor.exceeds_threshold for tensor in comparison.tensors):
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
@@ -208,13 +192,9 @@ def _write_dump_comparison(comparison_options: DumpComparisonOptions, comparison
 
 def _write_raised_config(comparison_options: DumpComparisonOptions, writer: ConfigWriter,
                          comparison: DumpsCompared) -> None:
-    """Writes a script and a precision.json in which the layers with errors are in FP32, and prints the next commands.
-
-    Raises:
-        InputError: The script cannot express the config, or ranges are missing. Nothing is written then.
-    """
+    """Writes a precision.json in which the layers with errors are in FP32, and prints the next commands."""
     from trt_tui.core.measure.dump_comparison import find_groups_to_raise_to_fp32
-    from trt_tui.formatting import escape_hidden_characters, name_list_text
+    from trt_tui.formatting import name_list_text
 
     groups = find_groups_to_raise_to_fp32(comparison.tensors)
     if not groups:
@@ -231,49 +211,30 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
             "with this config, and do both dumps come from the same inputs?")
         return
     writer.add_calibration_cache_ranges()
-    missing_ranges = writer.list_tensors_without_range()
-    if comparison_options.script_path is not None:
-        if missing_ranges:
-            raise InputError(
-                f"{comparison_options.script_path} needs ranges of INT8 tensors",
-                f"{len(missing_ranges)} tensors have none, {escape_hidden_characters(missing_ranges[0])} among them",
-                "Name the calibration cache that the engine was built with: --calib-cache FILE. Without a cache leave "
-                "--script out: -o writes the config, and trt-tui export takes it with --data.")
-        written = writer.export_config(comparison_options.script_format, comparison_options.script_path)
-        print_messages(*written.info_lines, *(f"Wrote {path}" for path in written.paths))
     write_text_outputs([(comparison_options.output_path, lambda writer: writer.precision_json_text(comparison.sha256))],
                        writer)
     if comparison_options.config_path is None and not writer.outline.has_file_precision:
         print_messages("All other layers are in FP16. If the second dump is of another config, name it with --config.")
-    next_steps = _next_step_lines(comparison_options, writer.outline, bool(missing_ranges))
-    print_messages(*(f"Next: {line}" for line in next_steps))
+    if comparison_options.output_path != "-":
+        next_steps = _next_step_lines(str(comparison_options.output_path), writer.outline,
+                                      bool(writer.list_tensors_without_range()))
+        print_messages(*(f"Next: {line}" for line in next_steps))
 
 
-def _next_step_lines(comparison_options: DumpComparisonOptions, network: NetworkOutline,
-                     lacks_ranges: bool) -> list[str]:
-    """Returns the commands that build and check the written config."""
-    lines = []
-    if comparison_options.script_path is not None:
-        quoted = shlex.quote(comparison_options.script_path)
-        lines.append(f"sh {quoted} 10-weak builds an engine with TensorRT 8.6 to 10; without arguments it lists the "
-                     "others." if comparison_options.script_format ==
-                     "trtexec" else f"the command that builds an engine with TensorRT 8.6 "
-                     f"to 10 is at the top of {comparison_options.script_path}.")
-        open_sizes = [info.name for info in network.inputs if info.shape is None
-                      or any(not isinstance(size, int) for size in info.shape)]
-        if (open_sizes and comparison_options.network_options is not None
-                and not comparison_options.network_options.shapes):
-            lines.append(f"add --shapes {open_sizes[0]}:MIN:OPT:MAX, since the network leaves sizes open and the "
-                         "builder takes 1 for each.")
-    if comparison_options.output_path not in (None, "-"):
-        command = (
-            f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(str(comparison_options.output_path))}"
-        )
-        lines.append(f"{command.format('compare')} --data D shows the accuracy of the config"
-                     + (", and calibrates, since the config has no ranges." if lacks_ranges else "."))
-        lines.append(f"{command.format('export')} --format onnx -o typed.onnx writes the network for TensorRT 10 and "
-                     "later" + (", with --data D." if lacks_ranges else "."))
-    return lines
+def _next_step_lines(config_path: str, network: NetworkOutline, lacks_ranges: bool) -> list[str]:
+    """Returns the commands that check the written config and build with it."""
+    command = f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(config_path)}"
+    data_text = ", with --data D" if lacks_ranges else ""
+    open_inputs = [info.name for info in network.inputs if info.shape is None
+                   or any(not isinstance(size, int) for size in info.shape)]
+    shapes_text = f" --shapes {open_inputs[0]}:MIN:OPT:MAX" if open_inputs else ""
+    return [
+        f"{command.format('compare')} --data D shows the accuracy of the config"
+        + (", and calibrates, since the config has no ranges." if lacks_ranges else "."),
+        f"{command.format('export')} --format onnx -o typed.onnx writes the network for TensorRT 10 and later"
+        f"{data_text}.",
+        f"{command.format('export')} --format polygraphy{shapes_text} -o fix.py writes a script for TensorRT 8.6 to 10"
+        f"{data_text}."]
 
 
 def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpComparisonOptions) -> list[str]:
@@ -295,7 +256,7 @@ def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpCo
     if foreign_names := [tensor.tensor for tensor in comparison.tensors if tensor.is_missing_in_network]:
         lines.append(f"not in the network: {formatting.name_list_text(foreign_names)}")
     worst = sorted(range(len(comparison.tensors)),
-                   key=lambda index: -comparison.tensors[index].relative_error)[:comparison_options.top_k]
+                   key=lambda index: -comparison.tensors[index].relative_error)[:_MAX_LISTED_TENSORS]
     first_over = next((index for index, tensor in enumerate(comparison.tensors) if tensor.exceeds_threshold), None)
     listed_indices = sorted({*worst, *([first_over] if first_over is not None else [])})
     metrics = list_error_columns("dumps")
@@ -311,7 +272,7 @@ def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpCo
             str(tensor.nonfinite_count), mark
         ])
     if len(listed_indices) < len(comparison.tensors):
-        lines.append(f"the worst {len(listed_indices)} of them, in network order (--top-k):")
+        lines.append(f"the worst {len(listed_indices)} of them, in network order (--json has all):")
     return [*lines, "", *formatting.table_lines(rows, left_aligned_columns=2), "", *comparison.advice_lines]
 
 

@@ -465,12 +465,12 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
         lines.append("The error grows gradually and never doubles at one tensor: no single layer causes it. Begin "
                      "with the precision of the whole network.")
     elif groups := find_groups_to_raise_to_fp32(differences):
-        lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: --script and -o write that.")
+        lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: -o writes that.")
     elif has_network:
         lines += [] if unmeasured else ["No fused layer computes it, so no precision can repair it."]
     else:
         lines.append(f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the "
-                     "layers, and --script and -o then write that.")
+                     "layers, and -o then writes that.")
     return lines
 
 
