@@ -11,6 +11,7 @@ from trt_tui.cli.options import (
     CONFIG_OPTIONS,
     CONTEXT_SETTINGS,
     DATA_OPTIONS,
+    FREQUENT,
     LIBRARY_OPTIONS,
     PRODUCTION_OPTIONS,
     REFERENCE_OPTIONS,
@@ -36,7 +37,7 @@ from trt_tui.errors import ExitCode, InputError
 @make_release_option(
     "The TensorRT release that the typed network is built with, like 10.14, 10.14.1.48, rtx or rtx1.5. A warning names "
     "each of its known defects. Without, and for an engine: the release that is installed here.")
-@file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
+@file_path_option(FREQUENT, "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT, with its layers in model.engine.graph.json and, with --data, "
                    "their times in model.engine.profile.json. typed.onnx: the typed network. precision.json: the "
                    "config.")

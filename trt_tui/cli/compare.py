@@ -11,6 +11,7 @@ import click
 from trt_tui.cli.options import (
     CONFIG_OPTIONS,
     CONTEXT_SETTINGS,
+    FREQUENT,
     PREVIEW_OPTIONS,
     SESSION_OPTIONS,
     STAGE_OPTIONS,
@@ -35,42 +36,27 @@ if TYPE_CHECKING:
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*(item for item in SESSION_OPTIONS if item is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
                        *STAGE_OPTIONS)
-@option_under_heading(
-    "TensorRT", "--engines", is_flag=True, help="Also build the engine of each run, and measure it. "
-    "Where no TensorRT works, each run's exported network is executed by ONNX Runtime.")
-@option_under_heading(
-    "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
-    "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
-    "later report them for the engine as built, without this option.")
-@option_under_heading(
-    "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
-    help="Values measured for each layer: errors, shares and causes; errors only (much faster); or none.")
-@file_path_option(
-    "Config", "--config", "config_paths", multiple=True, metavar="FILE", help="Start from a precision.json; "
-    "two or more are compared side by side: their results, and the layers in which they differ.")
-@option_under_heading(
-    "Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods instead of runs: the accuracy "
-                                                         "of the config, or of INT8, with the ranges of each method, "
-                                                         "and the seconds that calibration takes.")
-@file_path_option("Output", "--json", "json_path", metavar="OUT",
-                  help="Write the comparison as JSON (schema v1); - for stdout.")
-@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
-                  help="Write the result as Markdown; - for stdout.")
-@file_path_option(
-    "Output", "--junit", "junit_path", metavar="OUT.xml", help="Write the result as JUnit XML, with a case for each "
-    "run, stage and engine; a case that makes the exit code 1 is a failure.")
-@file_path_option(
-    "Output", "--save-outputs", "outputs_path", metavar="OUT.json[:RUN,..]", help="Write the outputs "
-    "of FP32 and of each run, for all samples of --data, as Polygraphy's RunResults; a colon and runs after "
-    "the path select some of them (fp32, fp16, int8, config), like OUT.json:fp32.")
-@option_under_heading(
-    "Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
-    help="Exit code 1 if the relative error of a tensor (norm of the difference divided by the norm of the first) "
-    "is over this value: 0.1 is 20 dB.")
-@file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network of both dumps: adds "
-                  "its order, and the layers that compute a tensor.")
+@option_under_heading(FREQUENT, "--engines", is_flag=True,
+                      help="Build and measure the engine of each run; without TensorRT, execute its export.")
+@option_under_heading("TensorRT", "--marked", is_flag=True,
+                      help="Errors inside each engine, from a second one.")
+@option_under_heading("Output", "--layers", metavar="VALUES", default="shares", show_default=True,
+                      type=click.Choice(["shares", "errors", "none"]), help="shares, errors (faster) or none.")
+@file_path_option(FREQUENT, "--config", "config_paths", multiple=True, metavar="FILE",
+                  help="Start from a precision.json. Repeated: compare configs.")
+@option_under_heading("Output", "--calib-methods", metavar="all|A,B",
+                      help="Compare calibration methods instead of runs.")
+@file_path_option("Output", "--json", "json_path", metavar="OUT", help="Write JSON (schema v1); - for stdout.")
+@file_path_option(FREQUENT, "--markdown", "markdown_path", metavar="OUT", help="Write a report; - for stdout.")
+@file_path_option("Output", "--junit", "junit_path", metavar="OUT.xml", help="Write JUnit XML.")
+@file_path_option("Output", "--save-outputs", "outputs_path", metavar="OUT[:RUN,..]",
+                  help="Write outputs of FP32 and the runs as RunResults.")
+@option_under_heading("Two dumps", "--threshold", metavar="X", default=0.1, show_default=True,
+                      type=click.FloatRange(min=0, min_open=True),
+                      help="Relative error of a tensor for exit code 1.")
+@file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network of both dumps.")
 @file_path_option("Two dumps", "-o", "--output", metavar="OUT",
-                  help="Write the same config as precision.json; needs --model.")
+                  help="Write a config with the layers at fault in FP32.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
@@ -78,16 +64,10 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
-    Values are measured at the outputs and per layer. The largest accumulated errors of INT8, or of the run that decides
-    the exit code, are printed as soon as they are measured.
-
     Exit code 1: INT8 (with --runs: the last of them), or the config if one is given, misses the given target or its
-    own (FAIL or FAIL?).
+    own (FAIL or FAIL?); or an engine could not be built. 2: no engine could be built.
 
-    An engine that cannot be built is listed with the reason. Exit code 1 if some were built, 2 if none was.
-
-    With two dumps of tensors in place of MODEL (`compare A.json B.json`: Polygraphy's RunResults, or .npz) the second
-    is compared with the first, tensor by tensor.
+    With two dumps of tensors (`compare A.json B.json`: RunResults or .npz) the second is compared with the first.
     """
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec

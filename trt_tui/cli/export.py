@@ -8,6 +8,7 @@ from trt_tui.cli.options import (
     CONFIG_OPTIONS,
     CONTEXT_SETTINGS,
     DATA_OPTIONS,
+    FREQUENT,
     LIBRARY_OPTIONS,
     PRODUCTION_OPTIONS,
     REFERENCE_OPTIONS,
@@ -33,10 +34,10 @@ from trt_tui.errors import InputError
                        *VERBOSE_OPTIONS)
 @precision_option
 @option_under_heading(
-    "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),
+    FREQUENT, "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),
     help=f"{'; '.join(f'{name}: {export_format.description}' for name, export_format in EXPORT_FORMATS.items())}.")
 @file_path_option(
-    "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
+    FREQUENT, "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
                                                                    "polygraphy write their networks and cache beside "
                                                                    "it. For bundle and subgraph: a new folder.")
 @make_release_option(

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trt_tui.cli.removed_options import find_removed_option_error, refuse_removed_metric
-from trt_tui.core.builder_options import BuilderOptions, builder_option_specs
+from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.formatting import RUN_TITLES, escape_hidden_characters
@@ -34,7 +34,9 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 MAX_WORKERS = 256
 MAX_SAMPLES, MAX_BATCH, MAX_SEED = 10**9, 1 << 20, (1 << 63) - 1
 
-HELP_HEADINGS = ("Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output", "Two dumps")
+FREQUENT = "Frequent options"
+HELP_HEADINGS = (FREQUENT, "Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output",
+                 "Two dumps")
 """The headings of ``--help`` in their order. Options without a heading come last."""
 
 
@@ -153,98 +155,71 @@ _data_option, _config_option, _judging_option, _tensorrt_option = (partial(optio
                                                                                 "TensorRT"))
 
 DATA_OPTIONS = (
-    file_path_option(
-        "Data", "--data", metavar="D", help="Samples: .npz, a folder of them, Polygraphy inputs JSON, or a "
-        "script with load_data(). Arrays that are not inputs are labels. Without: seeded random inputs."),
-    file_path_option("Data", "--calib-data", metavar="D",
+    file_path_option(FREQUENT, "--data", metavar="D",
+                     help="Samples: .npz, a folder, Polygraphy's JSON, or a script. Without: random inputs."),
+    file_path_option(FREQUENT, "--calib-data", metavar="D",
                      help="Samples to calibrate on. Without: every fourth batch of --data."),
-    _data_option("--calib-method", default="minmax", show_default=True,
-                 type=click.Choice(["minmax", "percentile", "entropy",
-                                    "mse"]), help="How ranges are computed from samples."),
+    _data_option("--calib-method", metavar="METHOD", default="minmax", show_default=True,
+                 type=click.Choice(["minmax", "percentile", "entropy", "mse"]),
+                 help="minmax, percentile, entropy or mse."),
     file_path_option("Data", "--calib-cache", metavar="FILE",
-                     help="Read the ranges from a TensorRT calibration cache. If FILE does not exist, it is written "
-                          "after calibration."),
-    _data_option(
-        "--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
-        "x:1x3x224x224:8x3x224x224:16x3x224x224; a single shape is used for all three."),
+                     help="Ranges of a TensorRT calibration cache; a new FILE is written after calibration."),
+    _data_option("--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX",
+                 help="Shapes of a dynamic input, like x:1x3:4x3:8x3; or a single shape, x:4x3."),
     _data_option("--samples", metavar="N", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
-    _data_option("--batch", type=click.IntRange(1, MAX_BATCH), help="Batch size, if the network leaves it open."),
+    _data_option("--batch", metavar="N", type=click.IntRange(1, MAX_BATCH), help="Batch size, if left open."),
 )
 """The options of input data, for commands that calibrate or measure accuracy."""
 
-SEED_OPTIONS = (_data_option("--seed", default=0, show_default=True, type=click.IntRange(0, MAX_SEED),
-               help="Seed of random inputs."),)
+SEED_OPTIONS = (_data_option("--seed", metavar="N", default=0, show_default=True, type=click.IntRange(0, MAX_SEED),
+                             help="Seed of random inputs."),)
 
 REFERENCE_OPTIONS = (file_path_option(
-    "Judging", "--reference", metavar="FILE", help="The reference of all errors, in place of FP32 of "
-    "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
-    "FILE.json:RUNNER; trtexec's --exportOutput; an .npz by tensor name), or another network, .onnx. If MODEL is "
-    "quantized or typed and reproduces this network with its weights, layers raised to FP32 have these weights."), )
+    "Judging", "--reference", metavar="FILE", help="Errors against outputs of a framework, or another network, in "
+                                                   "place of FP32."),)
 """The option of the reference that errors are computed against."""
 
 CONFIG_OPTIONS = (
     file_path_option(
-        "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from the input of "
-                                                                  "another tool, read as text: a trtexec or "
-                                                                  "Polygraphy command or script, Python that sets "
-                                                                  "layer.precision of TensorRT, ModelOpt's exclusions "
-                                                                  "(JSON, YAML, command, Python)."),
-    _config_option("--force", is_flag=True,
-                   help="Accept a config of another network structure, and ignore names that this network does not "
-                        "have."),
-    _config_option("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
-                   help="Float precision of the layers around quantized layers."),
+        FREQUENT, "--config", "config_path", metavar="FILE",
+        help="Start from a precision.json, or settings of trtexec, Polygraphy or ModelOpt."),
+    _config_option("--force", is_flag=True, help="Accept a config of another network structure."),
+    _config_option("--other", metavar="PRECISION", default="fp16", show_default=True,
+                   type=click.Choice(["fp32", "fp16", "bf16"]), help="Around quantized layers: fp32, fp16 or bf16."),
     _config_option(
         "--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=complete_layers,
-        help="Keep the layers of a rule in FP32, or in the precision behind =, whatever other settings say: "
-             "layernorm, softmax, embeddings, attention, head, ends (the first and the last layer that can be INT8), "
-             "indices (kept by default), /REGEX/ or a layer; several with commas, may be repeated."),
+        help="Keep layers in FP32, or FP16, by rule: layernorm, softmax, embeddings, attention, head, ends, indices, "
+        "/REGEX/, a name."),
     _config_option(
-        "--range", "tensor_ranges", multiple=True, metavar="NAME=RANGE", help="Give tensors this range: an amax "
-        "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean. NAME is a tensor, a scope of the "
-        "layer tree, or a pattern like 'encoder*' in quotes. May be repeated; the last one that names a tensor counts.",
+        "--range", "tensor_ranges", multiple=True, metavar="NAME=RANGE",
+        help="A range like 2.5, mse, p99.9 or top5-mean of a tensor, a scope or a 'pattern*'.",
         callback=make_option_check_callback(lambda text: _parse_tensor_ranges([text]))),
-    _config_option("--tf32", is_flag=True,
-                   help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
-                   "whole engine."),
+    _config_option("--tf32", is_flag=True, help="Let FP32 layers use TF32."),
 )
 """The options that decide the precision of each layer."""
 
 JUDGING_OPTIONS = (
-    _judging_option(
-        "--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]", help="A judged output, counted only where "
-        "MASK (an input or another array of the data) is not 0; may be repeated. Without: the float outputs, with a "
-        "final Concat split into its parts."),
-    file_path_option(
-        "Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping.",
-        callback=make_option_check_callback(refuse_removed_metric)),
-    _judging_option(
-        "--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, metric[f1/8]>=base-1% of a part, "
-        "metric[*]>=base-2% of each, the metric by its own name (f1>=93), sqnr>=20, cosine>=0.999 or "
-        "agreement>=0.99.", callback=make_option_check_callback(validate_target_text)),
-    _judging_option(
-        "--exact", is_flag=True, help="Measure the layers' shares on all samples. Without: on a few, then "
-        "those that may be 1 % or more on as many as needed; the number of samples is shown beside each."),
-    _judging_option("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
-                    help="Also judge engines at this shape of the profile; may be repeated."),
-    _judging_option(
-        "--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N", help="Build each "
-        "config N times, with new measurements of tactics. The worst engine counts, and the spread is reported."),
+    file_path_option(FREQUENT, "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping.",
+                     callback=make_option_check_callback(refuse_removed_metric)),
+    _judging_option("--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]",
+                    help="A judged output. Without: all float outputs."),
+    option_under_heading(
+        FREQUENT, "--target", metavar="TEXT", help="Like metric>=base-1%, metric[*]>=base-2%, sqnr>=20, cosine>=0.999 "
+        "or agreement>=0.99.", callback=make_option_check_callback(validate_target_text)),
+    _judging_option("--exact", is_flag=True, help="Measure the shares of layers on all samples."),
+    _judging_option("--judge-at", metavar="min|max", multiple=True, type=click.Choice(["min", "max"]),
+                    help="Also judge engines at this shape of the profile."),
+    _judging_option("--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N",
+                    help="Build each config N times; the worst engine counts."),
 )
 """The options of measurements: judged outputs, metric and targets."""
 
 BUILDER_OPTIONS = (
-    _tensorrt_option("--backend", default="auto", show_default=True,
-                     type=click.Choice(["auto", "onnxruntime", "tensorrt",
-                                        "tensorrt-rtx"]), help="The backend that builds engines."),
-    _tensorrt_option(
-        "--weak", is_flag=True, help="TensorRT up to 10: build with layer constraints and implicit "
-        "quantization, if production builds engines this way."),
-    _tensorrt_option(
-        "--strict", is_flag=True, help="Build engines as requested or not at all. Without, if TensorRT refuses: "
-        "first the layers that it names lose their precision or are raised one step. Then all precisions are only "
-        "preferred, and last no precision is set (8.6 and --weak; a strongly typed release takes the first step "
-        "only). The report lists both the requested and the built precisions."),
+    _tensorrt_option("--backend", metavar="NAME", default="auto", show_default=True,
+                     type=click.Choice(["auto", "onnxruntime", "tensorrt", "tensorrt-rtx"]),
+                     help="auto, onnxruntime, tensorrt or tensorrt-rtx."),
+    _tensorrt_option("--weak", is_flag=True, help="Build with layer constraints (TensorRT up to 10)."),
+    _tensorrt_option("--strict", is_flag=True, help="Build engines as requested or not at all."),
     _tensorrt_option("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for.",
                      callback=make_option_check_callback(lambda text: _parse_compute_capability(text))),
 )
@@ -256,14 +231,10 @@ def make_release_option(help_text: str) -> Decorator:
                             callback=make_option_check_callback(_validate_release_text))
 
 
-release_option = make_release_option(
-    "The TensorRT release that engines are built with, like 10.14, 10.14.1.48, rtx or rtx1.5: its known defects are "
-    "named. Without: the release that is installed here.")
+release_option = make_release_option("Name the known defects of a TensorRT release, like 10.14 or rtx1.5.")
 """The option of the release, for commands that name its known defects."""
 
-PREVIEW_OPTIONS = (_tensorrt_option(
-    "--no-preview", is_flag=True, help="Turn previews off. (For a preview TensorRT-RTX builds the config "
-    "without a GPU, in a process of low priority.)"), )
+PREVIEW_OPTIONS = (_tensorrt_option("--no-preview", is_flag=True, help="Turn previews of TensorRT-RTX off."),)
 """The option of previews, which a builder makes without a GPU."""
 
 def _read_trtexec_arguments(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> BuilderOptions:
@@ -272,23 +243,19 @@ def _read_trtexec_arguments(ctx: click.Context, parameter: click.Parameter, text
     return BuilderOptions() if ctx.resilient_parsing else read_builder_options(" ".join(texts))
 
 
-PLUGIN_OPTIONS = (file_path_option(
-    "TensorRT", "--plugins", multiple=True, metavar="LIB.so", help="Load this library of plugins into TensorRT; may be "
-    "repeated. Its code runs: name what you trust."),)
+PLUGIN_OPTIONS = (file_path_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so",
+                                   help="A library of plugins. Its code runs."),)
 """The option of plugin libraries."""
 
 PRODUCTION_OPTIONS = (_tensorrt_option(
     "--trtexec", "production", multiple=True, metavar="ARGS", callback=_read_trtexec_arguments,
-    help="Options of the builder in the words of trtexec: "
-    f"{', '.join(filter(None, (spec.option for spec in builder_option_specs().values())))}, and further profiles "
-    "with --profile=N --minShapes --optShapes --maxShapes."),)
+    help="Builder options of trtexec, like '--refit --memPoolSize=workspace:512'."),)
 """The option of the TensorRT builder."""
 
 LIBRARY_OPTIONS = (
     *PLUGIN_OPTIONS,
-    file_path_option(
-        "Data", "--ort-ops", multiple=True, metavar="LIB.so", help="Load this library of custom operators into "
-        "ONNX Runtime, so that the simulation runs them too; may be repeated. Its code runs."),
+    file_path_option("Data", "--ort-ops", multiple=True, metavar="LIB.so",
+                     help="Operators for ONNX Runtime. Their code runs."),
 )
 """The options of libraries with operators that neither ONNX nor the runtimes have."""
 
@@ -303,25 +270,18 @@ def _parse_runs(ctx: click.Context, parameter: click.Parameter, text: str) -> tu
 
 RUNS_OPTION = option_under_heading(
     "Config", "--runs", metavar="A,B,..", callback=_parse_runs, default="",
-    help="The precisions that are compared with FP32, each for all layers, besides the config: some of "
-         f"{', '.join(run for run in RUN_TITLES if run != 'config')}. Default: fp16,int8.")
+    help=f"Compare {', '.join(run for run in RUN_TITLES if run != 'config')} with FP32. Without: fp16,int8.")
 
 STAGE_OPTIONS = (
     RUNS_OPTION,
     file_path_option(
-        "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
-        "production, compared with FP32 and with the stage before it: another network (qdq=Q.onnx), outputs for all "
-        "samples of --data (framework=outputs.npz), or an engine (NAME=model.plan). config and the precisions of "
-        "--runs are simulated; trt-config, trt-fp16 and so on are built here. May be repeated, in their order."),
+        "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]",
+        help="A step to production: a network, outputs, an engine, config, fp16, trt-fp16."),
     file_path_option("Stages", "--engine", "engine_files", metavar="FILE", multiple=True,
-                     help="An engine built elsewhere: measure it, and list the precision of each layer in it. If "
-                          "repeated, the spread between the engines is reported."),
-    file_path_option(
-        "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
-        "(RunResults, trtexec's --exportOutput, .npz): compared with FP32, the config as simulated, and its engine."),
-    file_path_option(
-        "Stages", "--inputs", metavar="FILE", help="The inputs of production, with --outputs: compared with "
-        "--data first. Without: tensors in --outputs with the names of inputs."),
+                     help="An engine built elsewhere. Repeated: their spread."),
+    file_path_option("Stages", "--outputs", metavar="FILE",
+                     help="Outputs of production for all samples of --data."),
+    file_path_option("Stages", "--inputs", metavar="FILE", help="Inputs of production, with --outputs."),
 )
 """The options of the stages between the network and production."""
 
@@ -339,20 +299,15 @@ def _check_worker_count(ctx: click.Context, parameter: click.Parameter, text: st
 
 CLUSTER_OPTIONS = (
     option_under_heading("Workers", "--gpus", metavar="all|0,1", callback=_check_gpu_indices,
-                         help="Run measurements on these GPUs, one "
-                         "process each (needs trt-tui[cluster])."),
+                         help="Measure on these GPUs (trt-tui[cluster])."),
     option_under_heading("Workers", "--workers", metavar="N|auto", callback=_check_worker_count,
-                         help="Run measurements in N processes that share the processor cores."),
-    option_under_heading(
-        "Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Run measurements on the workers of a running Dask "
-                                                                  "cluster; tls:// with the certificates that Dask "
-                                                                  "is configured with."),
+                         help="Measure in N processes."),
+    option_under_heading("Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Measure on a Dask cluster."),
 )
 """The options of the GPUs and workers that measure in parallel."""
 
-VERBOSE_OPTIONS = (option_under_heading(
-    "Output", "--verbose", is_flag=True, help="Also print the messages of TensorRT and CUDA as they are (in the app: "
-    "to the log). Without: the short form of each warning."),)
+VERBOSE_OPTIONS = (option_under_heading("Output", "--verbose", is_flag=True,
+                                        help="Also print the messages of TensorRT and CUDA."),)
 """The option of raw messages, which every command has."""
 
 SESSION_OPTIONS = (*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
@@ -361,12 +316,9 @@ SESSION_OPTIONS = (*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPT
 model_argument = click.argument("model", shell_complete=complete_files, is_eager=True,
                                 callback=make_option_check_callback(_require_model_file))
 """The argument MODEL. It is parsed before all options, so that a missing network is reported first."""
-precision_option = _config_option(
-    "--precision", type=click.Choice([precision.value for precision in REQUESTABLE]),
-    help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
-    "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX. mxfp8 "
-    "(TensorRT 10.12) and nvfp4 (10.8), for MatMul and Gemm with a weight, need SM100 or later. "
-    "file is the file precision of a quantized or typed network.")
+precision_option = option_under_heading(
+    FREQUENT, "--precision", metavar="PRECISION", type=click.Choice([precision.value for precision in REQUESTABLE]),
+    help=f"In place of a config: {', '.join(precision.value for precision in REQUESTABLE)}.")
 
 
 def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:

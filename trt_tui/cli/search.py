@@ -10,6 +10,7 @@ import click
 
 from trt_tui.cli.options import (
     CONTEXT_SETTINGS,
+    FREQUENT,
     MAX_SAMPLES,
     PREVIEW_OPTIONS,
     SESSION_OPTIONS,
@@ -84,55 +85,40 @@ def _validate_sample_text(text: str) -> None:
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS)
 @option_under_heading(
-    "Config", "--precision", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
-    help="Start with everything in this precision, in place of a config. Without: int8; for a network with "
-    "file precisions: file.")
+    FREQUENT, "--precision", metavar="PRECISION", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
+    help=f"The start in place of a config: {', '.join(precision.value for precision in REQUESTABLE[1:])}. "
+    "Without: int8, or file.")
 @option_under_heading(
-    "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT",
-    help="Target that the result must meet, like sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; "
-    "may be repeated.",
+    FREQUENT, "--tolerance", "tolerances", multiple=True, metavar="TEXT",
+    help="A further target, like scores:cosine>=0.999 or max_abs<=1e-2.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
-    "Judging", "--check", metavar="CMD", help="A command of the shell, whose exit code 0 accepts a config. The "
-    "variables TRT_TUI_MODEL, TRT_TUI_OUTPUTS and TRT_TUI_CONFIG are the paths of the exported ONNX file, of an .npz "
-    "with the simulated outputs, and of the precision.json.")
+    FREQUENT, "--check", metavar="CMD", help="A shell command whose exit code 0 accepts $TRT_TUI_MODEL, "
+    "$TRT_TUI_OUTPUTS and $TRT_TUI_CONFIG.")
 @option_under_heading(
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
 @option_under_heading(
     "Search", "--sample", metavar="[FILE#]N|worst", callback=make_option_check_callback(_validate_sample_text),
-    help="Search on the batch of this sample only (with --batch 1 on that "
-    "sample), then measure the result on all others.")
-@option_under_heading("Search", "--higher", default="fp32", show_default=True,
-                      type=click.Choice(["fp32", "fp16", "bf16"]), help="The precision that layers are raised to.")
+    help="Search on this sample only.")
+@option_under_heading("Search", "--higher", metavar="PRECISION", default="fp32", show_default=True,
+                      type=click.Choice(["fp32", "fp16", "bf16"]), help="Raise to fp32, fp16 or bf16.")
 @option_under_heading(
     "Search", "--rungs", metavar="A,B,...",
     callback=make_option_check_callback(lambda text: _parse_search_precisions(text, True)),
-    help="Candidate precisions, lowest first, like "
-    "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with an FP32 accumulator): the search begins with the "
-    "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
-    "each raised layer the lowest precision that suffices; tf32 is given to all layers in FP32 or none.")
-@option_under_heading(
-    "Search", "--free/--no-free", default=None, help="Try zero-cost changes before layers are raised, or do not: "
-    "operators for decomposed norms, SmoothQuant, equalization, bias correction. Without: all methods do, except "
-    "scoped and lower.")
-@option_under_heading("Search", "--ranges/--no-ranges", default=None,
-                      help="Try other ranges before layers are raised, or do not. "
-                      "Without: all methods do, except scoped and lower.")
-@option_under_heading(
-    "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default about a quarter of them is held "
-    "out if there are enough, and the result is checked on these.")
+    help="Candidate precisions, lowest first, like int8,fp8,fp16,fp16+,bf16,tf32,fp32.")
+@option_under_heading("Search", "--free/--no-free", default=None, help="Whether to try zero-cost changes first.")
+@option_under_heading("Search", "--ranges/--no-ranges", default=None, help="Whether to try other ranges first.")
+@option_under_heading("Search", "--no-hold-out", is_flag=True, help="Search on all samples.")
 @option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
-                      help="Raise at most N fused layers, and write the best config within this budget.")
+                      help="Raise at most N fused layers.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
-                      help="Stay within this latency, as estimated from two engines.")
-@option_under_heading(
-    "Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
-    help="Build at most N engines in all, if engines can run here: to confirm the result, and two for "
-    "--max-latency.")
-@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
+                      help="Stay within this estimated latency.")
+@option_under_heading("Search", "--max-builds", metavar="N", default=3, show_default=True, type=click.IntRange(0, 1000),
+                      help="Build at most N engines.")
+@file_path_option(FREQUENT, "--markdown", "markdown_path", metavar="OUT",
                   help="Write a report with the evidence; - for stdout.")
-@file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
+@file_path_option(FREQUENT, "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
            free: bool | None, ranges: bool | None, sample: str | None, max_raised: int | None,
