@@ -97,6 +97,11 @@ def test_what_cannot_be_parsed_is_refused_before_it_runs(command):
     assert refused.value.exit_code == 2 and (refused.value.cause or not command.strip())
 
 
+def test_a_check_whose_exit_code_nothing_waits_for_is_refused():
+    with pytest.raises(InputError, match="ends with &"):
+        validate_check_command("python check.py &\n")
+
+
 def test_a_placeholder_of_an_earlier_release_names_its_variable():
     with pytest.raises(InputError, match="contains {outputs}") as refused:
         validate_check_command("python check.py {outputs}")
@@ -123,7 +128,9 @@ def test_a_program_that_does_not_start_is_an_error(tmp_path, monkeypatch, comman
     ("true", CheckResult()), ("exit 3", CheckResult("exit code 3")), ("no-such-program || exit 3",
                                                                       CheckResult("exit code 3")),
     ("no-such-program; true", CheckResult("", HIDDEN)), ("no-such-program | cat", CheckResult("", HIDDEN)),
-    ("no-such-program\ntrue", CheckResult("", HIDDEN)), ("ls /no-such-file 2>/dev/null | cat", CheckResult()),
+    ("no-such-program\ntrue", CheckResult("", HIDDEN)), ("! no-such-program", CheckResult("", HIDDEN)),
+    ('test -z "$(no-such-program)"', CheckResult("", HIDDEN)), ("no-such-program & wait", CheckResult("", HIDDEN)),
+    ("echo noise >&2 && true 2>&1", CheckResult()), ("ls /no-such-file 2>/dev/null | cat", CheckResult()),
     ("echo noise >&2 && true", CheckResult()),
     ("exec python3 -c 'import os; os.kill(os.getpid(), 11)'", CheckResult("ended by SIGSEGV"))])
 def test_exit_code_0_accepts_and_hidden_failures_give_doubt(tmp_path, command, result):
@@ -155,6 +162,20 @@ def test_a_closed_check_leaves_no_process(tmp_path, command, count):
         time.sleep(0.02)
     steps.close()
     assert not processes_of(folder)
+
+
+@pytest.mark.parametrize("name", ["stdout.txt", "stderr.txt"])
+def test_a_pipe_in_place_of_an_output_is_not_read(tmp_path, name):
+    folder = check_folder(tmp_path / "check")
+    with pytest.raises(InputError, match="pipe"):
+        checked(f'echo x && sleep 0.2 && cd "${{TRT_TUI_MODEL%/*}}" && rm {name} && mkfifo {name}', folder)
+
+
+def test_a_reader_of_a_pipe_that_is_left_behind_does_not_block(tmp_path):
+    folder = check_folder(tmp_path / "check")
+    assert checked('cd "${TRT_TUI_MODEL%/*}" && mkfifo pipe && { cat pipe & }', folder) == CheckResult()
+    with open(folder / "pipe", "w"):  # the end of its input ends the reader
+        pass
 
 
 def test_the_shown_end_of_stderr_is_short(tmp_path):

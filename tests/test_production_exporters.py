@@ -161,6 +161,12 @@ def test_the_words_of_trtexec_are_the_options_of_the_builder(text, changed):
     ("--builderOptimizationLevel=6", "is not valid"), ("--builderOptimizationLevel", "is not valid"),
     ("--memPoolSize=dlaSRAM:1", "is not valid"), ("--memPoolSize=workspace:x", "is not valid"),
     ("--tacticSources=CUDNN", "is not valid"), ("--hardwareCompatibilityLevel=all", "is not valid"),
+    ("--builderOptimizationLevel=2.5", "is not valid"), ("--builderOptimizationLevel=3M", "is not valid"),
+    ("--tacticSources=+", "is not valid"), ("--profile=x --optShapes=x:1", "--profile is not an option"),
+    ("--profile=1", "has no shapes"), ("--stripWeight", "--stripWeights"), ("--memPool=workspace:1", "--memPoolSize"),
+    ("--precisionConstraints=obey", "--config"), ("--layerPrecisions=a:fp16", "--config"),
+    ("--shapes=x:1", "Use --shapes"),
+    ("--layerOutputTypes=a:fp16", "--config"), ("--workspace=512", "--memPoolSize=workspace:MIB"),
     ("--sparsity=force", "is not valid"), ("--optShapes=x:1", "--shapes"), ("--profile=0 --optShapes=x:1", "--shapes"),
     ("--timingCacheFile='a", "quote")])
 def test_what_is_no_option_of_the_builder_is_refused(text, said):

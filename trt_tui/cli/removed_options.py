@@ -25,7 +25,8 @@ REMOVED_OPTIONS: Mapping[str, str] = {
         "--hardware-compatibility": "--hardwareCompatibilityLevel=ampere+", "--sparsity": "--sparsity=enable",
         "--profile": "'--profile=1 --minShapes=X:MIN --optShapes=X:OPT --maxShapes=X:MAX'",
         "--quick": "--builderOptimizationLevel=0"}.items()},
-    "--script": "Use -o fix.json, then trt-tui export MODEL --config fix.json --format polygraphy -o fix.py.",
+    "--script": "Use -o fix.json, then trt-tui export MODEL --config fix.json --format polygraphy -o fix.py. For a "
+                "fix.sh, use --format trtexec.",
     "--top-k": "Use --json OUT, which contains all tensors.",
     "--costs": "Leave it out, or use --max-latency MS, which estimates latencies from engines.",
     "--no-samples": "Export the bundle in the app, which asks whether it contains samples.",

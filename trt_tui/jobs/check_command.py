@@ -43,8 +43,8 @@ MAX_SHOWN_LINES, MAX_SHOWN_CHARACTERS = 20, 2000
 _UNSTARTED_CODES = (126, 127)
 """The exit codes of a shell that cannot start a program."""
 
-_HIDING_CHARACTERS = re.compile(r"[|;\n]")
-"""The operators after which the exit code of the program before them has no effect, quoted or not."""
+_HIDING_OPERATORS = re.compile(r"[|;\n!`]|\$\(|(?<![&>])&(?!&)")
+"""The operators that hide the exit code of a program, quoted or not."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def validate_check_command(command: str) -> None:
     """Checks a command before it runs.
 
     Raises:
-        InputError: The command is empty, contains a placeholder of an earlier release, or is no text of the shell.
+        InputError: The command is empty, contains a placeholder of an earlier release, is no text of the shell, or
+            leaves its last program in the background.
     """
     if not command.strip():
         raise InputError("the check command is empty", "",
@@ -88,6 +89,9 @@ def validate_check_command(command: str) -> None:
     if parsed.returncode:
         raise InputError(f"the check command {command!r} cannot be read", parsed.stderr.strip() or "sh refuses it",
                          "Match its quotes, and quote characters that are not operators of the shell.")
+    if command.rstrip().endswith("&"):
+        raise InputError("the check command ends with &", "nothing waits for the exit code of its last program",
+                         "Leave the & out.")
 
 
 def write_check_files(folder: Path, network: Network, config: PrecisionConfig, calibration: Calibration,
@@ -147,7 +151,7 @@ def run_check_command(command: str, folder: Path, wake: Callable[[], None]) -> S
                          "Name programs that can be executed, with their paths if they are not on PATH.")
     if exit_code:
         return CheckResult(_exit_code_text(exit_code))
-    is_doubtful = error_text and _HIDING_CHARACTERS.search(command)
+    is_doubtful = error_text and _HIDING_OPERATORS.search(command)
     return CheckResult(doubt_reason="only the last program decides, and stderr is not empty" if is_doubtful else "")
 
 
