@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,11 @@ from polygraphy.tools._main import main as polygraphy
 
 from tests.driven import save_resnet
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.exporters import bundle, svg_charts
+from trt_tui.core.exporters import bundle
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 from trt_tui.session.session import Session
 
-ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
+ALWAYS = {"network.onnx", "precision.json", "build.sh", "verify.sh", "report.md", "inputs.json",
           "reference.json", "ranges.cache", "SHA256SUMS"}
 
 
@@ -66,30 +65,22 @@ def advised(folder: Path) -> list[list[str]]:
     return [shlex.split(line) for line in done.stderr.splitlines() if line.startswith("    ")]
 
 
-@pytest.mark.parametrize(("release", "more", "built_by", "creation"), [
-    ("8.6", {"precisions.py", "layers.py"}, "polygraphy", "kEXPLICIT_BATCH"),
-    ("10", set(), "trtexec", "kSTRONGLY_TYPED"),
-    ("11", {"samples"}, "trtexec", "createNetworkV2(0U)"),
-    ("rtx", {"no_tf32.py", "layers.py"}, "polygraphy", "createNetworkV2(0U)")])
-def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by,
-                                                    creation):
+@pytest.mark.parametrize(("release", "more", "built_by"), [
+    ("8.6", {"precisions.py", "layers.py"}, "polygraphy"), ("10", set(), "trtexec"), ("11", {"samples"}, "trtexec"),
+    ("rtx", {"no_tf32.py", "layers.py"}, "polygraphy")])
+def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by):
     folder = tmp_path / "out"
     code, out, err = run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8", "--format",
                          "bundle", "--for", release, "-o", folder)
     assert code == 0, err
     there = {path.name for path in folder.iterdir()}
-    assert there == ALWAYS | more | {"figures"}
+    assert there == ALWAYS | more
     assert {Path(line) for line in out.splitlines()} == {path for path in folder.rglob("*") if path.is_file()}
-    source = (folder / "build.cpp").read_text()
-    assert creation in source and "clearFlag(BuilderFlag::kTF32)" in source
-    weak = "kFP16" in source and "kINT8)" in source and "kOBEY" in source
-    assert weak == (release == "8.6") and ("kFP16" in source) == weak
-    assert 'setDimensions("x", OptProfileSelector::kMAX, Dims{2, {4, 16}})' in source and "timing.cache" in source
     code, ((tool, *argv), *layers) = called(folder / "build.sh", "--more")
     assert (code, tool, argv[-1]) == (0, built_by, "--more")
     if built_by == "trtexec":
         assert "--exportLayerInfo=model.engine.graph.json" in argv and "--profilingVerbosity=detailed" in argv
-        assert "--loadEngine=model.engine" in (folder / "build.sh").read_text() and not layers
+        assert not layers
     else:
         assert "--profiling-verbosity detailed" in " ".join(argv)
         assert layers == [["python3", "layers.py", "model.engine", "model.engine.graph.json"]]
@@ -108,10 +99,7 @@ def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, 
         one.write_bytes(content)
     assert judged(folder, argv, monkeypatch) == 1
     report = (folder / "report.md").read_text()
-    for figure in (folder / "figures").iterdir():
-        ET.parse(figure)
-        assert f"](figures/{figure.name})" in report
-    assert "| `y` |" in report and "shares.svg" in report and "histogram0.svg" in report
+    assert "| `y` |" in report and "svg" not in report
 
 
 def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
@@ -230,24 +218,6 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
 def test_what_an_engine_may_be_off_by(reference, simulated, expected):
     found, unjudged = compute_tolerances([SampleRun({}, {"y": reference}, {"y": simulated})], {"y": 1.7e38})
     assert (found, unjudged) == (({}, ["y"]) if expected is None else ({"y": pytest.approx(expected)}, []))
-
-
-def test_figures_say_what_was_measured_and_nothing_else():
-    hostile = 'a<b>&"\x1b[31m' + "x" * 90
-    runs = {"config": {"groups": {hostile: {"owns": 0.5}, "none": {}, "less": {"owns": -0.1}},
-                       "metric_parts": {"f1": 0.9, "f1/cat": 0.1}},
-            "config-engine": {"latency_ms": {"median": 1.5}, "outputs": {"y": {"sqnr_db": 20.0}}}}
-    record = {"reference": {"metric_parts": {"f1": 0.95, "f1/cat": 0.8}}, "runs": runs}
-    drawn = svg_charts.draw_all_charts(record, "config", [])
-    assert set(drawn) == {"shares.svg", "classes.svg"}  # one engine is no curve
-    runs["fp16-engine"] = {"latency_ms": {"median": 2.5}, "outputs": {"y": {"sqnr_db": 60.0}}}
-    drawn = svg_charts.draw_all_charts(record, "config", [])
-    texts = {name: [one.text for one in ET.fromstring(svg).iter() if one.tag.endswith("text")]
-             for name, (_, svg) in drawn.items()}
-    assert "~50%" in texts["shares.svg"] and len([one for one in texts["shares.svg"] if one and "<" in one]) <= 1
-    assert texts["classes.svg"].index("f1") < texts["classes.svg"].index("f1/cat")
-    assert "fp16: 2.50 ms, 60.0 dB" in texts["latency.svg"]
-    assert svg_charts.draw_all_charts({}, "config", []) == {}
 
 
 @pytest.mark.parametrize("precision", [pytest.param("int8", marks=pytest.mark.onnxruntime("1.31")), "fp16"])

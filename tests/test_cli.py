@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -14,7 +13,6 @@ import pytest
 from tests.schemas import mismatches
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.range_move import RangeMove
@@ -313,29 +311,3 @@ def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
     monkeypatch.setattr("trt_tui.core.network.hierarchy.build_scope_tree", lambda *args: 1 / 0)
     code, _, err = run("inspect", mlp.model)
     assert code == 2 and "ZeroDivisionError" in err and "defect" in err
-
-
-@pytest.mark.parametrize(("target", "code", "failed"), [
-    ("sqnr>=200", 1, ["int8", "config"]), ("sqnr>=1", 0, []), (None, 0, [])])
-def test_junit_fails_where_the_command_does(run, mlp, tmp_path, target, code, failed):
-    out = tmp_path / "junit.xml"
-    asked = ["--target", target] if target else []
-    found, _, err = run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--junit", out,
-                        *asked)
-    assert found == code, err
-    (suite,) = ElementTree.parse(out).getroot()
-    cases = {case.get("name"): [one.tag for one in case] for case in suite.iter("testcase")}
-    assert list(cases) == ["fp16", "int8", "config"] and [name for name in cases if "failure" in cases[name]] == failed
-    assert suite.get("failures") == str(len(failed)) and "sqnr_db" in suite.find("testcase/system-out").text
-    assert "the JSON record needs a single comparison" in run("compare", mlp.model,
-        "--calib-methods", "all", "--junit", out)[2]
-
-
-def test_junit_holds_what_xml_can():
-    text = junit_xml_text("a\x00<b>",
-                          [JUnitCase("\ud800]]>", "why\x1b\nmore", text="&"),
-                           JUnitCase("e", "f", "not built")])
-    suite = ElementTree.fromstring(text.encode())[0]
-    assert suite.attrib == {"name": suite.get("name"), "tests": "2", "failures": "1", "errors": "1"}
-    first, second = suite.iter("testcase")
-    assert [one.tag for one in first] == ["failure", "system-out"] and [one.tag for one in second] == ["error"]

@@ -1,4 +1,4 @@
-"""The profiles of engines, as trtexec and trt-tui write them, and the graphs beside them."""
+"""The profiles of engines, as trtexec writes them, and the graphs beside them."""
 
 import json
 
@@ -6,8 +6,7 @@ import onnx
 import pytest
 
 from tests import networks
-from trt_tui.core.engines.profile_report import read_profile_report
-from trt_tui.core.engines.trex import layer_profile_text, read_layer_profile
+from trt_tui.core.engines.profile_report import read_layer_profile, read_profile_report
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -25,8 +24,7 @@ def as_trtexec(ms_by_layer, has_median=True):
 
 
 @pytest.mark.parametrize("text", [as_trtexec({"a + b": 0.625, "c\x1e": 0.375}),
-                                  as_trtexec({"a + b": 0.625, "c\x1e": 0.375}, has_median=False),
-                                  layer_profile_text({"a + b": 0.625, "c\x1e": 0.375}, 4)])
+                                  as_trtexec({"a + b": 0.625, "c\x1e": 0.375}, has_median=False)])
 def test_profiles_of_every_release_are_read(tmp_path, text):
     path = tmp_path / "p.json"
     path.write_text(text)

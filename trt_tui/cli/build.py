@@ -38,20 +38,16 @@ from trt_tui.errors import ExitCode, InputError
     "The TensorRT release that the typed network is built with, like 10.14, 10.14.1.48, rtx or rtx1.5. A warning names "
     "each of its known defects. Without, and for an engine: the release that is installed here.")
 @file_path_option(FREQUENT, "-o", "--output", required=True, metavar="OUT",
-              help="model.engine: built with TensorRT, with its layers in model.engine.graph.json and, with --data, "
-                   "their times in model.engine.profile.json. typed.onnx: the typed network. precision.json: the "
-                   "config.")
+              help="model.engine: built with TensorRT. typed.onnx: the typed network. precision.json: the config.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, output: str,
           **arguments: Any) -> None:
     """Build an engine of a config, or write its typed network or the config itself.
 
-    A warning names each known accuracy defect of the TensorRT release that the config has. A precision that the
-    release is known to compute wrongly is refused.
+    A warning names each known accuracy defect of the TensorRT release that the config has.
 
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
     from trt_tui.cli.headless_session import ConfigWriter
-    from trt_tui.core.engines.trex import layer_file_paths
     from trt_tui.jobs.events import EngineWritten
 
     refuse_ineffective_options()
@@ -61,8 +57,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
         raise InputError(f"{output} is not an engine, a network or a config", f"its suffix is {suffix or 'missing'}",
                          f"Name it typed.onnx, precision.json, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
     builds_engine = suffix in _ENGINE_SUFFIXES
-    layer_files = [str(path) for path in layer_file_paths(Path(output))] if builds_engine else []
-    written_paths = check_output_paths(model, arguments, config_path, output, *layer_files)
+    written_paths = check_output_paths(model, arguments, config_path, output)
     options = collect_options(model, 0, arguments)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
                       builds_engine=builds_engine) as writer:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
                       help="Compare calibration methods instead of runs.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT", help="Write JSON (schema v1); - for stdout.")
 @file_path_option(FREQUENT, "--markdown", "markdown_path", metavar="OUT", help="Write a report; - for stdout.")
-@file_path_option("Output", "--junit", "junit_path", metavar="OUT.xml", help="Write JUnit XML.")
 @file_path_option("Output", "--save-outputs", "outputs_path", metavar="OUT[:RUN,..]",
                   help="Write outputs of FP32 and the runs as RunResults.")
 @option_under_heading("Two dumps", "--threshold", metavar="X", default=0.1, show_default=True,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
                   help="Write a config with the layers at fault in FP32.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
-            json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
+            json_path: str | None, markdown_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, network: str | None,
             output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
@@ -72,7 +71,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec
     from trt_tui.cli.headless_session import open_comparison_session
-    from trt_tui.cli.junit_report import junit_text
     from trt_tui.cli.report import accumulated_error_table, comparison_table
     from trt_tui.cli.stage_report import stage_table_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
@@ -86,12 +84,10 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             DumpComparisonOptions(model, str(against), threshold, json_path, output, config_path, force, options))
         return
     refuse_ineffective_options()
-    json_path, markdown_path, junit_path = resolve_output_paths(
-        {"--json": json_path, "--markdown": markdown_path, "--junit": junit_path})
+    json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     outputs_path, saved_runs = parse_outputs_spec(outputs_path)
     check_input_files(arguments)
-    written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path, junit_path,
-                                       outputs_path)
+    written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path, outputs_path)
     if calib_methods is not None:
         _write_calibration_comparison(collect_options(model, 0, arguments), config_path, target, force, calib_methods,
                                       json_path, markdown_path, written_paths)
@@ -105,8 +101,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             int(
                 compare_configs(collect_options(model, 0, arguments), config_paths, target, force,
                                 build_engines=engines, json_path=json_path, markdown_path=markdown_path,
-                                junit_path=junit_path, written_paths=written_paths)))
-    quiet = "-" in (json_path, markdown_path, junit_path)
+                                written_paths=written_paths)))
+    quiet = "-" in (json_path, markdown_path)
 
     def print_first_errors(session: Session, run: str) -> None:
         if not quiet and (table := accumulated_error_table(session, run)):
@@ -122,7 +118,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         stopped = session.was_interrupted
         run = session.judged_run
         write_text_outputs([(json_path, lambda session: json_text(record)),
-                (junit_path, lambda session: junit_text(session, record, run)),
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
                session, overwrite=not stopped)
         if not quiet:

@@ -7,7 +7,6 @@ from pathlib import Path
 from trt_tui.cli.headless_session import open_comparison_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, setup_text, text_cell
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
@@ -82,7 +81,7 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
 
 
 def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,
-                    build_engines: bool, json_path: str | None, markdown_path: str | None, junit_path: str | None,
+                    build_engines: bool, json_path: str | None, markdown_path: str | None,
                     written_paths: Iterable[str]) -> ExitCode:
     """Measures each config on the same samples, and writes a table of results and of the layers in which the configs
     differ.
@@ -112,10 +111,9 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
                 require_reduced_precision(session, "config", target)
             write_text_outputs([
                 (json_path, lambda session: _comparison_json(session.opened_network.outline, compared_configs)),
-                (markdown_path, lambda session: _comparison_markdown(session.opened_network.outline, compared_configs)),
-                (junit_path, lambda session: _junit_text(session, compared_configs))
+                (markdown_path, lambda session: _comparison_markdown(session.opened_network.outline, compared_configs))
             ], session)
-            if "-" not in (json_path, markdown_path, junit_path):
+            if "-" not in (json_path, markdown_path):
                 layers = _config_difference_rows(session.opened_network.outline, compared_configs)
                 print_table("\n".join([
                     *filter(None, [escape_hidden_characters(session.fp32_miss_text)]),
@@ -242,24 +240,6 @@ def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[Com
         *(f"- {text_cell(line)}" if line else "" for line in _outcome_reason_lines(compared_configs)),
         "## Layers that differ", "", *(_markdown_table_lines(layers) if len(layers) > 1 else ["None."]), *kernels
     ]) + "\n"
-
-
-def _junit_text(session: Session, compared_configs: Sequence[ComparedConfig]) -> str:
-    """Returns a comparison of configs as JUnit XML, with a test case for each result of each config."""
-    cases = [
-        JUnitCase(
-            compared_config.name + RESULT_SUFFIXES[kind],
-            f"target not met: {compared_config.target_misses[kind]}" if kind in compared_config.target_misses else "",
-            text=result.text)
-        for compared_config in compared_configs
-        for kind, result in compared_config.results.items()
-    ]
-    cases += [
-        JUnitCase(compared_config.name, text=compared_config.target_outcome_text)
-        for compared_config in compared_configs
-        if not compared_config.results
-    ]
-    return junit_xml_text(session.opened_network.outline.name, cases, session.warnings)
 
 
 def _markdown_table_lines(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -43,7 +43,7 @@ from trt_tui.errors import InputError
 @make_release_option(
     "The TensorRT release that builds it, like 10.14, 10.14.1.48, rtx or rtx1.5: its known defects are named. Without: "
     "the release that is installed here. bundle: 8.6, 10, 11 or rtx, or a release of these. The folder contains the "
-    "typed network, config, ranges, timing cache, build script, C++, samples with their FP32 outputs, verify.sh and a "
+    "typed network, config, ranges, timing cache, build script, samples with their FP32 outputs, verify.sh and a "
     "report with results.")
 @option_under_heading(
     "Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "

@@ -35,6 +35,7 @@ REMOVED_OPTIONS: Mapping[str, str] = {
                     "computes wrongly. Then cut this layer out with trt-tui export --format subgraph."),
     "--evidence": "Run verify.sh of the bundle on the machine of the engine: its exit code judges the engine. To see "
                   "values, run trt-tui compare --engines there.",
+    "--junit": "Use the exit code, which is 1 if a target is missed; --json and --markdown contain the values.",
     "--metric=detection:map": "Copy the script of trt_tui/core/measure/README.md (mAP of a detector) beside the "
                               "annotations, and give --metric coco_map.py:mean_ap.",
     "--repair-constants": "Export the file again from FP32: trt-tui compare names the first constant that is not "

@@ -81,8 +81,6 @@ INEFFECTIVE_OPTIONS = (
                        "it applies to shares, and none are measured", "Leave it out, or use --layers shares."),
     IneffectiveOptions(("compare", ), _ENGINE_OPTIONS, _uses_no_engines,
                        "it applies to engines, and none is built or loaded", "Add --engines, or leave it out."),
-    IneffectiveOptions(("compare", ), ("junit_path", ), lambda values: values["calib_methods"] is not None,
-                       "the JSON record needs a single comparison", "Leave it out, or write --json."),
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],
                        "it needs --outputs, the outputs of production for these inputs",
                        "Name them with --outputs, or leave it out."),

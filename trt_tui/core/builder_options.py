@@ -42,7 +42,6 @@ class BuilderOptionSpec:
         choices: The allowed words, with the names that TensorRT gives to them.
         flag: The ``BuilderFlag`` that the option sets.
         polygraphy: The arguments of ``polygraphy convert``. The value follows the last argument, or replaces ``{}``.
-        cpp: A line of C++ on ``config``.
         unsupported_releases: The releases without the option, as bundles name them.
     """
 
@@ -53,7 +52,6 @@ class BuilderOptionSpec:
     choices: Mapping[str, str] = field(default_factory=dict)
     flag: str = ""
     polygraphy: tuple[str, ...] = ()
-    cpp: str = ""
     unsupported_releases: tuple[str, ...] = ()
 
     @property
@@ -68,11 +66,9 @@ def _option_field(default: Any, spec: BuilderOptionSpec) -> Any:
 
 def _builder_flag_field(trtexec_argument: str, builder_flag: str, polygraphy_argument: str,
                         unsupported_releases: tuple[str, ...] = ()) -> Any:
-    parts = builder_flag.split("_")
     return _option_field(
         False,
         BuilderOptionSpec(trtexec_argument, builder_flag, flag=builder_flag, polygraphy=(polygraphy_argument, ),
-                          cpp=f"config->setFlag(BuilderFlag::k{'_'.join(parts)});",
                           unsupported_releases=unsupported_releases))
 
 
@@ -102,7 +98,7 @@ class BuilderOptions:
         "--timingCacheFile={}", "", "text", polygraphy=("--load-timing-cache", "{}", "--save-timing-cache", "{}")))
     optimization_level: int | None = _option_field(None, BuilderOptionSpec(
         "--builderOptimizationLevel={}", "level {}", "number", number_range=(0, 5),
-        polygraphy=("--builder-optimization-level",), cpp="config->setBuilderOptimizationLevel({});"))
+        polygraphy=("--builder-optimization-level",)))
     tactic_sources: tuple[str, ...] = _option_field((), BuilderOptionSpec(
         "--tacticSources={}", "tactics {}", "names", polygraphy=("--tactic-sources",)))
     refit: bool = _builder_flag_field("--refit", "REFIT", "--refittable")
@@ -113,12 +109,10 @@ class BuilderOptions:
     hardware_compatibility: str = _option_field("", BuilderOptionSpec(
         "--hardwareCompatibilityLevel={}", "hardware compatibility {}", "text",
         choices={"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"},
-        polygraphy=("--hardware-compatibility-level",),
-        cpp="config->setHardwareCompatibilityLevel(HardwareCompatibilityLevel::k{});", unsupported_releases=("rtx",)))
+        polygraphy=("--hardware-compatibility-level",), unsupported_releases=("rtx",)))
     workspace: int | None = _option_field(None, BuilderOptionSpec(
         "--memPoolSize=workspace:{}", "workspace {} MiB", "number", (1, (1 << 31) - 1),
-        polygraphy=("--pool-limit", "workspace:{}M"),
-        cpp="config->setMemoryPoolLimit(MemoryPoolType::kWORKSPACE, {}ULL << 20);"))
+        polygraphy=("--pool-limit", "workspace:{}M")))
     sparsity: bool = _builder_flag_field("--sparsity=enable", "SPARSE_WEIGHTS", "--sparse-weights")
     profiles: tuple[str, ...] = _option_field((), BuilderOptionSpec("", "profile {}"))
 
@@ -203,17 +197,6 @@ class BuilderOptions:
             else:
                 arguments += [*setting.polygraphy, *values]
         return tuple(arguments)
-
-    def cpp_config_lines(self) -> tuple[str, ...]:
-        """Returns the C++ lines that set the builder options on ``config``.
-
-        Options that TensorRT does not receive through ``config``, such as plugin libraries and timing caches, have no
-        line.
-        """
-        return tuple(
-            setting.cpp.format(setting.choices.get(value, value))
-            for _, setting, value in self.requested_options
-            if setting.cpp)
 
 
 def builder_option_specs() -> dict[str, BuilderOptionSpec]:

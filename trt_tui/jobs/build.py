@@ -34,7 +34,6 @@ from trt_tui.jobs.engine_build import (
 )
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
-from trt_tui.jobs.layer_files import write_layer_files
 from trt_tui.jobs.repeated_builds import (
     BuildOutput,
     WorstBuildReducer,
@@ -287,7 +286,7 @@ def _send_short_messages(workspace: Workspace, reporter: JobReporter, messages: 
 
 def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.WriteEngine) -> Steps[None]:
-    """Builds the engine of a config and writes it to a file with its layers, without measuring its accuracy."""
+    """Builds the engine of a config and writes it to a file, without measuring its accuracy."""
     builder, plan, network = _require_builder(workspace), workspace.plan, workspace.network
     report_known_defects(workspace, reporter, request.config, workspace.build_target)
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
@@ -313,8 +312,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                         f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
                         "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
                     deviation = "" if step.attempts[-1].has_requested_precisions else step.attempts[-1].description
-                    info_lines = (*info_lines, *write_layer_files(workspace, builder, step.data, Path(request.path)),
-                                  *_trtexec_command_lines(workspace, request, ranges))
+                    info_lines = (*info_lines, *_trtexec_command_lines(workspace, request, ranges))
                     reporter.send(
                         ev.EngineWritten(reporter.job, request.path, len(step.data), info_lines, deviation,
                                          no_data_reason))

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.calibration.statistics import TensorStats, collect_tensor_stats
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.exporters.bundle import MAX_FEEDS, MAX_SAMPLE_BYTES, BundleContents, SampleRun, write_bundle
@@ -106,11 +105,10 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     ranges = add_ranges_of_config(calibration.range_table, config)
     workspace.require_unchanged_files()
     iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
-    histograms = _collect_input_histograms(workspace, reporter, request, ranges)
     bundle = BundleContents(request.release, network, config, ranges, request.config_text,
                             calibration.method, workspace.shape_profile,
                             _choose_builder_options(workspace, store, request, ranges), workspace.samples.source,
-                            iterations, request.with_samples, request.comparison_record, histograms)
+                            iterations, request.with_samples, request.comparison_record)
     with fill_folder_atomically(destination) as folder:
         written_paths = write_bundle(folder, bundle)
     paths = [destination / path.relative_to(folder) for path in written_paths]
@@ -156,30 +154,6 @@ def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, con
             reporter.send_progress("samples for the bundle", done, len(feed_indices), start_time)
             yield Urgency.BUILD
     return iterations
-
-
-def _collect_input_histograms(workspace: Workspace, reporter: JobReporter, request: rq.WriteBundle,
-                              ranges: Mapping[str, float]) -> list[tuple[str, TensorStats, float | None]]:
-    """Returns the tensor statistics of an input of each layer with the largest error shares; [] if no shares are known.
-    """
-    network = workspace.network
-    groups = request.comparison_record.get("runs", {}).get("config", {}).get("groups", {})
-    shares = {name: entry["owns"] for name, entry in groups.items() if (entry.get("owns") or 0) > 0}
-    tensors: dict[str, None] = {}
-    for name in sorted(shares, key=lambda name: -shares[name]):
-        group = network.get_group(name)
-        tensor_names = [site.tensor for site in group.activation_qdq_sites()] or list(group.inputs)
-        tensor = next(
-            (entry for entry in tensor_names if network.is_float(entry) and entry not in network.blocking_plugins),
-            None)
-        if tensor is not None and len(tensors) < MAX_HISTOGRAMS:
-            tensors[tensor] = None
-    missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
-    if missing:
-        workspace.statistics.update(collect_tensor_stats(
-            network.model, missing, workspace.calibration_samples, workspace.backend,
-            progress=reporter.make_progress_callback("activation statistics", is_preemptible=True)))
-    return [(tensor, workspace.statistics[tensor], ranges.get(tensor)) for tensor in tensors]
 
 
 def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -20,20 +20,17 @@ import numpy as np
 
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
-from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.polygraphy_json import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
-from trt_tui.core.engines.trex import layer_file_paths
-from trt_tui.core.exporters.cpp_fragment import cpp_builder_fragment
+from trt_tui.core.engines.profile_report import GRAPH_SUFFIX
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script
-from trt_tui.core.exporters.svg_charts import draw_all_charts
 from trt_tui.core.exporters.trtexec import (
+    LAYERS_COMMENT,
     TrtexecFiles,
     build_trtexec_command_lines,
-    layer_time_comments,
     quote_command,
 )
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
@@ -139,7 +136,6 @@ class BundleContents:
         sample_runs: The samples from which the tolerance is computed.
         includes_samples: True if inputs and reference outputs are written into the folder.
         comparison: The measured results in the form of `compare --json`.
-        histograms: Tensors of the layers with the largest errors, with their statistics and amax.
     """
 
     release: str
@@ -154,7 +150,6 @@ class BundleContents:
     sample_runs: Sequence[SampleRun] = ()
     includes_samples: bool = True
     comparison: Mapping[str, Any] = field(default_factory=dict)
-    histograms: Sequence[tuple[str, TensorStats, float | None]] = ()
 
 
 def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
@@ -233,11 +228,6 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
             module="tensorrt_rtx" if release == "rtx" else "tensorrt",
             plugins="" if release == "rtx" else "trt.init_libnvinfer_plugins(logger, \"\")\n"))
     write_file_atomically(folder / "build.sh", _build_script_text(bundle, constraints, profile, builder_options, title))
-    write_file_atomically(
-        folder / "build.cpp",
-        cpp_builder_fragment(release, RELEASE_TITLES[release], title, constraints, tf32=config.tf32, shapes=profile,
-                             more_profiles=more_profiles, builder_options=builder_options, network_file=NETWORK_FILE,
-                             engine_file=ENGINE_FILE))
     tolerances, unjudged_outputs = compute_tolerances(
         bundle.sample_runs, {item.name: network.mask_magnitude_threshold(item.name)
                              for item in network.outputs})
@@ -343,7 +333,7 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
                                             builder_options=builder_options)
         command_line_10 = next(command_line for command_line in lines if command_line.name == release)
         comments = "".join(f"# {escape_hidden_characters(comment)}\n" for comment in command_line_10.comments)
-        comments += "".join(f"{line}\n" for line in layer_time_comments(command_line_10.argv))
+        comments += f"{LAYERS_COMMENT}\n"
         return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
                 + quote_command(command_line_10.argv[1:]) + ' "$@"\n')
     empty_constraints = ImplicitQuantizationConstraints({}, {}, {}, frozenset(), model=bundle.network.model,
@@ -356,7 +346,7 @@ def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantization
                      engine=ENGINE_FILE), shapes=shapes, builder_options=replace(builder_options, timing_cache=""),
         more_profiles=parse_additional_profiles(builder_options.profiles, bundle.network.inputs, shapes))
     argv = (*argv, "--profiling-verbosity", "detailed")
-    graph_file = layer_file_paths(Path(ENGINE_FILE))[0].name
+    graph_file = f"{ENGINE_FILE}{GRAPH_SUFFIX}"
     layer_command = shlex.join([LAYER_SCRIPT_FILE, ENGINE_FILE, graph_file, *builder_options.plugins])
     layers_text = ("# The layers of the engine, for trt-tui inspect --engine. PYTHON is the Python of Polygraphy.\n"
                    f'"${{PYTHON:-python3}}" {layer_command} ||\n'
@@ -519,7 +509,7 @@ _FILE_DESCRIPTIONS = {
     "ranges.cache": "the ranges as a calibration cache, for information; Q and DQ nodes in the network contain them",
     TIMING_CACHE_FILE: "measured tactics, valid for one GPU and release",
     PRECISION_SCRIPT_FILE: "layer constraints for TensorRT 8.6", TF32_SCRIPT_FILE: "clears TF32",
-    "build.sh": "builds model.engine", "build.cpp": "the same in C++, for your own code",
+    "build.sh": "builds model.engine",
     INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "their outputs in FP32",
     "verify.sh": "checks the engine",
     CHECKSUM_FILE: "checksums of the files, which verify.sh compares",
@@ -529,15 +519,9 @@ _FILE_DESCRIPTIONS = {
 
 def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, float], unjudged_outputs: Sequence[str],
                  notes: Sequence[str]) -> str:
-    """Returns the text of `report.md`: the comparison with charts, the list of files, and the tolerances of
+    """Returns the text of `report.md`: the comparison, the list of files, and the tolerances of
     `verify.sh`."""
-    charts = draw_all_charts(bundle.comparison, "config", bundle.histograms)
-    for name, (_, svg) in charts.items():
-        (folder / "figures").mkdir(exist_ok=True)
-        write_file_atomically(folder / "figures" / name, svg)
     lines = [comparison_markdown(bundle.comparison, bundle.network, bundle.config).rstrip(), ""]
-    for name, (title, _) in charts.items():
-        lines += [f"## {text_cell(title)}", "", f"![{text_cell(title)}](figures/{name})", ""]
     file_names = {path.name for path in folder.iterdir()} | {"report.md", *([CHECKSUM_FILE] if tolerances else [])}
     rows = [(f"`{name}`", description) for name, description in _FILE_DESCRIPTIONS.items() if name in file_names]
     lines += [f"## This folder, for {RELEASE_TITLES[bundle.release]}", "",

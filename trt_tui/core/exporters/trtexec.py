@@ -23,7 +23,7 @@ from typing import Any
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape_path_argument
 from trt_tui.core.calibration.cache import write_calibration_cache
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
-from trt_tui.core.engines.trex import layer_file_paths
+from trt_tui.core.engines.profile_report import GRAPH_SUFFIX
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
@@ -49,6 +49,9 @@ MAX_ARGUMENT_BYTES = (1 << 17) - 1
 
 _MAX_NAME_CHARACTERS = 40
 
+
+LAYERS_COMMENT = f"# ENGINE{GRAPH_SUFFIX} gets the layers of the engine, for trt-tui inspect --engine."
+"""The comment of scripts on the layers that trtexec writes."""
 
 CALIBRATOR = "EntropyCalibration2"
 """The calibrator that reads the cache of ``--calib``. It refuses a cache that names another calibrator, whatever method
@@ -121,7 +124,7 @@ def build_trtexec_command_lines(
     more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, shapes or {})
     profile = _profile_arguments(network, shapes or {}, more_profiles, include_static=False)
     output_arguments = [f"--saveEngine={files.engine}", "--skipInference",
-                        f"--exportLayerInfo={layer_file_paths(Path(files.engine))[0]}", "--profilingVerbosity=detailed"]
+                        f"--exportLayerInfo={files.engine}{GRAPH_SUFFIX}", "--profilingVerbosity=detailed"]
     arguments_10, arguments_11 = ([*output_arguments, *builder_options.trtexec_arguments(release)]
                                   for release in ("10", "11"))
     tf32 = ("TF32 stays on, as in the config.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
@@ -348,7 +351,7 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
     script_name = escape_hidden_characters(shlex.quote(escape_path_argument(script_name)))
     text += [f"#   sh {script_name} {line.name:<{width}}   {line.release}" for line in command_lines]
     text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.",
-             *next((layer_time_comments(line.argv) for line in command_lines if line.argv), ()),
+             LAYERS_COMMENT,
              *([f"# {OMISSION_MARKER} = {json.dumps(omissions)}"] if omissions else []), "set -eu",
              'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
              'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
@@ -365,25 +368,6 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
             ]
     text += ["*)", f"    echo \"usage: sh $0 {names} [more trtexec options]\" >&2", "    exit 2", "    ;;", "esac", ""]
     return "\n".join(text)
-
-
-def layer_time_comments(command_arguments: Sequence[str]) -> list[str]:
-    """Returns comment lines on the layers that a trtexec command writes, and on timing them.
-
-    Args:
-        command_arguments: The arguments of a line from `build_trtexec_command_lines`.
-    """
-    options = dict(argument.partition("=")[::2] for argument in reversed(command_arguments))  # the first profile counts
-    graph, engine = options["--exportLayerInfo"], options["--saveEngine"]
-    arguments = [f"--loadEngine={engine}", f"--exportLayerInfo={graph}",
-                 f"--exportProfile={layer_file_paths(Path(engine))[1]}", "--separateProfileRun"]
-    arguments += [argument for argument in command_arguments if argument.startswith("--staticPlugins=")]
-    if shapes := options.get("--optShapes"):
-        arguments.append(f"--shapes={shapes}")
-    return [f"# The layers of the engine are written to {escape_hidden_characters(graph)}, for trt-tui inspect "
-            "--engine and NVIDIA's TREx.",
-            "# The times of the layers, for TREx:",
-            f"#   trtexec {escape_hidden_characters(shlex.join(arguments))}"]
 
 
 def quote_command(arguments: Iterable[str]) -> str:

@@ -30,10 +30,10 @@ MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: the number of elements that differ, and the number of all elements."""
 
 RunTable = Literal["runs", "stages", "dumps", "verdict", "outputs", "stage report", "engines", "configs", "search",
-                   "simulated", "built", "config list", "test report"]
+                   "simulated", "built", "config list"]
 """The tables of runs. Printed: "runs", "stages" and "dumps". In Markdown: "verdict", "outputs" (the judged outputs),
 "stage report" and "engines". Both: "configs" (side by side) and "search" (its engines). In the app: "simulated" and
-"built" (the two sides of the header) and "config list". In JUnit's file: "test report"."""
+"built" (the two sides of the header) and "config list"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,27 +140,27 @@ ERROR_METRICS = {metric.name: metric for metric in (
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
         noise_ratio=lambda value, bound: 10**min(300.0, (bound - value) / 10), is_always_recorded=True,
         tables=("runs", "verdict", "outputs", "stages", "stage report", "configs", "config list", "simulated", "built",
-                "dumps", "test report")),
+                "dumps")),
     ErrorMetric(
         name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
         format_value=cosine_text, exact_value=1.0,
         noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "stage report", "dumps", "test report")),
+        tables=("runs", "outputs", "stages", "stage report", "dumps")),
     ErrorMetric(
         name="mse", key="mse", title="MSE", is_higher_better=False, sums=("diff2", "count"), formula=np.divide,
-        noise_ratio=_energy_ratio, tables=("stages", "stage report", "test report")),
+        noise_ratio=_energy_ratio, tables=("stages", "stage report")),
     ErrorMetric(
         name="max_abs", key="max_abs", title="max error", description="largest error", heading="max abs",
         is_higher_better=False, sums=("diff_max", "count"),
         formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan), noise_ratio=_squared_ratio,
-        tables=("outputs", "stages", "stage report", "dumps", "test report")),
+        tables=("outputs", "stages", "stage report", "dumps")),
     ErrorMetric(
         name="mean_abs", key="mean_abs", title="mean error", heading="mean abs", is_higher_better=False,
         sums=("diff1", "count"), formula=np.divide, noise_ratio=_squared_ratio, tables=("outputs", "dumps")),
     ErrorMetric(
         name="mismatch", key="mismatch", title="differing", description="share that differs", heading="differ",
         is_higher_better=False, is_share=True, sums=MISMATCH_SUMS, formula=np.divide, format_value=mismatch_text,
-        tables=("outputs", "test report")),
+        tables=("outputs", )),
 )}
 """All error metrics by name, in the order of columns and records."""
 
