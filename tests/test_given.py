@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantFormat, QuantType
+from onnxruntime.quantization import QuantType
 
 from tests import lowered, networks, rtx
 from tests.lowered import sqnr
@@ -138,23 +138,6 @@ def _readers(network, group):
     """What may have been given a Cast: all that reads a group's results."""
     return {name for tensor in group.outputs for name in network.consumers.get(tensor, ())} | {
         f"{name}_QuantizeLinear" for name in (*group.outputs, *group.inputs)}
-
-
-def test_operators_on_codes_become_pairs_with_the_same_codes(tmp_path, backend):
-    model = networks.quantized(quant_format=QuantFormat.QOperator)
-    onnx.save(model, tmp_path / "x.onnx")
-    network = open_network(tmp_path / "x.onnx")
-    assert any("operators on quantized values" in note for note in network.notes)
-    assert [group.precision_label(FILE) for group in network.groups].count("INT8 f") > 3
-    lowered = lower_from_source_model(network, AS_GIVEN, {}).model
-    rtx.build(lowered)
-    codes = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer
-             if one.data_type == TensorProto.INT8}
-    kept = {name: value.const_value.numpy() for name, value in lowered.graph.initializers.items()}
-    assert all(np.array_equal(codes[name], kept[name]) for name in codes if codes[name].size > 10)
-    feeds = networks.feeds(model, 9, n=4)
-    expected = run(backend, ir.from_proto(model), feeds)
-    assert sqnr(expected, simulated(backend, network, AS_GIVEN, feeds)) > 30  # integer arithmetic flips codes here
 
 
 def test_rows_say_what_the_file_has(tmp_path):
@@ -366,19 +349,6 @@ def test_infinite_scales_are_said(tmp_path):
     onnx.save(model, tmp_path / "x.onnx")
     note, = (note for note in open_network(tmp_path / "x.onnx").notes if "infinite" in note)
     assert note.startswith(f"The scale of {quantize.name} is infinite")
-
-
-@pytest.mark.parametrize(("operator", "change", "why"), [
-    ("QLinearConv", 8, "as a bias, and that is stored in INT8"), ("QLinearConv", 3, "as codes, .* in INT32")])
-def test_an_operator_on_codes_of_another_type_is_named(operator, change, why, tmp_path):
-    model = networks.quantized(quant_format=QuantFormat.QOperator)
-    node = next(node for node in model.graph.node if node.op_type == operator)
-    tensor = next(one for one in model.graph.initializer if one.name == node.input[change])
-    kind = np.int8 if change == 8 else np.int32
-    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(kind), tensor.name))
-    onnx.save(model, tmp_path / "x.onnx")
-    with refused(why, title=node.name):
-        open_network(tmp_path / "x.onnx")
 
 
 def _in_tensorrts_domain():

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from tests import networks
 from tests.networks import Builder, floats
@@ -34,19 +34,15 @@ KINDS = {
     "float bias": {**QDQ, "extra_options": {"QuantizeBias": False}},
     "Q and DQ on weights": {**QDQ, "extra_options": {"AddQDQPairToWeight": True}},
     "pairs of their own": {**QDQ, "extra_options": {"DedicatedQDQPair": True}},
-    "operators": {"quant_format": QuantFormat.QOperator},
 }
 
 
-@pytest.fixture(params=[*KINDS, pytest.param("dynamic", marks=pytest.mark.onnxruntime("1.31"))])  # ConvInteger of INT8
+@pytest.fixture(params=KINDS)
 def quantized(request, tmp_path):
     source, path = tmp_path / "float.onnx", tmp_path / "model.onnx"
     onnx.save(float_network(), source)
-    if request.param == "dynamic":
-        quantize_dynamic(source, path)
-    else:
-        feeds = networks.Handed(networks.feeds(float_network(), seed, n=4) for seed in range(2))
-        quantize_static(source, path, feeds, **KINDS[request.param])
+    feeds = networks.Handed(networks.feeds(float_network(), seed, n=4) for seed in range(2))
+    quantize_static(source, path, feeds, **KINDS[request.param])
     return path
 
 
@@ -61,7 +57,7 @@ def test_what_a_quantizer_wrote_runs_as_opened(quantized, backend):
         assert 10 * np.log10(np.mean(expected ** 2) / np.mean((got - expected) ** 2 + 1e-12)) > 15
 
 
-@pytest.mark.parametrize("quantized", ["defaults", "per channel", "operators"], indirect=True)
+@pytest.mark.parametrize("quantized", ["defaults", "per channel"], indirect=True)
 def test_what_a_quantizer_wrote_compares(quantized, tmp_path, run):
     data, out = tmp_path / "data.npz", tmp_path / "out.json"
     np.savez(data, **networks.feeds(float_network(), 3, n=8))

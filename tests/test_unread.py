@@ -1,16 +1,15 @@
-"""What TensorRT does not read is named; a MatMulNBits becomes what it does: network.unread and network.qoperators."""
+"""Operators that TensorRT does not read are named; those on quantized values are refused."""
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
-from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization import QuantFormat, quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-from tests import rtx
+from tests import networks, rtx
 from tests.networks import Builder, floats
-from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -34,26 +33,6 @@ def test_tensorrt_rtx_reads_none_of_the_table_and_all_else():
              if schema.domain == "" and schema.since_version <= 25}
     unread = {name for name in known if not parser.supports_operator(name)}
     assert unread - {"DeformConv"} == UNSUPPORTED & known
-
-
-def test_a_dynamically_quantized_network_is_no_engine_and_loses_nothing_to_fp16(tmp_path, backend):
-    b = Builder()
-    b.node("MatMul", ["x", b.kernel("w", (64, 64), 64)], "/fc", output="y")
-    onnx.save(b.model([floats("x", 8, 64)], [floats("y", 8, 64)]), tmp_path / "float.onnx")
-    quantize_dynamic(tmp_path / "float.onnx", path := tmp_path / "model.onnx")
-    network = open_network(path)
-    note, = (note for note in network.notes if "No TensorRT reads" in note)
-    assert "MatMulInteger" in note and "quantize_static" in note
-    sums = next(layer for layer in network.layers if layer.op_type == "MatMulInteger")
-    assert sums.refusal_reason == "no TensorRT has MatMulInteger: only the simulation runs it"
-    scaled = network.groups[-1]
-    assert "INT32 sums" in scaled.refusal_reasons[Precision.FP16] and scaled.refusal_reasons.keys() >= {Precision.BF16}
-    feeds = {"x": np.random.default_rng(0).uniform(0, 400, (8, 64)).astype(np.float32)}  # sums beyond FP16
-    gated = build_gated_graph(network)
-    with backend.load(gated.model, low_memory=True) as runner:
-        (got,) = runner.run({**feeds, **gated.make_feed(PrecisionConfig.from_precision(Precision.FP16), {})},
-                            list(gated.test_outputs.values())).values()
-    assert np.isfinite(got).all()
 
 
 @pytest.mark.parametrize(("operator", "domain", "said"), [
@@ -100,33 +79,62 @@ def test_forms_that_tensorrt_rtx_refuses_are_said_at_opening(operator, attribute
         rtx.build(ir.from_proto(model))
 
 
-def packed(path, block, size=64, symmetric=True, bias=True):
-    """A MatMul by a weight of 4 bits, as ONNX Runtime's quantizer writes it, with a bias in it."""
+def _matmul():
     b = Builder()
-    b.node("MatMul", ["x", b.kernel("w", (size, 48), size)], "/fc", output="y")
-    quantizer = MatMulNBitsQuantizer(b.model([floats("x", "n", size)], [floats("y", "n", 48)]), block_size=block,
-                                     is_symmetric=symmetric)
+    b.node("MatMul", ["x", b.kernel("w", (64, 48), 64)], "/fc", output="y")
+    return b.model([floats("x", "n", 64)], [floats("y", "n", 48)])
+
+
+def _quantize_dynamically(folder):
+    onnx.save(_matmul(), folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "model.onnx")
+    return onnx.load(folder / "model.onnx")
+
+
+def _pack(quant_format=QuantFormat.QOperator):
+    quantizer = MatMulNBitsQuantizer(_matmul(), block_size=32, is_symmetric=True, quant_format=quant_format)
     quantizer.process()
-    model = quantizer.model.model
-    node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
-    if bias:
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(48, dtype=np.float32) / 48, "bias"))
-        node.input.extend(["", "", "bias"][len(node.input) - 3:])
-    onnx.save(model, path)
-    return {"x": np.random.default_rng(1).standard_normal((5, size)).astype(np.float32)}
+    return quantizer.model.model
 
 
-@pytest.mark.parametrize(("block", "size"), [(32, 64), (128, 256), (128, 64)])
-def test_weights_in_blocks_around_0_are_read_as_int4(block, size, tmp_path, backend):
-    """Some scales are negative: ONNX Runtime gives the largest weight the code -8."""
-    feeds = packed(path := tmp_path / "model.onnx", block, size)
-    network = open_network(path)
-    (group,) = network.groups
-    assert group.file_precision.label == "INT4 w" and not any("No TensorRT" in note for note in network.notes)
-    written = lower_from_source_model(network, FILE, {}).model
-    with backend.load(ir.load(path)) as original, backend.load(written) as runner:
-        np.testing.assert_allclose(runner.run(feeds)["y"], original.run(feeds)["y"], atol=1e-4)
-    assert [node.op_type for node in written.graph] == ["DequantizeLinear", "MatMul", "Add"]
+def _move_into_branch(model):
+    """The nodes of a network in both branches of an If."""
+    branch = helper.make_graph(list(model.graph.node), "branch", [], list(model.graph.output))
+    node = helper.make_node("If", ["flag"], ["out"], "/if", then_branch=branch, else_branch=branch)
+    model.graph.input.append(helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []))
+    del model.graph.node[:], model.graph.output[:]
+    model.graph.node.append(node)
+    model.graph.output.append(floats("out", "n", 48))
+    return model
+
+
+@pytest.mark.parametrize(("make_model", "operators"), [
+    (lambda folder: networks.quantized(quant_format=QuantFormat.QOperator), "QLinearConv"),
+    (_quantize_dynamically, "DynamicQuantizeLinear"), (lambda folder: _pack(), "MatMulNBits"),
+    (lambda folder: _move_into_branch(_pack()), "MatMulNBits")])
+def test_operators_on_quantized_values_are_refused(make_model, operators, run, tmp_path):
+    onnx.save(model := make_model(tmp_path), path := tmp_path / "model.onnx")
+    feeds = {value.name: np.ones((8, *(size.dim_value for size in value.type.tensor_type.shape.dim[1:])), np.float32)
+             for value in model.graph.input[:1]}
+    np.savez(data := tmp_path / "data.npz", **feeds)
+    for command in (("inspect", path), ("inspect", path, "--lint"), ("preflight", path, "--data", data),
+                    ("compare", path, "--data", data),
+                    ("search", path, "--data", data, "--tolerance", "sqnr>=9", "-o", tmp_path / "out.json"),
+                    ("export", path, "--precision", "int8", "--format", "onnx", "-o", tmp_path / "out.onnx")):
+        code, out, err = run(*command)
+        assert code == 2 and f"model.onnx is quantized with {operators}" in err and "QuantFormat.QDQ" in err, err
+
+
+@pytest.mark.parametrize("option", ["--reference=", "--stage=given="])
+def test_a_reference_with_operators_on_quantized_values_is_refused(option, run, mlp, tmp_path):
+    onnx.save(_pack(), path := tmp_path / "packed.onnx")
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, f"{option}{path}")
+    assert code == 2 and "packed.onnx is quantized with MatMulNBits (/fc" in err and "defect" not in err, err
+
+
+def test_packed_weights_in_qdq_format_are_read_as_int4(opened):
+    group, = opened(_pack(QuantFormat.QDQ)).groups
+    assert group.file_precision.label == "INT4 w"
 
 
 def test_negative_scales_of_int8_are_refused(opened):
@@ -136,13 +144,6 @@ def test_negative_scales_of_int8_are_refused(opened):
     b.node("MatMul", ["x", weight], "/fc", output="y")
     with pytest.raises(InputError, match="is -0.5"):
         opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)]))
-
-
-def test_weights_in_blocks_around_another_number_stay_packed(tmp_path):
-    packed(path := tmp_path / "model.onnx", 32, symmetric=False, bias=False)
-    network = open_network(path)
-    assert [layer.op_type for layer in network.layers] == ["MatMulNBits"]
-    assert any("is_symmetric=True" in note for note in network.notes)
 
 
 def test_attention_in_fp32_is_said_where_the_network_is_written(opened):

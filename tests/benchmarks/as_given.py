@@ -54,7 +54,6 @@ STATIC = {
     "qdq": {**QDQ, **INT8, **SYMMETRIC, "per_channel": True},
     "qdq_uint8": {**QDQ, "activation_type": quantization.QuantType.QUInt8,
                   "weight_type": quantization.QuantType.QInt8},
-    "qoperator": {"quant_format": quantization.QuantFormat.QOperator, **INT8, **SYMMETRIC},
 }
 """What ONNX Runtime's static quantizer is asked for, by what its file is called."""
 
@@ -180,11 +179,10 @@ def row(text: str, samples: int, with_rtx: bool) -> tuple[str, ...]:
 
 
 def held(network: Network) -> str:
-    """The types below FP32 that a file holds, and whether operators compute on integers in it."""
+    """The types below FP32 that a file holds."""
     words = sorted(network.source_model.quantized_type_names
                    | network.source_model.float_type_names) if network.source_model is not None else []
-    integers = any(layer.op_type in ("ConvInteger", "MatMulInteger") for layer in network.layers)
-    return " ".join([*words, *["integer operators"] * integers]) or "FP32"
+    return " ".join(words) or "FP32"
 
 
 def load_sets(network: Network, data: Path, samples: int) -> SampleSplit:
@@ -206,9 +204,6 @@ def quantized(text: str, folder: Path, samples: int) -> Iterator[str]:
         feeds = [sets.calibration_samples.read_feed(index) for index in range(len(sets.calibration_samples))]
         quantization.quantize_static(prepared, made, Handed(feeds), **asked)
         yield f"{made}={data}={path}"
-    made = folder / f"{path.stem}.dynamic.onnx"
-    quantization.quantize_dynamic(prepared, made, weight_type=quantization.QuantType.QInt8)
-    yield f"{made}={data}={path}"
 
 
 def main() -> None:

@@ -192,7 +192,7 @@ def _network_difference_text(file_path: str) -> str:
     """Returns the difference of another network file as text: quantization, 16-bit types, or another change."""
     graph = read_model(Path(file_path))[0].graph
     kinds = {node.op_type for node in graph}
-    if any("Quantize" in kind or "Integer" in kind or kind.startswith("QLinear") for kind in kinds):
+    if any("Quantize" in kind for kind in kinds):
         return "quantization"
     if has_half_precision(graph):
         return "its 16-bit types"

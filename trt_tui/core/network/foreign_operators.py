@@ -12,27 +12,11 @@ TENSORRT_DOMAIN = "trt"
 """The domain of TensorRT's own operators."""
 
 _QDQ_INPUTS = "x scale zero_point?"
-_ONE_OPERAND = "x x_scale x_zero_point? y_scale y_zero_point?"
-_TWO_OPERANDS = "a a_scale a_zero_point? b b_scale b_zero_point? y_scale y_zero_point?"
 
 _SIGNATURES = {
     ORT_DOMAIN: {
         "QuantizeLinear": f"{_QDQ_INPUTS} -> y; axis",
         "DequantizeLinear": f"{_QDQ_INPUTS} -> y; axis",
-        "QLinearAdd": f"{_TWO_OPERANDS} -> y;",
-        "QLinearMul": f"{_TWO_OPERANDS} -> y;",
-        "QLinearSigmoid": f"{_ONE_OPERAND} -> y;",
-        "QLinearLeakyRelu": f"{_ONE_OPERAND} -> y; alpha:FLOAT",
-        "QLinearSoftmax": "x x_scale x_zero_point? y_scale y_zero_point -> y; axis opset!",
-        "QLinearGlobalAveragePool": "x x_scale x_zero_point y_scale y_zero_point -> y; channels_last",
-        "QLinearAveragePool": f"{_ONE_OPERAND} -> y; kernel_shape!:INTS auto_pad:STRING ceil_mode channels_last "
-                              "count_include_pad pads:INTS strides:INTS",
-        "QLinearConcat": "y_scale y_zero_point inputs* -> y; axis!",
-        "QLinearWhere": "condition x x_scale x_zero_point y y_scale y_zero_point z_scale z_zero_point -> z;",
-        "QGemm": "a a_scale a_zero_point b b_scale b_zero_point c? y_scale? y_zero_point? -> y; "
-                 "alpha:FLOAT transA transB",
-        "MatMulNBits": "a b scales zero_points? group_indices? bias? -> y; "
-                       "K! N! block_size! bits accuracy_level weight_prepacked",
     },
     TENSORRT_DOMAIN: {
         **dict.fromkeys(("TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "TRT_INT4QuantizeLinear",

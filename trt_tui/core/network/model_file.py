@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network.structure_check import check_structure
+from trt_tui.core.network.unsupported_operators import refuse_quantized_operators
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.reading import check_regular_file
 
@@ -29,9 +30,10 @@ def read_model(path: Path) -> tuple[ir.Model, list[Path]]:
 
     Raises:
         InputError: the file is missing, empty, not ONNX, truncated or damaged, or its external data are missing, too
-            short or outside its folder.
+            short or outside its folder; or it has operators on quantized values other than Q and DQ.
     """
     model = _parse_model(path)
+    refuse_quantized_operators(model, path.name)
     return model, _resolve_external_data(model, path)
 
 

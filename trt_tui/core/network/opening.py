@@ -15,11 +15,11 @@ from trt_tui.core.network import half_precision, opset_conversion, qdq_removal
 from trt_tui.core.network.bias_quantization import find_overflowing_biases
 from trt_tui.core.network.inference import check_declared_sizes, infer_shapes, propagate_types
 from trt_tui.core.network.inlining import inline_functions
-from trt_tui.core.network.integer_operators import convert_integer_operators_to_qdq, read_nbits_weights
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.naming import FreshNames, assign_node_names
 from trt_tui.core.network.opset_conversion import convert_opset, drop_initializer_inputs, find_ir_version
 from trt_tui.core.network.qdq_steps import is_dequantize, is_quantize, read_qdq_step
+from trt_tui.core.network.quantized_copies import rewrite_quantized_copies
 from trt_tui.core.network.randomness import randomness_notes
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.source_model import SourceModel
@@ -106,16 +106,13 @@ def open_model(path: Path) -> OpenedModel:
     check_declared_sizes(model, path.name)
     if opset < BASE_OPSET:
         opened_model.model = model = _convert_opened_model(opened_model, path, opset, BASE_OPSET)
-    opset = model.graph.opset_imports[""]
-    if opset < QUANTIZED_TYPES_OPSET and any(read_nbits_weights(node) for node in model.graph):
-        opened_model.model = model = _convert_opened_model(opened_model, path, opset, QUANTIZED_TYPES_OPSET)
     opened_model.linear_grid_samples = opset_conversion.drop_linear_grid_sample_modes(model)
     opened_model.notes += _grid_sample_notes(model, opened_model.linear_grid_samples)
     model.ir_version = max(model.ir_version, find_ir_version(model.graph.opset_imports[""]))
     model.graph.sort()
     if rotary_note := expand_rotary_caches(model):
         opened_model.notes.append(rotary_note)
-    if count := convert_integer_operators_to_qdq(model.graph):
+    if count := rewrite_quantized_copies(model.graph):
         opened_model.notes.append(
             f"{counted_noun_text(count, 'operator')} on quantized values, read and written as Q/DQ with the same "
             "values: TensorRT accepts no other form.")

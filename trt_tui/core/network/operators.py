@@ -44,8 +44,7 @@ RANGE_PRESERVING_COPIES = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten
 ORDER_SELECTING_OPERATORS = frozenset(("TopK",))
 """Operators that select values by comparing them."""
 
-INTEGER_OPERATORS = frozenset(
-    "QLinearConv QLinearMatMul ConvInteger MatMulInteger DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
+INTEGER_OPERATORS = frozenset(("QuantizeLinear", "DequantizeLinear"))
 """Operators that read or write quantized values."""
 
 SCATTER_OPERATORS = frozenset(("ScatterElements", "ScatterND"))

@@ -13,7 +13,6 @@ from trt_tui.core.network.operators import (
     UNSUPPORTED_FLOAT_TYPES,
 )
 from trt_tui.core.network.structure_check import get_onnx_schema
-from trt_tui.core.network.unsupported_operators import computes_integer_sums
 from trt_tui.core.precision import ASSIGNABLE, MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 
@@ -93,8 +92,6 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
     opaque_layer = next((layer for layer in layers if layer.kind is LayerKind.OPAQUE), None)
     if opaque_layer is not None:
         return {precision: opaque_layer.refusal_reason for precision in ASSIGNABLE if precision is not Precision.FP32}
-    if reason := next(filter(None, (_integer_sum_reason(graph, layer) for layer in layers)), ""):
-        return {precision: reason for precision in ASSIGNABLE if precision is not Precision.FP32}
     reasons = {}
     for precision, type_name in _HALF_TYPES:
         reason = next(filter(None, (_float_type_reason(graph, layer, precision, type_name,
@@ -111,18 +108,6 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
         if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):
             reasons[precision] = reason
     return reasons
-
-
-def _integer_sum_reason(graph: LayerGraph, layer: Layer) -> str:
-    """Returns the reason why a layer that scales INT32 sums of quantized values keeps FP32; "" for any other layer."""
-    for tensor in layer.inputs:
-        cast = graph.producer.get(tensor, "")
-        if cast and graph.by_name[cast].op_type == "Cast":
-            producer = graph.producer.get(graph.by_name[cast].inputs[0], "")
-            if producer and computes_integer_sums(graph.node(producer)):
-                return (f"it scales the INT32 sums of {graph.by_name[producer].op_type}, which exceed FP16; no "
-                        "TensorRT runs it")
-    return ""
 
 
 def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequence[QdqSite],

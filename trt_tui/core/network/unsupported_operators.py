@@ -9,11 +9,13 @@ TensorRT-RTX 1.7.1 also refuses some forms of operators that it reads. These wer
 tests with it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
 from trt_tui.core.network.plugins import RUNTIME_DOMAINS
+from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 
 UNSUPPORTED = frozenset(
@@ -30,8 +32,33 @@ _SUPPORTED_CONTRIB_OPERATORS = frozenset(
     "DequantizeLinear Trilu Pad Range GatherND GridSample".split())
 """The operators of ONNX Runtime that TensorRT-RTX 1.7 builds."""
 
-_INTEGER_SUM_OPERATORS = frozenset(("MatMulInteger", "ConvInteger"))
-"""The operators that sum products of quantized values in 32 bits."""
+_QUANTIZED_OPERATOR_PATTERN = re.compile(
+    r"QLinear|Q(Gemm|Attention|EmbedLayerNormalization|MoE|Ordered)|(Conv|MatMul)Integer|DynamicQuantize|"
+    r"MatMul(NBits|Bnb4|FpQ4)|GatherBlockQuantized")
+"""The beginnings of the names of ONNX's and ONNX Runtime's operators on quantized values, except Q and DQ."""
+
+
+def refuse_quantized_operators(model: ir.Model, file_name: str) -> None:
+    """Refuses a network with operators on quantized values other than Q and DQ.
+
+    Raises:
+        InputError: There is such an operator; the error names the first node.
+    """
+    refused_nodes = [node for graph in (model.graph, *(function.graph for function in model.functions.values()))
+                     for node in graph.all_nodes()
+                     if node.op_identifier() not in model.functions
+                     and (node.domain in ("", "ai.onnx") or node.domain in RUNTIME_DOMAINS)
+                     and _QUANTIZED_OPERATOR_PATTERN.match(node.op_type)]
+    if refused_nodes:
+        first = refused_nodes[0]
+        operators = name_list_text(list(dict.fromkeys(node.op_type for node in refused_nodes)), max_count=4)
+        others = f" and {len(refused_nodes) - 1} more" if len(refused_nodes) > 1 else ""
+        raise InputError(
+            f"{file_name} is quantized with {operators} ({first.name or first.outputs[0].name}{others})",
+            "TensorRT reads none of these operators: it reads quantized values between QuantizeLinear and "
+            "DequantizeLinear only",
+            "Quantize the FP32 network again in QDQ format: quantize_static or MatMulNBitsQuantizer with "
+            "quant_format=QuantFormat.QDQ, or ModelOpt.")
 
 
 def operator_form_refusal_reason(node: ir.Node) -> str:
@@ -70,8 +97,7 @@ _REFUSED_FORMS: dict[str, dict[str, Callable[[ir.Node], bool]]] = {
 }
 """The refused forms of each operator, with a function that returns True if a node has the form."""
 
-_UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger "
-                             "MatMulInteger".split())
+_UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear".split())
 """Operators that can read UINT8, or for which another note says that TensorRT does not support them."""
 
 
@@ -84,10 +110,6 @@ def unsupported_operator_reason(node: ir.Node) -> str:
         is_unsupported = node.domain in RUNTIME_DOMAINS and node.op_type not in _SUPPORTED_CONTRIB_OPERATORS
         domain_text = f" of {node.domain}"
     return f"no TensorRT has {node.op_type}{domain_text}: only the simulation runs it" if is_unsupported else ""
-
-
-def computes_integer_sums(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type in _INTEGER_SUM_OPERATORS and node.domain == ""
 
 
 def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
@@ -106,7 +128,7 @@ def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
         notes.append(
             f"No TensorRT reads "
             f"{operators}{domain_text} ({affected_nodes[0].name}{others_text}), so that without a plugin of that name "
-            f"no engine can be built from this network: {_workaround_text(domain, affected_nodes)}.")
+            f"no engine can be built from this network: {_workaround_text(domain)}.")
     nodes_by_form: dict[str, list[ir.Node]] = {}
     for node in nodes:
         if form := operator_form_refusal_reason(node):
@@ -119,13 +141,7 @@ def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
     ])
 
 
-def _workaround_text(domain: str, nodes: Sequence[ir.Node]) -> str:
-    if any(computes_integer_sums(node) or node.op_type == "DynamicQuantizeLinear" for node in nodes):
-        return ("quantize it with Q/DQ instead, whose ranges are known before execution (ModelOpt, or quantize_static "
-                "with QuantFormat.QDQ)")
-    if any(node.op_type == "MatMulNBits" for node in nodes):
-        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 with "
-                "a DequantizeLinear")
+def _workaround_text(domain: str) -> str:
     if domain == "com.microsoft":
         return "export it without operators specific to ONNX Runtime (its graph optimizations, its quantizers)"
     return "leave those layers to another runtime"
