@@ -478,17 +478,6 @@ def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) ->
     assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())
 
 
-def test_warnings_of_builders_are_reasons(build) -> None:
-    session, engine = build()
-    group = VIT.group_by_name[QKV]
-    session.results.get_or_create_results(session.config).runs[RunKind.BUILT_ENGINE] = replace(engine,
-                                                        builder_warnings={QKV: ("no range for x: it falls back", )})
-    reasons = detail.loss_reason_texts(session, found(session), group)
-    assert reasons[-1] == "no range for x: it falls back (build, TensorRT 11.4.0.21)"
-    previewed(session, replace(PREVIEW, builder_warnings={QKV: ("a LayerNorm in FP16",)}))
-    assert "a LayerNorm in FP16 (preview, RTX 1.7, SM89)" in detail.loss_reason_texts(session, found(session), group)
-
-
 @pytest.mark.usefixtures("quick")
 async def test_the_gpu_of_previews_is_chosen_on_the_screen_and_remembered(tmp_path, monkeypatch):
     async with screen.opened(tmp_path, network="small_resnet", target="sqnr>=40") as (app, main, pilot):

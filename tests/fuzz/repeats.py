@@ -22,7 +22,6 @@ from tests import networks
 from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.core.engines.layer_listing import read_layer_listing
-from trt_tui.core.engines.plan_accumulators import read_plan_accumulators
 from trt_tui.core.engines.profile_report import read_profile_report
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.keep_rules import find_groups_of_rule
@@ -121,7 +120,6 @@ def readers(network: Network) -> dict[str, Callable[[random.Random, Path], objec
         "layers": lambda rng, _: read_engine_report(layer(rng), network),
         "listing": lambda rng, _: read_layer_listing(row(rng), network),
         "profile": lambda rng, folder: read_profile_report(profile(rng, folder), network),
-        "plan": lambda rng, _: read_plan_accumulators(_text(rng).encode("utf-8", "surrogatepass")),
         "cache": lambda rng, folder: read_calibration_cache(
             file(folder, "c", "TRT-8601-EntropyCalibration2\n" + _text(rng))),
         "dump": lambda rng, folder: read_lazy_json(file(folder, "d.json", _text(rng)), "d.json"),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from trt_tui.core.engines.builder_warnings import builder_warning_lines
+from trt_tui.core.engines.builder_warnings import limited_list_lines
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.exporters.markdown import preview_text
@@ -59,9 +59,8 @@ def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
             continue
         record = preview_record(session.opened_network.outline, configs[run], preview)
         lines.append(f"{title}: {preview_text(record)}")
-        lines += builder_warning_lines({name: (text,) for name, text in record.get("unused_qdq", {}).items()},
-                                       "layer")
-        lines += builder_warning_lines(preview.builder_warnings)
+        lines += limited_list_lines([f"{name}: {text}" for name, text in record.get("unused_qdq", {}).items()], "layer")
+        lines += limited_list_lines(preview.builder_warnings)
     return lines and ["", *lines]
 
 
@@ -77,7 +76,7 @@ def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]
     lines = [f"{title}: {remark}" for title, result in engine_results.items()
              for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
     for title, result in engine_results.items():
-        lines += [f"{title}: warnings of parser and builder", *builder_warning_lines(result.builder_warnings)
+        lines += [f"{title}: warnings of parser and builder", *limited_list_lines(result.builder_warnings)
                   ] if result.builder_warnings else []
     return ["", *lines] if lines else []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups, short_message_lines
+from trt_tui.core.engines.builder_warnings import list_known_warnings, short_message_lines
 from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT, BuildError
 from trt_tui.core.exporters.trtexec import command_file_names, trtexec_command_lines
 from trt_tui.core.lowering.lowering_checks import reduces_precision
@@ -154,7 +154,7 @@ class BuildTask:
                                                 wake=self._wake)) as steps:
                 for step in steps:
                     if isinstance(step, BuildOutput):
-                        engine_remarks = assign_warnings_to_groups(printed, context.network)
+                        engine_remarks = list_known_warnings(printed)
                         return replace(step, result=replace(step.result, builder_warnings=engine_remarks))
                     if isinstance(step, BuilderMessage):
                         printed.append((step.level, step.text))
@@ -255,7 +255,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
         for step in build_steps:
             match step:
                 case EngineResult():
-                    step = replace(step, builder_warnings=assign_warnings_to_groups(printed, workspace.network))
+                    step = replace(step, builder_warnings=list_known_warnings(printed))
                     _send_short_messages(workspace, reporter, printed)
                     if not quick:
                         store.save_engine_result(workspace, config, step)
@@ -277,7 +277,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
 
 def _send_short_messages(workspace: Workspace, reporter: JobReporter, messages: Sequence[tuple[str, str]]) -> None:
     """Sends the short form of the messages of a build, unless the user sees the raw messages (``--verbose``)."""
-    for line in short_message_lines(messages, workspace.network) if not workspace.options.verbose else ():
+    for line in short_message_lines(messages) if not workspace.options.verbose else ():
         reporter.send(ev.LogMessage(reporter.job, line))
 
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.backends.tensorrt.rtx_listing import RtxEngineLayerLister
-from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups
+from trt_tui.core.engines.builder_warnings import list_known_warnings
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, find_groups_in_message, join_lines
 from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.engines.preview import Preview, PreviewRefusal, build_preview, choose_compute_capability
@@ -94,7 +94,7 @@ class PreviewServer:
             raise CancelledError("stopped")
         plugin_error = self._load_new_plugins(lister, request.network)
         try:
-            text, printed, sums = lister.list_engine_layers(model, weights, network.path, request.profile,
+            text, printed = lister.list_engine_layers(model, weights, network.path, request.profile,
                                                             request.config.tf32, base_preview.compute_capability,
                                                             lambda: self.wanted_number == request.number)
         except NetworkParseError as error:
@@ -102,10 +102,10 @@ class PreviewServer:
                 raise
             raise NetworkParseError(plugin_error.title, f"{plugin_error.cause}; {error.title}", plugin_error.next_step,
                                     error.node) from None
-        preview = build_preview(read_layer_listing(text, network, sums), network, base_preview.builder_release,
+        preview = build_preview(read_layer_listing(text, network), network, base_preview.builder_release,
                                 base_preview.compute_capability,
                                 time.perf_counter() - start_time, base_preview.is_gpu_present)
-        return replace(preview, builder_warnings=assign_warnings_to_groups(printed, network),
+        return replace(preview, builder_warnings=list_known_warnings(printed),
                        raw_messages=tuple(printed))
 
     def _load_new_plugins(self, lister: RtxEngineLayerLister, preview_network: PreviewNetwork) -> TrtTuiError | None:

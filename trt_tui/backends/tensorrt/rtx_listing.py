@@ -18,12 +18,8 @@ from trt_tui.backends.tensorrt.package import import_tensorrt, list_compute_capa
 from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
 from trt_tui.core.engines.layer_listing import LISTING_HEADING
-from trt_tui.core.engines.plan_accumulators import PlanAccumulators, read_plan_accumulators
 from trt_tui.core.runner import Profile
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
-
-_MAX_PLAN_BYTES = 1 << 30
-"""The maximum size of an engine plan that is searched for accumulator types."""
 
 _BUILD_THREADS = min(os.cpu_count() or 1, 4)
 """The number of threads of a build.
@@ -66,9 +62,9 @@ class RtxEngineLayerLister:
 
     def list_engine_layers(self, model: bytes, weights: Mapping[str, np.ndarray], base_path: Path, profile: Profile,
                            tf32: bool, compute_capability: tuple[int, int],
-                           should_continue: Callable[[], bool]) -> tuple[str, PrintedMessages, PlanAccumulators]:
-        """Builds an engine of a strongly typed network without a GPU. Returns the list of its layers, the printed
-        messages, and the accumulators of its matrix products.
+                           should_continue: Callable[[], bool]) -> tuple[str, PrintedMessages]:
+        """Builds an engine of a strongly typed network without a GPU. Returns the list of its layers, and the printed
+        messages.
 
         Args:
             model: The bytes of an ONNX file without its weights.
@@ -117,9 +113,7 @@ class RtxEngineLayerLister:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {LISTING_HEADING}",
                              "Another release may print it; a build on a GPU reports its layers through the inspector.")
-        # The search reads a copy of the plan, which would take too much memory for a very large plan.
-        return str(log.listings[-1]), log.said, read_plan_accumulators(
-            bytes(built)) if built.nbytes <= _MAX_PLAN_BYTES else PlanAccumulators()
+        return str(log.listings[-1]), log.said
 
 
 def _make_listing_logger(trt: Any) -> Any:

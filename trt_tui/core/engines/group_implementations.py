@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
-from trt_tui.core.engines.plan_accumulators import find_common_accumulators
 from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.attention import VALUES_ROLE
@@ -42,8 +41,6 @@ class GroupImplementation:
         in_mha: True if its kernel is one of fused attention.
         cast_count: Number of the reformats that change a float type.
         qdq_count: Number of unfused Q or DQ whose result the group reads.
-        accumulator: The accumulator of its product if the source of the kernel shows it; see
-            `trt_tui.core.engines.plan_accumulators`.
     """
 
     precision: Precision | None
@@ -56,7 +53,6 @@ class GroupImplementation:
     in_mha: bool = False
     cast_count: int = 0
     qdq_count: int = 0
-    accumulator: Precision | None = None
 
     def implemented_precision(self, requested_precision: Precision) -> Precision | None:
         """Returns the precision in which the group runs, as far as the engine reports it.
@@ -137,20 +133,18 @@ class _ImplementationFinder:
             for precision in (*_select_float_types(layer.input_types), *_select_float_types(layer.output_types),
                               *_list_cast_types(layer))
         }
-        if not group.qdq_sites_of_multiplied_inputs():  # in a fused attention: its inputs and the accumulator of QK
+        if not group.qdq_sites_of_multiplied_inputs():
             possible_precisions |= {
                 precision
                 for layer in deciding_layers if layer.is_mha
-                for precision in (*_select_float_types(layer.input_types),
-                                  *_select_float_types([find_common_accumulators(layer.accumulators)[0]]))
+                for precision in _select_float_types(layer.input_types)
             }
         return GroupImplementation(
             precisions.pop() if len(precisions) == 1 else None, in_region, tuple(layer.name for layer in layers),
             sum(times) if is_alone and len(times) == len(layers) else None,
             sum(layer.kind == REFORMAT for layer in reformats), tuple(sorted(possible_precisions)),
             tuple(precision.name for precision in self.network.groups if precision.name in sharing_groups),
-            any(layer.is_mha for layer in deciding_layers), len(casts), len(qdq),
-            _find_accumulator(group, deciding_layers))
+            any(layer.is_mha for layer in deciding_layers), len(casts), len(qdq))
 
 
 def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
@@ -183,14 +177,6 @@ def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_ke
         return float_types[0] if float_types else kernel.precision
     types = {precision for precision in (*kernel.input_types, *kernel.output_types) if precision is not None}
     return types.pop() if len(types) == 1 else None
-
-
-def _find_accumulator(group: FusionGroup, engine_layers: Sequence[EngineLayer]) -> Precision | None:
-    """Finds the accumulator type of a product; None if it is not reported or the kernels of the group differ."""
-    product_index = 1 if group.attention_role == VALUES_ROLE else 0
-    accumulators = {find_common_accumulators(layer.accumulators)[product_index]
-                    for layer in engine_layers} if group.qdq_sites_of_multiplied_inputs() else {None}
-    return accumulators.pop() if len(accumulators) == 1 else None
 
 
 def _select_float_types(types: Iterable[Precision | None]) -> list[Precision]:
@@ -230,8 +216,6 @@ def is_unrequested_precision(group: FusionGroup, requested_precision: Precision,
     """
     if group.operator in VALUE_PRESERVING:
         return False
-    if requested_precision is Precision.FP16_ACC_FP32 and implementation.accumulator is Precision.FP16:
-        return True
     requested_precision = group.precision_shown_by_engine(requested_precision)
     implemented = implementation.implemented_precision(requested_precision)
     if implemented in QUANTIZED_TYPES and requested_precision not in QUANTIZED_TYPES and group.operator in COPIES:

@@ -84,8 +84,6 @@ class EngineLayer:
         is_constant: True if it reads only constants, so that it writes the same values in every execution.
         added_nodes: Names of the nodes in it that the lowering added (Q, DQ, Cast).
         other_nodes: Further names in it, such as those of the Q and DQ nodes of a quantized file.
-        accumulators: The accumulators of its products, from `trt_tui.core.engines.plan_accumulators`. For a fused
-            attention these are the pairs of QK and PV of all kernels with its name. Empty if unknown.
     """
 
     name: str
@@ -103,7 +101,6 @@ class EngineLayer:
     is_constant: bool = False
     added_nodes: tuple[str, ...] = ()
     other_nodes: tuple[str, ...] = ()
-    accumulators: tuple[tuple[Precision | None, Precision | None], ...] = ()
 
     @property
     def is_mha(self) -> bool:

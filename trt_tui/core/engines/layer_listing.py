@@ -7,13 +7,10 @@ has the fields of the inspector's JSON in their order. Types are called ``Dataty
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from trt_tui.core.engines.inspector import EngineLayer, EngineReport, build_engine_report
-from trt_tui.core.engines.plan_accumulators import AccumulatorPair, PlanAccumulators
+from trt_tui.core.engines.inspector import EngineReport, build_engine_report
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_reading_resources
 
@@ -32,13 +29,11 @@ _WEIGHTS_TYPE_PATTERN = re.compile(r', Weights: \{"Type": "(\w+)"')
 _END_LINES = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
 
 
-def read_layer_listing(listing_text: str, network: NetworkOutline,
-                       plan_accumulators: PlanAccumulators | None = None) -> EngineReport:
+def read_layer_listing(listing_text: str, network: NetworkOutline) -> EngineReport:
     """Reads a builder's list of engine layers.
 
     Args:
         listing_text: The log message, from its heading on.
-        plan_accumulators: The accumulators of products that the plan reports.
 
     Raises:
         InputError: The text is not such a list, or a row cannot be read; the error quotes the row.
@@ -49,19 +44,7 @@ def read_layer_listing(listing_text: str, network: NetworkOutline,
             raise InputError("the builder's list of layers cannot be read", "it is empty",
                              "Its release may use another format; a build on a GPU reports its layers through the "
                              "inspector.")
-        engine_report = build_engine_report([_parse_row(row) for row in rows], network)
-    return EngineReport(
-        tuple(replace(layer, accumulators=_find_layer_accumulators(layer, plan_accumulators))
-              for layer in engine_report.layers)) if plan_accumulators else engine_report
-
-
-def _find_layer_accumulators(engine_layer: EngineLayer,
-                             plan_accumulators: PlanAccumulators) -> tuple[AccumulatorPair, ...]:
-    if engine_layer.is_mha:
-        return plan_accumulators.attention_accumulators.get(engine_layer.kernel_name, ())
-    has_fp32_accumulator = engine_layer.type != "kgen" and plan_accumulators.fp32_nodes.intersection(
-        engine_layer.network_layers)  # a generated kernel can add the bias of a product
-    return ((Precision.FP32, Precision.FP32),) if has_fp32_accumulator else ()
+        return build_engine_report([_parse_row(row) for row in rows], network)
 
 
 def _split_listing_into_rows(listing_text: str) -> list[str]:

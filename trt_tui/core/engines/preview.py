@@ -11,7 +11,6 @@ from trt_tui.core.engines.group_implementations import (
     has_unrequested_precision,
 )
 from trt_tui.core.engines.inspector import IDLE, QDQ, REFORMAT, EngineLayer, EngineReport
-from trt_tui.core.engines.plan_accumulators import find_common_accumulators
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -38,7 +37,6 @@ class Kernel:
         input_types: Types of the tensors that it reads, "" for a type that is not a `Precision`. ``output_types`` holds
             the types of the tensors that it writes.
         network_layers: Names of the network's layers in it, sorted.
-        accumulators: The accumulator of its product, or those of QK and PV of an attention; "" or empty if unknown.
         generated_code: The identity of the code that the builder generated for it; "" if unknown.
     """
 
@@ -46,7 +44,6 @@ class Kernel:
     input_types: tuple[str, ...]
     output_types: tuple[str, ...]
     network_layers: tuple[str, ...]
-    accumulators: tuple[str, ...] = ()
     generated_code: str = ""
 
     @property
@@ -64,13 +61,12 @@ class Kernel:
 
         Layers in the scope of the first layer are shown without that scope.
         """
-        sums = f", {'+'.join(dict.fromkeys(self.accumulators))} accumulator" if any(self.accumulators) else ""
         scope = self.network_layers[0].rpartition("/")[0] if self.network_layers else ""
         names = [
             *self.network_layers[:1],
             *(name.removeprefix(f"{scope}/") if scope else name for name in self.network_layers[1:])
         ]
-        return f"{self.layer_type} {self.types_text}{sums}" + (f": {name_list_text(names, 4)}" if names else "")
+        return f"{self.layer_type} {self.types_text}" + (f": {name_list_text(names, 4)}" if names else "")
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,7 @@ class Preview:
         ineffective_groups: Groups whose non-default precision changes nothing in the engine; None if unknown.
         mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
         refusal: The reason why there is no preview; None if there is one.
-        builder_warnings: Warnings of parser and builder by group name; see `trt_tui.core.engines.builder_warnings`.
+        builder_warnings: Warnings of parser and builder; see `trt_tui.core.engines.builder_warnings`.
         raw_messages: Levels and texts of the messages of parser and builder, as they printed them.
     """
 
@@ -144,7 +140,7 @@ class Preview:
     mha_breakers: tuple[str, ...] | None = None
     barrier_effects: Mapping[str, BarrierEffect] = field(default_factory=dict)
     refusal: PreviewRefusal | None = None
-    builder_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    builder_warnings: tuple[str, ...] = ()
     raw_messages: tuple[tuple[str, str], ...] = ()
     conversion_count: int = 0
 
@@ -215,18 +211,15 @@ def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(MHA_KERNEL if layer.is_mha else layer.type, _list_type_labels(layer.input_types),
                _list_type_labels(layer.output_types), tuple(sorted(layer.network_layers)),
-               _list_type_labels(find_common_accumulators(layer.accumulators)) if layer.accumulators else (
-               ), _generated_code_text(layer))
+               _generated_code_text(layer))
         for layer in engine_report.layers
         if layer.kind != IDLE and not layer.is_constant)
 
 
 def _generated_code_text(engine_layer: EngineLayer) -> str:
-    """Returns a text that distinguishes generated code: a part of the tactic's name, and the accumulators of its
-    kernels."""
+    """Returns the part of a tactic's name that distinguishes generated code; "" if there is none."""
     match = _GENERATED_CODE_PATTERN.search(engine_layer.kernel_name)
-    return " ".join((match[0] if match is not None else "", *("+".join(_list_type_labels(pair))
-                                                              for pair in engine_layer.accumulators))).strip()
+    return match[0] if match is not None else ""
 
 
 def _list_type_labels(types: Iterable[Precision | None]) -> tuple[str, ...]:
@@ -289,15 +282,12 @@ def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionC
                                      preview: Preview) -> list[FusionGroup]:
     """Finds groups whose non-default precision may have no effect in the engine.
 
-    The engine runs them in another precision, or they are in an attention kernel that does not report it.
+    The engine runs them in another precision. A kernel of fused attention does not show the types of its sums, so that
+    the effect of a group inside it is unknown.
     """
-    def has_unknown_precision(group: FusionGroup) -> bool:
-        implementation = preview.implementations.get(group.name)
-        return implementation is not None and implementation.in_mha and implementation.implemented_precision(
-            group.precision_shown_by_engine(config.precision_of(group))) is None
-
     return [group for group in network.groups if config.precision_of(group) is not config.default_precision_of(group)
-            and (has_unrequested_precision(group, config, preview.implementations) or has_unknown_precision(group))]
+            and has_unrequested_precision(group, config, preview.implementations)
+            and not preview.implementations[group.name].in_mha]
 
 
 def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig,

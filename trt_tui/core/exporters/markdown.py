@@ -96,9 +96,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
             lines.append(f"- {_run_title_text(runs, name)}: {text_cell(preview_text(preview))}")
             lines += (f"  - {text_cell(group)}: {text_cell(text)}"
                       for group, text in preview.get("unused_qdq", {}).items())
-            lines += (f"  - {text_cell(group)}: {text_cell(text)}"
-                      for group, texts in preview.get("remarks", {}).items()
-                      for text in texts)
+            lines += (f"  - {text_cell(text)}" for text in preview.get("remarks", ()))
         lines.append("")
     if stages := comparison.get("stages", ()):
         lines += ["## Stages", "", *_stage_table(stages), "", *map(text_cell, comparison.get("stages_say", ())), ""]

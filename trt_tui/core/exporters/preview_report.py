@@ -152,9 +152,6 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
                 "reformats": implementation.reformat_count, "casts": implementation.cast_count,
                 "stand_alone_qdq": implementation.qdq_count
             }
-            entry |= {"summed_in": implementation.accumulator.value} if implementation.accumulator is not None else {}
-        if remarks := preview.builder_warnings.get(group.name):
-            entry["remarks"] = list(remarks)
         marks = [mark for mark in preview.list_group_remarks(group, config) if mark != STANDALONE_QDQ]
         record["groups"][group.name] = entry | ({"marks": marks} if marks else {})
     return record
@@ -202,11 +199,9 @@ def kernel_sharing_text(implementation: GroupImplementation | None, group: Fusio
     if implementation is None:
         return "no kernel is named after it"
     mates_text = groups_in_kernel_text(implementation, group, group_titles)
-    accumulator_text = (f", {implementation.accumulator.label} accumulator"
-                        if implementation.accumulator is not None else "")
     if implementation.in_mha:
-        return (f"in MHA with {mates_text}" if mates_text else "in MHA") + accumulator_text
-    return (f"with {mates_text}" if mates_text else "alone") + accumulator_text
+        return f"in MHA with {mates_text}" if mates_text else "in MHA"
+    return f"with {mates_text}" if mates_text else "alone"
 
 
 def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
@@ -250,7 +245,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
         if names:
             lines.append(f"{title}: {name_list_text(names)}")
     lines += (f"fusion barrier {tensor}: {effect.description}" for tensor, effect in preview.barrier_effects.items())
-    return [*lines, *(f"{name}: {text}" for name, reported in preview.builder_warnings.items() for text in reported)]
+    return [*lines, *preview.builder_warnings]
 
 
 def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:

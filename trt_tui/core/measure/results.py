@@ -435,8 +435,7 @@ class EngineResult(RunResult):
         simulated_accuracy: If the engine was not built as requested: the simulation of the config that was built
             instead.
         failure_reason: The reason why the build failed, "" if it did not.
-        builder_warnings: The warnings of parser and builder, by group name; see
-            `trt_tui.core.engines.builder_warnings`.
+        builder_warnings: The warnings of parser and builder; see `trt_tui.core.engines.builder_warnings`.
         engine_errors: Errors inside the engine at the groups; None if not measured.
         repeated_builds: The results of several builds, of which this engine is the worst; () if it was built once.
         cuda_graph_ms: The same as ``latency_ms`` for executions that were launched as one CUDA graph each.
@@ -464,7 +463,7 @@ class EngineResult(RunResult):
     repeated_builds: tuple[RepeatedBuild, ...] = ()
     unequal_outputs: tuple[str, ...] = ()
     cuda_graph_ms: tuple[float, float, float] | None = None
-    builder_warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    builder_warnings: tuple[str, ...] = ()
     profile_latencies: tuple[ProfileLatency, ...] = ()
 
     @property

@@ -197,7 +197,7 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
     if engine_result.unequal_outputs:
         record["rows_differ"] = list(engine_result.unequal_outputs)
     if engine_result.builder_warnings:
-        record["remarks"] = {name: list(warnings) for name, warnings in engine_result.builder_warnings.items()}
+        record["remarks"] = list(engine_result.builder_warnings)
     if engine_result.engine_errors is not None:
         record |= _engine_errors_record(engine_result.engine_errors)
     for name, accuracy in engine_result.shape_accuracies.items():
@@ -334,8 +334,7 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
         "seconds": round(preview.preview_s, 3), "kernels": len(preview.kernels), "groups": len(network.groups),
         "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)),
         **unused_qdq_record(network, config, preview),
-        **({"remarks": {name: list(warnings)
-                        for name, warnings in preview.builder_warnings.items()}} if preview.builder_warnings else {})
+        **({"remarks": list(preview.builder_warnings)} if preview.builder_warnings else {})
     }
 
 

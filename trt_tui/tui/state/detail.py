@@ -114,7 +114,6 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
         lines += known_issue_lines(session.outline.known_issues, group,
                                    group.resolve_file_precision(requested) in QUANTIZED_TYPES)
         lines += _known_defect_texts(session, session.outline, row_values.config, group)
-    lines += _builder_warning_texts(session, row_values, group)
     if requested is Precision.FILE and group.file_precision is not None:
         lines += [
             f"TensorRT refuses {operator} at {name}: {refusal_workaround_text(operator)}"
@@ -154,23 +153,6 @@ def _known_defect_texts(session: Session, outline: NetworkOutline, config: Preci
     from trt_tui.core.network.known_defects import known_defect_lines
 
     return known_defect_lines(outline, session.build_target, config.precision_of, group)
-
-
-def _builder_warning_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
-    """Returns the warnings of parser and builder about a group, from the preview and the engine of the displayed
-    config.
-
-    Each warning names its source.
-    """
-    results = session.get_run_results(row_values.run)
-    warnings: list[tuple[str, str]] = []
-    if results.preview is not None:
-        warnings += [(text, f"preview, {results.preview.builder_text}")
-                     for text in results.preview.builder_warnings.get(group.name, ())]
-    if results.engine_result is not None:
-        warnings += [(text, f"build, {results.engine_result.builder_name}")
-                     for text in results.engine_result.builder_warnings.get(group.name, ())]
-    return [f"{text} ({source})" for text, source in warnings]
 
 
 def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[Remedy], list[Remedy]]:

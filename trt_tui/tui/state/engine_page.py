@@ -119,6 +119,8 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
     lines += _labelled_lines("output", text, width)
     for name, accuracy in result.shape_accuracies.items():
         lines += _labelled_lines(f"at {name}", _worst_sqnr_text(accuracy, False), width)
+    for warning in result.builder_warnings:
+        lines += _labelled_lines("warning", warning, width, "warn")
     for remark in engine_variation_notes(result):
         lines += _labelled_lines("builds", remark, width, "warn" if result.unequal_outputs else "")
     if result.engine_errors is not None:

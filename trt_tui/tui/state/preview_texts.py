@@ -102,8 +102,6 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
             f"{'one MHA kernel' if implementation.in_mha else 'one kernel'} with "
             f"{groups_in_kernel_text(implementation, group, titles)} "
             "(u: FP32 for all of them)")
-    if implementation.accumulator is not None:
-        parts.append(f"{implementation.accumulator.label} accumulator")
     if implementation.cast_count:
         parts.append(f"{counted_noun_text(implementation.cast_count, 'cast')} around it")
     if implementation.reformat_count > implementation.cast_count:
