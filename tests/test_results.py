@@ -10,7 +10,7 @@ from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
-from trt_tui.session.results import SessionResults, find_decisive_outcome
+from trt_tui.session.results import MAX_RECENT_RESULTS, SessionResults, find_decisive_outcome
 
 MLP = local.outline("mlp")
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -44,6 +44,25 @@ def test_a_verdict_on_fewer_samples_takes_the_place_of_none_on_more():
     assert results[INT8].accuracy == verdict(20.0, samples=8)
     results.apply(measured(INT8, verdict(25.0, samples=4), final=True))
     assert results[INT8].accuracy == verdict(25.0, samples=4)
+
+
+def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
+    """A session makes some 30 configs per 100 keys: the rows that a key would toggle, and what a list offers."""
+    configs = [INT8.with_range("x", RangeMove(1.0 + step)) for step in range(1000)]
+    shown, listed, built = configs[0], configs[5], configs[7]
+    results = SessionResults(lambda config: config is listed)
+    results.store_engine_result(built, EngineResult(verdict(20.0), "TensorRT 10.0"))
+    for config in configs:
+        results.apply(measured(config, verdict(20.0)))
+        results.apply(ev.ErrorSharesMeasured(1, "config", config, {"a": ErrorShare(0.5)}, 1, 1))
+        results.apply(ev.RemediesMeasured(2, "a", config, ()))
+        results.apply(ev.ZeroCostChangesMeasured(2, "a", config, (), True))
+        assert results.get_results_or_empty(shown).shares
+    assert {shown, listed, built, *configs[-MAX_RECENT_RESULTS + 1:]} == {*results}
+    assert results[listed].accuracy == verdict(20.0) and results[built].engine_result is not None
+    assert not results[listed].shares and not results[built].shares and results[configs[-1]].shares
+    assert [key for _, key in results.remedies] == configs[-MAX_RECENT_RESULTS:]
+    assert len(results.zero_cost_changes) == MAX_RECENT_RESULTS
 
 
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():

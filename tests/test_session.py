@@ -30,7 +30,7 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
-from trt_tui.session import state
+from trt_tui.session import results, state
 from trt_tui.session.event_reducer import EventReducer
 from trt_tui.session.history import ConfigNames
 from trt_tui.session.results import SessionResults
@@ -124,6 +124,23 @@ def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
     assert driven.get_run_results("config").accuracy == changed.accuracy and driven.get_run_results(
         "config").group_errors == changed.group_errors
     driven.until_idle()
+
+
+def test_what_is_dropped_of_an_earlier_config_comes_back_with_it(session, monkeypatch):
+    monkeypatch.setattr(results, "MAX_RECENT_RESULTS", 3)
+    driven = session().settled()
+    for group in driven.outline.groups:
+        driven.toggle_fp32([group])
+        driven.until_idle()
+        if len(driven.config.precision_moves) == 1:
+            before, first = driven.get_run_results("config"), driven.config
+    dropped = driven.results[first]
+    assert dropped.accuracy == before.accuracy and not dropped.shares and not dropped.group_errors
+    while driven.config != first:
+        driven.undo()
+    driven.until_idle()
+    again = driven.get_run_results("config")
+    assert (again.shares, again.group_errors) == (before.shares, before.group_errors) and again.shares
 
 
 def test_a_rounding_of_a_weight_that_is_now_another_goes_with_a_word(session):

@@ -97,6 +97,14 @@ def test_whether_production_is_what_was_tested(here, there, between, tested):
     assert told[0] is False and "255 times" in told[1]
 
 
+@pytest.mark.parametrize(("here_breaks", "there_breaks"), [(False, True), (True, False), (True, True)])
+def test_production_without_the_nan_of_the_tested_run_is_another(here_breaks, there_breaks):
+    broken = Accuracy({"y": OutputErrors(ErrorMetrics(None, None, nan=4))}, samples=8, total=8)
+    here, there = (broken if breaks else verdict(80.0) for breaks in (here_breaks, there_breaks))
+    one = stage(PRODUCTION_STAGE, "", other_accuracies=(("the config", broken),))
+    assert compare_production_with_tested_run(one, here, there, "the config")[0] is (here_breaks is there_breaks)
+
+
 @pytest.mark.parametrize(("variation", "tested"), [(None, True), (-3.0, True), (-43.0, False), (-math.inf, False)])
 def test_production_does_not_agree_by_the_part_of_an_output_that_is_the_same_for_all_samples(variation, tested):
     """The outputs of other samples are as near as that; here they are those of FP32 and 48 dB from the config."""

@@ -17,7 +17,6 @@ from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ChangeHistory, ConfigNames
-from trt_tui.session.results import SessionResults
 from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.state import SessionState
 
@@ -203,7 +202,7 @@ class SessionOpener:
             state.warnings.append(f"{', '.join(self._replaced_files)}: replaced, so everything is measured again.")
         self._replaced_files = ()
         state.calibration = state.last_built_config = None
-        state.results = SessionResults()
+        state.results = state.make_results()
         state.facts = GuardFacts()
         state.config_names.exported_configs.clear()
         state.config_names.search_doubts.clear()

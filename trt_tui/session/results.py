@@ -1,8 +1,9 @@
 """All measured results of a session: the results of each config, and the results of the network itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
+from typing import TypeVar
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.data.batches import SampleName
@@ -41,9 +42,32 @@ RECORD_KEYS = {
 """The key in records that identifies the kind of a config's result."""
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_RECENT_RESULTS = 128
+"""The maximum number of results of one kind that can be requested again. One screen shows about half as many."""
+
+
+class RecentResults(dict[K, V]):
+    """The newest results of one kind. The session requests an older result again when it is needed."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > MAX_RECENT_RESULTS:
+            del self[next(iter(self))]
+
+
 class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     """The measured results of each config, and of the network. Configs that differ only in the origins of their moves
     are equal.
+
+    The configs used last have all their results. Of the others, configs that are listed or built keep the results of
+    their runs, since a change to a config requests everything else again.
+
+    Args:
+        is_listed: Returns True if the session lists a config.
 
     Attributes:
         reference_metric: The metric of the reference and its parts, the headline first; empty without a metric.
@@ -62,7 +86,8 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         stability: The spread between several engines; None if fewer than two were measured.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_listed: Callable[[PrecisionConfig], bool] = lambda config: False) -> None:
+        self._is_listed = is_listed
         self.reference_metric: Mapping[str, float] = {}
         self.reference_sample_count = 0
         self.has_full_reference = False
@@ -70,11 +95,11 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.stages: dict[str, StageResult] = {}
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
         self.group_facts: dict[str, GroupFacts] = {}
-        self.sample_errors: dict[PrecisionConfig, SampleErrors] = {}
-        self.single_samples: dict[tuple[PrecisionConfig, SampleName], SingleSampleResult] = {}
+        self.sample_errors = RecentResults[PrecisionConfig, SampleErrors]()
+        self.single_samples = RecentResults[tuple[PrecisionConfig, SampleName], SingleSampleResult]()
         self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
-        self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
-        self.zero_cost_changes: dict[tuple[str, PrecisionConfig], ev.ZeroCostChangesMeasured] = {}
+        self.remedies = RecentResults[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]]()
+        self.zero_cost_changes = RecentResults[tuple[str, PrecisionConfig], ev.ZeroCostChangesMeasured]()
         self.stability: StabilityReport | None = None
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
@@ -89,12 +114,20 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     def get_results_or_empty(self, config: PrecisionConfig) -> ConfigResults:
         """Returns the results of a config; an empty `ConfigResults` if nothing was measured."""
-        return self._configs.get(config) or ConfigResults()
+        return self.get_or_create_results(config) if config in self._configs else ConfigResults()
 
     def get_or_create_results(self, config: PrecisionConfig) -> ConfigResults:
         """Returns the stored results of a config, which the caller may change. An empty entry is created if there is
         none."""
-        return self._configs.setdefault(config, ConfigResults())
+        is_new = config not in self._configs
+        results = self._configs[config] = self._configs.pop(config) if not is_new else ConfigResults()
+        for old in list(self._configs)[:-MAX_RECENT_RESULTS] if is_new else ():
+            runs = self._configs[old].runs
+            if self._is_listed(old) or runs.keys() - {RunKind.SIMULATED_CONFIG}:
+                self._configs[old] = ConfigResults(runs)
+            else:
+                del self._configs[old]
+        return results
 
     @singledispatchmethod
     def apply(self, event: ev.Event) -> None:

@@ -103,7 +103,7 @@ class SessionState:
         self.config_names = ConfigNames()
         self.filter_text = ""
         self.group_change_times: dict[str, float] = {}
-        self.results = SessionResults()
+        self.results = self.make_results()
         self.last_built_config: PrecisionConfig | None = None
         self.search_status: SearchStatus | None = None
         self.choice_reasons: dict[str, str] = {}
@@ -252,6 +252,10 @@ class SessionState:
         self.log.extend(failure.detail.splitlines())
 
     # -- configs and results --------------------------------------------------------------------------------------
+
+    def make_results(self) -> SessionResults:
+        """Returns results without a measurement, of which the named configs keep those of their runs."""
+        return SessionResults(lambda config: config in self.config_names)
 
     @property
     def config(self) -> PrecisionConfig:

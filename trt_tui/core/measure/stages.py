@@ -210,8 +210,9 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
         f"{_sqnr_db_text(production_db)} against FP32, "
         f"{tested_name} {_sqnr_db_text(tested_db)}; {_sqnr_db_text(between)} between them"
     )
+    is_one_broken = (production_db == -math.inf) is not (tested_db == -math.inf)
     if between == math.inf or between + min(variations_db, default=0.0) >= MIN_AGREEMENT_DB or (
-            production_db >= tested_db - MAX_PRODUCTION_GAP_DB
+            not is_one_broken and production_db >= tested_db - MAX_PRODUCTION_GAP_DB
             and between >= min(production_db, tested_db) + MIN_COMMON_ERROR_GAP_DB):
         return True, f"production agrees with the tested config: {text}."
     return False, (f"production differs from the tested config: {text}. Look for another engine, config or ranges, "
