@@ -452,9 +452,9 @@ def test_the_reason_fits_the_codes_of_the_row(session, precision, said, silent):
     assert said in told and silent not in told
 
 
-def _stats(amax, rms, top=None, over=0, below=0.0, histogram=None):
+def _stats(amax, rms, top=None, histogram=None):
     counts = histogram or tuple(1000 if 30 <= i <= 45 else 0 for i in range(64))
-    return TensorStats(amax, rms, rms * 2, rms * 3, 1000, 0, counts, below, 0.0, over, {}, top)
+    return TensorStats(amax, rms, rms * 2, rms * 3, 1000, 0, counts, {}, top)
 
 
 def test_the_detail_of_every_kind_of_row(session):

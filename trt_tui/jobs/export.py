@@ -48,9 +48,6 @@ from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
-MAX_HISTOGRAMS = 3
-"""The maximum number of lossy layers whose input values are drawn as histograms."""
-
 
 def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.ExportConfig) -> Steps[None]:

@@ -21,7 +21,7 @@ from trt_tui.core.calibration.tensor_collection import (
 )
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
-from trt_tui.core.precision import FP16_MAX, Precision
+from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
 
@@ -75,9 +75,6 @@ class TensorStats:
         zeros: Number of values that are exactly zero.
         log_histogram: Counts of nonzero ``|x|`` in 64 bins. Bin i covers [2^(i - 40), 2^(i - 39)); the first and last
             bin also hold the values beyond.
-        share_below_fp16_subnormal: Share of the nonzero values below 2^-24, the smallest magnitude of FP16.
-        share_subnormal: Share of the nonzero values below 2^-14, the smallest normal magnitude of FP16.
-        count_over_fp16: Number of values above 65504, the largest value of FP16.
         ranges: The amax that each of `RANGE_METHODS` chooses for INT8.
         other_ranges: The amax by range method for each of `TYPES_WITH_OWN_RANGES`, keyed by the precision.
         dominant_channels: None if the tensor has no channel axis of constant size.
@@ -92,9 +89,6 @@ class TensorStats:
     count: int
     zeros: int
     log_histogram: tuple[int, ...]
-    share_below_fp16_subnormal: float
-    share_subnormal: float
-    count_over_fp16: int
     ranges: dict[str, float]
     dominant_channels: DominantChannels | None
     other_ranges: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -140,7 +134,6 @@ class StatsReducer:
         self._zero_count = 0
         self._sum_of_squares = 0.0
         self._largest_magnitudes = np.zeros(0, np.float32)
-        self._count_over_fp16 = 0
         self._channel_axis = channel_axis
         self._channel_amax: np.ndarray | None = None
         self._has_channels = True
@@ -153,7 +146,6 @@ class StatsReducer:
             self._zero_count += block.size - int(np.count_nonzero(block))
             self._sum_of_squares += float(np.square(block, dtype=np.float64).sum())
             self._update_largest_magnitudes(block)
-            self._count_over_fp16 += int(np.count_nonzero(block > FP16_MAX))
         self._update_channel_amaxes(array)
 
     def merge_values(self, later_reducer: StatsReducer) -> None:
@@ -164,7 +156,6 @@ class StatsReducer:
         self._sum_of_squares += later_reducer._sum_of_squares
         self._largest_magnitudes = np.sort(np.concatenate([self._largest_magnitudes,
                                                            later_reducer._largest_magnitudes]))[-LARGEST_VALUE_COUNT:]
-        self._count_over_fp16 += later_reducer._count_over_fp16
         self._channel_axis = later_reducer._channel_axis if self._channel_axis is None else self._channel_axis
         self._has_channels &= later_reducer._has_channels
         if later_reducer._channel_amax is not None:
@@ -206,7 +197,6 @@ class StatsReducer:
         count = histogram.value_count
         exponents = self._exponent_counts.copy()
         exponents[0] -= self._zero_count
-        nonzero = max(count - self._zero_count, 1)
         bins = np.clip(np.arange(256) - self._EXPONENT_BIAS + 40, 0, 63)
         return TensorStats(
             amax=histogram.amax,
@@ -216,9 +206,6 @@ class StatsReducer:
             count=count,
             zeros=self._zero_count,
             log_histogram=tuple(np.bincount(bins, exponents, minlength=64).astype(int).tolist()),
-            share_below_fp16_subnormal=float(exponents[: self._EXPONENT_BIAS - 24].sum() / nonzero),
-            share_subnormal=float(exponents[: self._EXPONENT_BIAS - 14].sum() / nonzero),
-            count_over_fp16=self._count_over_fp16,
             ranges={method: choose_amax(histogram, method) for method in list_range_methods(INT8)},
             dominant_channels=self._find_dominant_channels(),
             other_ranges={code.precision.value: {method: choose_amax(histogram, method, code)

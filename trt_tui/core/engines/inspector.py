@@ -351,10 +351,6 @@ class LayerFinder:
         return tuple(layer for layer in self.layer_names[min(start, end):max(start, end) + 1]
                      if layer not in named_layers)
 
-    def knows_region(self, region_name: str) -> bool:
-        """Returns True if an end in the name of a fused region is in the network."""
-        return any(end is not None for end in self._find_region_ends(region_name) or ())
-
     def _find_region_ends(self, region_name: str) -> tuple[int | None, int | None] | None:
         """Finds the positions of the first and the last layer in the name of a fused region; None for another name."""
         match = FUSED_REGION_PATTERN.search(region_name)
