@@ -1,4 +1,4 @@
-"""Widths and mistyped words at random; `tests.fuzz.widths` and `mistyped` do it for longer, `advice` for hints."""
+"""Widths and mistyped words at random; `tests.fuzz.widths` and `mistyped` do it for longer."""
 
 import pytest
 
