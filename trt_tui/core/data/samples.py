@@ -207,9 +207,9 @@ class Samples:
         rows = self.count_samples_of_feed(feed_index)
         return {name: self.padding.remove_padding(array, rows) for name, array in outputs.items()}
 
-    def iterate_feeds(self, feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the feeds with the given numbers, all by default, one at a time. Raises the errors of `read_feed`."""
-        return (self.read_feed(index) for index in (range(len(self)) if feed_indices is None else feed_indices))
+    def iterate_feeds(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the feeds, one at a time. Raises the errors of `read_feed`."""
+        return map(self.read_feed, range(len(self)))
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
         """Reads the labels of a feed by name: the rows of the feed's samples, or the whole array if its rows are not

@@ -113,8 +113,7 @@ class RoundedLayer:
 
 def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                       groups: Iterable[FusionGroup], samples: Samples, backend: Backend, *,
-                      methods: Sequence[str] = METHODS, reason: str = "user",
-                      progress: RunProgress | None = None) -> Roundings:
+                      methods: Sequence[str] = METHODS, progress: RunProgress | None = None) -> Roundings:
     """Returns roundings of the weights of some groups, which reduce the error of their outputs.
 
     Args:
@@ -155,7 +154,7 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
             candidates = _round_layer(layer, weight, scale, fit[layer.group.name].products,
                                       held_out[layer.group.name].products, methods, steps.check)
             for method, (candidate, gain) in candidates.items():
-                moves[method][layer.group.name] = replace(candidate, weight_edits=digest, reason=reason)
+                moves[method][layer.group.name] = replace(candidate, weight_edits=digest, reason="user")
                 gains[method][layer.group.name] = gain
             if not candidates:
                 refusals[layer.group.name] = "no other rounding has a smaller error on the held-out samples"

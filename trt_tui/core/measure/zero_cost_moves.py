@@ -202,7 +202,7 @@ class ChannelMeanCollector:
 
 
 def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                             groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *, reason: str = "user",
+                             groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *,
                              progress: RunProgress | None = None,
                              executor: Executor[CalibrationContext] | None = None) -> dict[str, BiasCorrectionMove]:
     """Returns bias corrections by group, which remove the mean error of INT8 layers: ``W·E[x] - W'·E[x']`` for each
@@ -252,7 +252,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         groups_of = network.node(layer.name).attributes.get_int("group", 1)
         shift = _compute_output_means(weight, means.exact_sums / means.count, site, groups_of) \
             - _compute_output_means(rounded, means.rounded_sums / means.count, site, groups_of)
-        moves[name] = BiasCorrectionMove(vectors.encode_vector(shift.astype(np.float32)), reason)
+        moves[name] = BiasCorrectionMove(vectors.encode_vector(shift.astype(np.float32)), "user")
     return moves
 
 

@@ -5,7 +5,6 @@ continues like the search itself if the guess is right. Guesses only decide whic
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Collection
 
@@ -17,17 +16,15 @@ MAX_COPIES_PER_CONFIG = 4
 """The maximum number of search copies with a guessed result, for each config that is wanted."""
 
 
-def predict_next_configs(search: Search, max_configs: int, time_limit_s: float = math.inf,
+def predict_next_configs(search: Search, max_configs: int,
                          step_names: Collection[str] = ()) -> list[PrecisionConfig]:
     """Returns the config that a search requests now, and configs that it may request next.
 
     Likelier and earlier configs come first. There are at most ``max_configs``.
 
     Args:
-        time_limit_s: Seconds after which no further guesses are made.
         step_names: Names of the search steps whose configs are useful; empty for all steps.
     """
-    until = time.monotonic() + time_limit_s
     configs_by_key: dict[object, PrecisionConfig] = {}
     open_: deque[Search] = deque([search])
     copies = 0
@@ -37,8 +34,7 @@ def predict_next_configs(search: Search, max_configs: int, time_limit_s: float =
         if trial is None or config is None or step_names and trial.step_name not in step_names:
             continue
         configs_by_key.setdefault(trial.config_key, config)
-        if len(configs_by_key) < max_configs and copies < MAX_COPIES_PER_CONFIG * max_configs and time.monotonic(
-        ) < until:
+        if len(configs_by_key) < max_configs and copies < MAX_COPIES_PER_CONFIG * max_configs:
             likely = _guess_target_result(current).passes
             for passed in (likely, not likely):
                 guessing_search = current.copy()
