@@ -197,11 +197,13 @@ def test_runs_do_not_speak_of_ranges_that_they_do_not_need(run, tmp_path):
 def test_the_worst_sample_is_named_by_its_file(run, tmp_path):
     options = save_product(tmp_path, row12=2e4)
     x = np.load(options.data)["x"]
-    (tmp_path / "files").mkdir()
-    np.savez(tmp_path / "files" / "a.npz", x=x[:9])
-    np.savez(tmp_path / "files" / "b.npz", x=x[9:])
+    for folder, rows in (("files", 9), ("same batches", 8)):
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "a.npz", x=x[:rows])
+        np.savez(tmp_path / folder / "b.npz", x=x[rows:])
     for data, name, record_name in ((options.data, "#12", {"index": 12}),
-                                    (tmp_path / "files", "b.npz #3", {"index": 3, "file": "b.npz"})):
+                                    (tmp_path / "files", "b.npz #3", {"index": 3, "file": "b.npz"}),
+                                    (tmp_path / "same batches", "b.npz #4", {"index": 4, "file": "b.npz"})):
         code, out, _ = run("compare", options.model, "--data", data, "--batch", 4, "--layers", "none", "--no-preview",
                            "--target", "sqnr>=20", "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
         runs = json.loads((tmp_path / "out.json").read_text())["runs"]

@@ -78,6 +78,14 @@ def test_on_the_command_line(run, mlp, tmp_path):
         assert code == 2 and said in told, told
 
 
+@pytest.mark.parametrize("runs", [(), ("--runs", "int8")])
+def test_ranges_on_the_command_line_decide_the_exit_code(run, mlp, runs):
+    code, out, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--no-preview", *runs,
+                          "--range", "x=0.01", "--target", "sqnr>=10")
+    config_row = next(line.split() for line in out.splitlines() if line.startswith("config"))
+    assert code == 1 and config_row[-1].startswith("FAIL") and "Target not met by config" in told, out + told
+
+
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory):
     """A vision transformer with scopes three levels deep, of which not all tensors have their names."""

@@ -818,7 +818,11 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
     judged = session.judged_outputs[0]
     session.opened_network = replace(session.opened_network, judged_outputs=(
         replace(judged, name="boxes"), replace(judged, name="scores")))
-    session.results.get_or_create_results(session.config).store_accuracy(both)
-    for width in (120, 80):
-        row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))
-        assert re.search(r"5\.8 .* *scores", row), row
+    in_files = [replace(both, outputs={"boxes": boxes, "scores": replace(
+        scores, worst_index=index, worst_file="part17.npz", worst_sqnr_db=-3.2)}) for index in (12345, 6)]
+    for accuracy, sample_pattern in ((both, ""), (in_files[0], r" +~-3\.2( #12345)?"),
+                                     (in_files[1], r" +~-3\.2( p…17 #6)?")):
+        session.results.get_or_create_results(session.config).store_accuracy(accuracy)
+        for width in (120, 80, 60):
+            row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))
+            assert re.search(rf"5\.8 .* *scores{sample_pattern} ", row), row

@@ -570,11 +570,12 @@ class Workspace:
                 *map(cached_file_sha256, _list_metric_files(self.options))) if self.metric is not None else ()
 
     def _hash_judged_data(self) -> str:
-        """Returns the hash of the samples in use and their labels."""
+        """Returns the hash of the samples in use with their labels, and with their names in several files."""
         judged_samples, feeds = self.data_sets.judged_samples, self.feeds.all_feeds
         labels = hashlib.sha256()
         for index in feeds:
-            labels.update(repr(judged_samples.count_samples_of_feed(index)).encode())
+            first_name = judged_samples.sample_name(index)  # results name their worst sample
+            labels.update(f"{judged_samples.count_samples_of_feed(index)}{first_name.file and first_name}".encode())
             for name, array in sorted(judged_samples.read_labels(index).items()):
                 labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
         return judged_samples.select_feeds(feeds).hash_inputs() + labels.hexdigest()

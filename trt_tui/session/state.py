@@ -290,8 +290,9 @@ class SessionState:
     @property
     def has_own_config(self) -> bool:
         """True if the command line or the network itself has a config that differs from INT8 in all layers."""
-        network = self.outline or self.unmeasured_outline
-        return bool(self.config_path or self.options.keep or (network is not None and network.has_file_precision))
+        network, options = self.outline or self.unmeasured_outline, self.options
+        return bool(self.config_path or options.keep or options.tensor_ranges
+                    or (network is not None and network.has_file_precision))
 
     @property
     def judged_run(self) -> str:

@@ -244,9 +244,16 @@ def _title_cells(columns: Sequence[RunColumn]) -> Line:
 
 
 def _run_spans(run_row: RunRow, columns: Sequence[RunColumn]) -> Line:
-    """The cells of a run, a dash where nothing was measured; the narrow column of the worst sample omits its number."""
-    texts = [(column.text(run_row) or NOT_MEASURED).partition(" #" if column.title == "worst" else "\n")[0]
-             for column in columns]
+    """The cells of a run, a dash where nothing was measured; the narrow column of the worst sample omits its name."""
+    texts = [column.text(run_row) or NOT_MEASURED for column in columns]
+    for position, (text, column) in enumerate(zip(texts, columns, strict=True)):
+        if column.title == "worst":
+            texts[position] = text.split(" ")[0]
+        elif column.title == "worst sample" and cell_width(text) > column.width and " #" in text:
+            value, _, file = text.rpartition(" #")[0].partition(" ")
+            index = text.rpartition(" ")[2]
+            shown_file = shorten_middle(file.removesuffix(".npz"), column.width - cell_width(f"{value}  {index}"))
+            texts[position] = " ".join(filter(None, (value, shown_file, index)))
     return [(text, _cell_style(column, run_row, text)) for column, text in zip(columns, texts, strict=True)]
 
 
