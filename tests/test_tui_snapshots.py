@@ -1,6 +1,11 @@
-"""What the application looks like: trt_tui.tui, compared with pictures in ``__snapshots__``."""
+"""What the application looks like: trt_tui.tui, compared with ``__snapshots__``, as text or, where colours matter, SVG.
 
+``TRT_TUI_GOLDEN=write`` writes the pictures anew.
+"""
+
+import re
 from dataclasses import replace
+from difflib import unified_diff
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +13,8 @@ import pytest
 from textual.widgets import Input
 
 from tests.local import H200, NO_GPU, QKV, Clock
-from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
+from tests.screen import LARGE, SMALL, answered, make_app, screen_text, settle, taken_in
+from tests.test_golden import WRITE
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import engine_build, ranges
 from trt_tui.jobs import events as ev
@@ -17,62 +23,52 @@ from trt_tui.session import event_reducer, jobs
 from trt_tui.tui.state import job_list, session_list
 
 pytestmark = pytest.mark.usefixtures("quick")
-TINY, HUGE = (60, 15), (200, 60)
-SIZES = {TINY: "tiny", SMALL: "small", LARGE: "large", HUGE: "huge"}
+SNAPSHOTS = Path(__file__).parent / "__snapshots__"
+SIZES = {"tiny": (60, 15), "small": SMALL, "large": LARGE, "huge": (200, 60)}
 OTHERWISE = replace(H200, otherwise={QKV: Precision.FP16})
 NOISY = replace(OTHERWISE, worse=0.8)
 FAILING = replace(H200, fails="\n".join((
     "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node "
     "{ForeignNode[node_matmul...node_matmul_1]}.)",
     *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20)))))
-WRONG = ev.JobFailed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
-                     "Download it again: a web page was saved in its place.")
-STEP = ev.JobProgress(0, "building: Timing tactics", 34, 128, 61.0)
+EVENTS = {
+    "error-small": ev.JobFailed(0, "vit.onnx is not an ONNX file", "It begins with <html>.",
+                                "Download it again: a web page was saved in its place."),
+    "building-small": ev.JobProgress(0, "building: Timing tactics", 34, 128, 61.0)}
 
-PICTURES = {
-    "compared": ({}, "", (SMALL, LARGE, HUGE)),
-    "no_color": ({}, "", (SMALL, LARGE)),
-    "loading": ({"held": (rq.OpenNetwork,)}, "", (SMALL,)),
-    "empty": ({"random": True, "held": (rq.CompareRuns,)}, "", (SMALL, LARGE)),
-    "error": ({"held": (rq.OpenNetwork,)}, "", (SMALL, LARGE)),
-    "stale": ({}, "b space", (SMALL, LARGE)),
-    "target_met": ({}, "space n space n space", (SMALL,)),
-    "nan": ({"network": "overflowing", "metric": False}, "v 6", (LARGE,)),
-    "worst_first": ({}, "t", (SMALL, HUGE)),
-    "blocks": ({}, "3 down right", (SMALL, LARGE)),
-    "detail": ({}, "2", (SMALL,)),
-    "light": ({}, "f8", (SMALL, LARGE)),
-    "help": ({}, "question_mark", (SMALL,)),
-    "explanation": ({}, "w f3", (SMALL, LARGE)),
-    "configs": ({}, "c", (SMALL,)),
-    "precision": ({}, "p", (SMALL,)),
-    "colours": ({}, "v", (SMALL,)),
-    "target": ({}, "g", (SMALL,)),
-    "exports": ({"builder": H200}, "e", (SMALL,)),
-    "engine_fresh": ({"builder": OTHERWISE}, "b", (SMALL, LARGE)),
-    "engine_stale": ({"builder": OTHERWISE}, "b space", (SMALL,)),
-    "engine_cannot_run": ({"builder": NO_GPU}, "b", (SMALL,)),
-    "fp32_engine_fails": ({"builder": replace(H200, check=0.3, worse=0.8)}, "b j", (SMALL,)),
-    "values": ({}, "n 8", (SMALL,)),
-    "samples": ({}, "8 2 enter", (SMALL,)),
-    "methods": ({}, "7 7", (SMALL,)),
-    "rules": ({}, "5", (SMALL,)),
-    "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),
-    "engine_preview": ({"builder": H200}, "f6", (SMALL,)),
-    "engine_no_color": ({"builder": OTHERWISE}, "b space", (LARGE,)),
-    "building": ({"builder": H200, "held": (rq.BuildEngine,)}, "b", (SMALL,)),
-    "build_failed": ({"builder": FAILING}, "b", (SMALL,)),
-    "find": ({}, "a down down", (SMALL,)),
-    "find_with_builds": ({"builder": H200}, "a down down", (LARGE,)),
-    "searching": ({"searched": 20}, "a enter", (SMALL,)),
-    "search_result": ({}, "a enter a", (SMALL, LARGE)),
-    "found": ({}, "a enter a enter n", (LARGE,)),
-    "classes": ({}, "8 3", (SMALL,)),
-    "jobs": ({"builder": H200, "held": (rq.BuildEngine,)}, "b f9", (SMALL,)),
-    "log": ({"builder": H200}, "b o", (SMALL,)),
-    "sessions": ({}, "space S", (TINY, SMALL)),
+IN_COLOUR = {"compared-large", "light-large", "target_met-small", "worst_first-small", "blocks-small", "error-small",
+             "search_result-large", "nan-large", "engine_fresh-large", "engine_stale-small", "engine_no_color-large",
+             "building-small"}
+
+WALKS = {
+    "pages": ({}, {
+        "compared-small": "", "colours-small": "v", "precision-small": "escape p", "target-small": "escape g",
+        "configs-small": "escape c", "help-small": "escape question_mark", "rules-small": "escape 5",
+        "find-small": "escape a down down", "explanation-small": "escape w f3", "values-small": "escape n 8",
+        "samples-small": "2 enter", "classes-small": "3", "methods-small": "escape 7 7", "detail-small": "escape w 2",
+        "worst_first-small": "2 t", "blocks-small": "3 down right", "target_met-small": "t w space n space n space",
+        "sessions-small": "S", "sessions-tiny": "", "search_result-small": "escape z z z a enter a",
+        "stale-small": "escape w b space"}),
+    "wide pages": ({}, {
+        "compared-large": "", "compared-huge": "", "light-large": "f8", "explanation-large": "f8 w f3",
+        "worst_first-huge": "escape t", "blocks-large": "3 down right", "search_result-large": "t w a enter a",
+        "found-large": "enter n", "stale-large": "z w b space"}),
+    "a failed opening": ({"held": (rq.OpenNetwork,)}, {"loading-small": "", "error-small": "", "error-large": ""}),
+    "no values": ({"random": True, "held": (rq.CompareRuns,)}, {"empty-small": "", "empty-large": ""}),
+    "NaN": ({"network": "overflowing", "metric": False}, {"nan-large": "v 6"}),
+    "an engine": ({"builder": OTHERWISE}, {
+        "engine_fresh-small": "b", "engine_fresh-large": "", "log-small": "o", "engine_stale-small": "escape space"}),
+    "without colours": ({"builder": OTHERWISE}, {"engine_no_color-large": "b space"}),
+    "an engine that loses": ({"builder": NOISY}, {"engine_page-small": "b i", "engine_page-large": "escape i"}),
+    "an engine for elsewhere": ({"builder": NO_GPU}, {"engine_cannot_run-small": "b"}),
+    "FP32 that loses": ({"builder": replace(H200, check=0.3, worse=0.8)}, {"fp32_engine_fails-small": "b j"}),
+    "before a build": ({"builder": H200}, {
+        "exports-small": "e", "find_with_builds-large": "escape a down down", "engine_preview-small": "escape f6"}),
+    "a build": ({"builder": H200, "held": (rq.BuildEngine,)}, {"building-small": "b", "jobs-small": "f9"}),
+    "a failed build": ({"builder": FAILING}, {"build_failed-small": "b"}),
+    "a search": ({"searched": 20}, {"searching-small": "a enter"}),
 }
-"""By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
+"""What is opened and how, and by the name of each picture the keys that lead to it from the one before."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,30 +84,45 @@ def steady(monkeypatch):
                                                               strftime=noon.strftime))
 
 
-@pytest.mark.parametrize(("name", "size"), [
-    pytest.param(name, size, id=f"{name}-{SIZES[size]}") for name, (_, _, sizes) in PICTURES.items() for size in sizes])
-def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
-    options, keys, _ = PICTURES[name]
-    shows_folder = name == "exports"
+async def take_picture(pilot, name: str, keys: str) -> str:
+    """Presses keys and returns what the terminal shows then."""
+    app = pilot.app
+    await pilot.resize_terminal(*SIZES[name.partition("-")[2]])
+    for key in keys.split():
+        await answered(pilot, key)
+        for one in app.session.pending_requests.jobs:
+            one.sent_time = 0.0
+    if name in EVENTS:
+        app.post_session_event(replace(EVENTS[name], job=max(app.session.pending_requests)))
+    await settle(pilot)
+    app.session.group_change_times.clear()
+    app.main_screen.presenter.draw_detail_pane()
+    for one in app.screen.query(Input):
+        one.cursor_blink = False  # a picture taken late would miss the cursor
+    await taken_in(pilot)
+    if name not in IN_COLOUR:
+        return screen_text(app) + "\n"
+    await pilot.wait_for_scheduled_animations()
+    return re.sub(r"\bterminal-\d+-([\w-]+)", r"terminal-\1", app.export_screenshot(title=app.title, simplify=True))
+
+
+@pytest.mark.parametrize("walk", WALKS)
+async def test_pictures(tmp_path, monkeypatch, walk):
+    options, pictures = WALKS[walk]
+    shows_folder, wrong = "exports-small" in pictures, []
     monkeypatch.chdir("/" if shows_folder else tmp_path)  # no picture holds a test's folder
-    folder = tmp_path if shows_folder else Path()
-    if "no_color" in name:
+    if walk == "without colours":
         monkeypatch.setenv("NO_COLOR", "1")
-
-    async def run(pilot) -> None:
+    app = make_app(tmp_path if shows_folder else Path(), **options)
+    async with app.run_test(size=SIZES[next(iter(pictures)).partition("-")[2]]) as pilot:
         await settle(pilot)
-        for key in keys.split():
-            await answered(pilot, key)
-            for one in pilot.app.session.pending_requests.jobs:
-                one.sent_time = 0.0
-        if name in ("error", "building"):
-            pilot.app.post_session_event(WRONG if name ==
-                                         "error" else replace(STEP, job=max(pilot.app.session.pending_requests)))
-            await settle(pilot)
-        pilot.app.session.group_change_times.clear()
-        pilot.app.main_screen.presenter.draw_detail_pane()
-        for one in pilot.app.screen.query(Input):
-            one.cursor_blink = False  # a picture taken late would miss the cursor
-        await taken_in(pilot)
-
-    assert snap_compare(make_app(folder, **options), terminal_size=size, run_before=run)
+        for name, keys in pictures.items():
+            path = SNAPSHOTS / f"{name}.{'svg' if name in IN_COLOUR else 'txt'}"
+            shown = await take_picture(pilot, name, keys)
+            if WRITE:
+                path.write_text(shown)
+            if (kept := path.read_text()) != shown:
+                (tmp_path / path.name).write_text(shown)
+                lines = unified_diff(kept.splitlines(), shown.splitlines(), path.name, "now", "", "", 0, "")
+                wrong += [f"{name}, now {tmp_path / path.name}:", *list(lines)[:30]]
+    assert not wrong, "\n".join(wrong)
