@@ -218,3 +218,15 @@ def test_the_worst_sample_is_named_by_its_file(run, tmp_path):
     assert str(worst) == "b.npz #3" and len(errors.names) == 64 and str(errors.names[8]) == "a.npz #8"
     alone = of(worker.answer(rq.MeasureSingleSample(FP16, {"fp16": FP16}, worst)), ev.SingleSampleMeasured)[-1].sample
     assert alone.name == worst and np.isnan(alone.values_by_run["fp16"])
+
+
+@pytest.mark.parametrize(("rows", "sample"), [(64, "40"), (64, "worst"), (16, "9")])
+def test_a_search_on_one_sample_looks_for_nan_where_it_calibrates_too(rows, sample, tmp_path):
+    """Row 3 calibrates, so that INT8 does not clip it, and overflows where its result is written in FP16."""
+    options = save_product(tmp_path, rows=rows, row3=2e4)
+    worker = opened(tmp_path, options)
+    goal = rq.FindMixedPrecisionConfig(INT8, ("cosine>=0.1",), try_ranges=False, try_zero_cost=False, sample=sample)
+    ended, = of(worker.answer(goal), ev.SearchEnded)
+    held_out = ended.held_out
+    assert not ended.result.is_met or ended.result.best_evaluation.raised_groups or (
+        held_out is not None and not held_out.target_result.passes)

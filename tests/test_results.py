@@ -10,7 +10,7 @@ from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
-from trt_tui.session.results import MAX_RECENT_RESULTS, SessionResults, find_decisive_outcome
+from trt_tui.session.results import MAX_RECENT_CONFIGS, MAX_RECENT_RESULTS, SessionResults, find_decisive_outcome
 
 MLP = local.outline("mlp")
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -58,7 +58,7 @@ def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
         results.apply(ev.RemediesMeasured(2, "a", config, ()))
         results.apply(ev.ZeroCostChangesMeasured(2, "a", config, (), True))
         assert results.get_results_or_empty(shown).shares
-    assert {shown, listed, built, *configs[-MAX_RECENT_RESULTS + 1:]} == {*results}
+    assert {shown, listed, built, *configs[-MAX_RECENT_CONFIGS + 1:]} == {*results}
     assert results[listed].accuracy == verdict(20.0) and results[built].engine_result is not None
     assert not results[listed].shares and not results[built].shares and results[configs[-1]].shares
     assert [key for _, key in results.remedies] == configs[-MAX_RECENT_RESULTS:]

@@ -127,7 +127,7 @@ def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
 
 
 def test_what_is_dropped_of_an_earlier_config_comes_back_with_it(session, monkeypatch):
-    monkeypatch.setattr(results, "MAX_RECENT_RESULTS", 3)
+    monkeypatch.setattr(results, "MAX_RECENT_CONFIGS", 3)
     driven = session().settled()
     for group in driven.outline.groups:
         driven.toggle_fp32([group])

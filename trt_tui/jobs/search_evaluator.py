@@ -10,6 +10,7 @@ import numpy as np
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
+from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
@@ -172,10 +173,12 @@ def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, searc
             other values than the evaluation.
     """
     analysis, result, targets = workspace.analysis, search_job.search.result, search_job.targets
-    calibrating = () if workspace.is_calibrated_on_data(result.config) else workspace.feeds.searched_feeds
-    feed_indices = sorted((*workspace.held_out, *calibrating))
-    if selection_feed_index is not None:
-        feed_indices = [index for index in workspace.feeds if index != selection_feed_index]
+    others = workspace.held_out if selection_feed_index is None else [
+        index for index in workspace.feeds if index != selection_feed_index]
+    calibrating, is_calibrated = workspace.feeds.searched_feeds, workspace.is_calibrated_on_data(result.config)
+    feed_indices = JudgedFeeds.from_indices(
+        sorted((*others, *(() if is_calibrated else calibrating))),
+        calibrating if is_calibrated and selection_feed_index is not None else ())
     if not feed_indices or not targets or result.best_evaluation is None:
         return None
     search_accuracy, search_targets = settled_accuracy or result.best_evaluation.target_result.accuracy, targets
@@ -231,6 +234,8 @@ class WorkspaceEvaluator:
         self.can_build = builder is not None and can_run_engines(builder, workspace.plan.settings)
         self.has_check = request.check_command is not None
         self.feed_index: int | None = None
+        feeds = workspace.feeds  # those that calibrate are searched at the end, unless nothing is measured then
+        self._searched_feeds = feeds.searched_feeds if len(feeds) == 1 else ()
         self._max_duration_s = 0.0
         self._shown_check_errors = ""
         self._has_named_file_layers = False
@@ -268,11 +273,14 @@ class WorkspaceEvaluator:
         workspace = self._workspace
         if self.feed_index is None:
             full_accuracy = yield from self._measure_accuracy_on_all_samples(self._request.config)
-            worst = full_accuracy.worst_sample_errors
-            self.feed_index = _find_feed_of_sample(workspace, str(worst.worst_sample)
-                                                   ) if worst is not None else workspace.feeds[0]
+            worst, feeds = full_accuracy.worst_sample_errors, workspace.feeds
+            name = worst.worst_sample if worst is not None else None
+            worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
+            self.feed_index = worst_feed if worst_feed in feeds else feeds[0]
+            self._searched_feeds = () if worst_feed in feeds else (worst_feed,)
         accuracy: Accuracy | None = None
-        for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, [self.feed_index]):
+        for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, JudgedFeeds.from_indices(
+                [self.feed_index], self._searched_feeds)):
             accuracy = partial.value
             yield Urgency.SEARCH
         assert accuracy is not None, "a feed was named"

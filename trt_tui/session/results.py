@@ -45,8 +45,9 @@ RECORD_KEYS = {
 K = TypeVar("K")
 V = TypeVar("V")
 
-MAX_RECENT_RESULTS = 128
-"""The maximum number of results of one kind that can be requested again. One screen shows about half as many."""
+MAX_RECENT_RESULTS, MAX_RECENT_CONFIGS = 32, 128
+"""The maximum number of results of one kind that can be requested again, and of configs with all their results. One
+screen shows about half as many configs."""
 
 
 class RecentResults(dict[K, V]):
@@ -121,7 +122,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         none."""
         is_new = config not in self._configs
         results = self._configs[config] = self._configs.pop(config) if not is_new else ConfigResults()
-        for old in list(self._configs)[:-MAX_RECENT_RESULTS] if is_new else ():
+        for old in list(self._configs)[:-MAX_RECENT_CONFIGS] if is_new else ():
             runs = self._configs[old].runs
             if self._is_listed(old) or runs.keys() - {RunKind.SIMULATED_CONFIG}:
                 self._configs[old] = ConfigResults(runs)
