@@ -20,7 +20,7 @@ from tests import networks, nursery
 from tests.networks.odd import conv_net
 from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
-from trt_tui.cluster import executor, launch, provisioning
+from trt_tui.cluster import executor, launch
 from trt_tui.cluster.executor import ClusterWorkerPool
 from trt_tui.cluster.launch import ClusterSpec
 from trt_tui.core.calibration.calibration import Calibration, calibrate
@@ -311,7 +311,7 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
         parcel = parcel_of(*arguments)
         return replace(parcel, files=tuple(replace(file, stamp=(0, file.size_bytes, 0)) for file in parcel.files))
 
-    with mock.patch.object(executor, "build_manifest", unseen), mock.patch.object(provisioning, "PIECE_BYTES", 1000):
+    with mock.patch.object(executor, "build_manifest", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
         far = other()
     assert far.hired.cluster.transfer_counts.files == sum(
         os.path.getsize(path) for path, _ in workspace.stamped_files.stamps)
@@ -353,28 +353,25 @@ def test_a_scheduler_that_is_named_has_to_answer(workspace):
         hired.close()
 
 
-def test_workers_that_come_and_go_without_an_event_are_known(workspace, running, other, tmp_path):
-    """As while the program connects: it has not subscribed yet, and nobody sends it what came before."""
-    with mock.patch.object(clusters.Client, "subscribe_topic"), mock.patch.object(clusters.Client, "unsubscribe_topic"):
-        alone = other()
-        before = set(alone.hired.cluster._workers)
-        os.kill(running.done(Errand(tmp_path), ["1"])[0][1][1], signal.SIGKILL)
-        alone.until(lambda: alone.hired.cluster.count_workers() == 2
-                    and len(set(alone.hired.cluster._workers) & before) == 1)
-        assert len(alone.done(Errand(tmp_path), ["1", "2", "3"])) == 3
-        alone.hired.close()
+def test_workers_that_come_and_go_are_known(running, other, tmp_path):
+    alone = other()
+    before = set(alone.hired.cluster._workers)
+    os.kill(running.done(Errand(tmp_path), ["1"])[0][1][1], signal.SIGKILL)
+    alone.until(lambda: alone.hired.cluster.count_workers() == 2
+                and len(set(alone.hired.cluster._workers) & before) == 1)
+    assert len(alone.done(Errand(tmp_path), ["1", "2", "3"])) == 3
 
 
 def test_a_scheduler_that_gives_no_list_does_not_hold_up_the_end(other):
-    async def never(cluster, client):
+    async def never(**arguments):
         await asyncio.sleep(60)
 
     alone = other()
-    with mock.patch.object(clusters.Cluster, "_synchronize_workers", never):
-        time.sleep(clusters.WORKER_LIST_INTERVAL_S + 0.5)
+    with mock.patch.object(alone.hired.cluster._client, "scheduler", SimpleNamespace(identity=never)):
+        time.sleep(2 * clusters.POLL_INTERVAL_S)
         since = time.monotonic()
         alone.hired.close()
-    assert time.monotonic() - since < 4
+    assert time.monotonic() - since < 2 + clusters.LIST_TIMEOUT_S
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

@@ -29,6 +29,7 @@ _DASK_CONFIG = {
     "distributed.worker.multiprocessing-method": "forkserver",
     "distributed.nanny.pre-spawn-environ": {},
     "distributed.admin.tick.limit": "1h",
+    "distributed.scheduler.allowed-failures": 1,
     "distributed.scheduler.work-stealing": False,
     "distributed.comm.timeouts.connect": "5s",
 }
@@ -110,7 +111,7 @@ class _MonitoredNanny(Nanny):
 
 
 def launch_local_cluster(spec: ClusterSpec, folder: Path, on_worker_exit: Callable[[str, int], None]) -> SpecCluster:
-    """Returns a cluster of processes on this host, which the event loop must enter as a context manager.
+    """Returns a cluster of processes on this host, as a context manager. Waits until they have started.
 
     Args:
         folder: The folder for files of the workers.
@@ -127,4 +128,4 @@ def launch_local_cluster(spec: ClusterSpec, folder: Path, on_worker_exit: Callab
         for number, pin in enumerate(gpu_settings)
     }
     options = {"host": LOCAL_HOST, "port": 0, "dashboard_address": f"{LOCAL_HOST}:0"}
-    return SpecCluster(workers, {"cls": Scheduler, "options": options}, asynchronous=True, name="trt-tui")
+    return SpecCluster(workers, {"cls": Scheduler, "options": options}, name="trt-tui")

@@ -6,8 +6,9 @@ samples are sent as files.
 """
 
 import os
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,22 @@ class WorkspaceManifest:
         options: The options, with absolute paths.
         source: The fingerprint of the results. A worker that has opened anything else is refused.
         uses_reference_weights: True if FP32 means the weights of the reference.
+        key: The key of the workspace on workers.
     """
 
     options: Options
     files: tuple[ManifestFile, ...]
     source: Fingerprint
     uses_reference_weights: bool = False
+    key: str = field(default_factory=lambda: f"trt-tui-{uuid.uuid4().hex}")
+
+    def list_resources(self, for_engines: bool) -> dict[str, int]:
+        """Returns Dask's resources that a task of this workspace requires: the worker itself, for one task at a time.
+
+        Args:
+            for_engines: True if the task needs a worker with the same builder and GPU as this process.
+        """
+        return {self.key: 1, **({f"{self.key}-engines": 1} if for_engines else {})}
 
     def rebase_option_paths(self, root_folder: Path) -> Options:
         """Returns the options with all paths below ``root_folder`` in place of the file system root."""

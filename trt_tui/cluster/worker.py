@@ -11,16 +11,17 @@ import importlib.metadata
 import pickle
 import shutil
 import socket
-import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from distributed import get_worker
+from distributed.utils import sync
 
 import trt_tui
 from trt_tui.backends.cuda import find_first_device
@@ -35,6 +36,9 @@ from trt_tui.workspace import Workspace
 
 POLL_INTERVAL_S = 0.05
 """The interval in seconds at which a waiting task checks if it was cancelled."""
+
+_open_workspaces: weakref.WeakValueDictionary[str, WorkerWorkspace] = weakref.WeakValueDictionary()
+"""The open workspaces of this worker, by the key of their manifest."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def describe_worker() -> WorkerInfo:
 
 
 class WorkerWorkspace:
-    """The workspace of a worker. Its tasks run one at a time.
+    """The workspace of a worker.
 
     Args:
         manifest: The manifest of the workspace to open.
@@ -110,8 +114,8 @@ class WorkerWorkspace:
     def __init__(self, manifest: WorkspaceManifest) -> None:
         self._manifest = manifest
         self._folder = Path(get_worker().local_directory) / f"trt-tui-{uuid.uuid4().hex}"
-        self._workspace: Workspace | None = None
-        self._lock = threading.Lock()
+        self.workspace: Workspace | None = None
+        self.unpickle_task: Callable[[bytes], Task[Workspace, Any, Any]] = lru_cache(maxsize=2)(pickle.loads)
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def __reduce__(self) -> str:
@@ -127,8 +131,11 @@ class WorkerWorkspace:
         with open(path, "ab") as stream:
             stream.write(piece)
 
-    def open_workspace(self) -> None:
-        """Opens the workspace of the manifest.
+    def open_workspace(self, builds_engines: bool) -> None:
+        """Opens the workspace of the manifest, and offers this worker to its tasks.
+
+        Args:
+            builds_engines: True if the worker executes the tasks for engines too.
 
         Raises:
             InputError: The hashes of the network or the samples differ from those of the program.
@@ -150,19 +157,9 @@ class WorkerWorkspace:
             if actual_hash != expected_hash:
                 raise InputError(f"it reads another {kind}", "the same files give other data there")
         _ = workspace.analysis
-        self._workspace = workspace
-
-    @contextlib.contextmanager
-    def lock_workspace(self, task_key: str) -> Iterator[Workspace | None]:
-        """Yields the workspace once no other task uses it; None if the task was cancelled during the wait."""
-        while not self._lock.acquire(timeout=POLL_INTERVAL_S):
-            if is_task_cancelled(task_key):
-                yield None
-                return
-        try:
-            yield self._workspace
-        finally:
-            self._lock.release()
+        self.workspace = workspace
+        _open_workspaces[manifest.key] = self
+        sync(get_worker().loop, get_worker().set_resources, **manifest.list_resources(builds_engines))
 
     def _received_file_path(self, file_index: int) -> Path:
         return Path(f"{self._folder}{self._manifest.files[file_index].path}")
@@ -176,13 +173,8 @@ def receive_file_piece(worker_workspace: WorkerWorkspace, file_index: int, piece
     worker_workspace.receive_file_piece(file_index, piece)
 
 
-def open_workspace(worker_workspace: WorkerWorkspace) -> None:
-    worker_workspace.open_workspace()
-
-
-def unpickle_task(pickled_task: bytes) -> Any:
-    """Returns an unpickled task, which Dask keeps on the worker until the program drops its future."""
-    return pickle.loads(pickled_task)
+def open_workspace(worker_workspace: WorkerWorkspace, builds_engines: bool) -> None:
+    worker_workspace.open_workspace(builds_engines)
 
 
 def is_task_cancelled(task_key: str) -> bool:
@@ -191,30 +183,30 @@ def is_task_cancelled(task_key: str) -> bool:
     return task_state is None or task_state.state != "executing"
 
 
-def run_task(worker_workspace: WorkerWorkspace, worker_task: Task[Workspace, Any, Any],
-             pickled_items: bytes) -> tuple[float, bytes]:
-    """Executes a task for pickled items.
+def run_task(manifest_key: str, pickled_task: bytes, pickled_items: bytes) -> tuple[float, bytes]:
+    """Executes a task for items in the workspace of a manifest.
 
     Returns:
         The duration in seconds, and the pickled results. If an item fails, the last result is its exception.
     """
+    worker_workspace = _open_workspaces[manifest_key]
+    workspace, worker_task = worker_workspace.workspace, worker_workspace.unpickle_task(pickled_task)
+    assert workspace is not None, "only a worker that has opened it has the resource"
     task_key, results = str(get_worker().get_current_task()), []
-    with worker_workspace.lock_workspace(task_key) as workspace:
-        start_time = time.perf_counter()
-        for item in pickle.loads(pickled_items) if workspace is not None else ():
-            assert workspace is not None, "there are no items without one"
-            with contextlib.closing(worker_task.run_item(workspace, item)) as steps:
-                try:
-                    waitable = None
-                    while not is_task_cancelled(task_key):
-                        if waitable is None or waitable.ready():
-                            waitable = next(steps)
-                        else:
-                            time.sleep(POLL_INTERVAL_S)
-                    break
-                except StopIteration as stop:
-                    results.append(stop.value)
-                except Exception as error:
-                    results.append(error)
-                    break
-        return time.perf_counter() - start_time, pickle.dumps(results)
+    start_time = time.perf_counter()
+    for item in pickle.loads(pickled_items):
+        with contextlib.closing(worker_task.run_item(workspace, item)) as steps:
+            try:
+                waitable = None
+                while not is_task_cancelled(task_key):
+                    if waitable is None or waitable.ready():
+                        waitable = next(steps)
+                    else:
+                        time.sleep(POLL_INTERVAL_S)
+                break
+            except StopIteration as stop:
+                results.append(stop.value)
+            except Exception as error:
+                results.append(error)
+                break
+    return time.perf_counter() - start_time, pickle.dumps(results)
