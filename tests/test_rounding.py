@@ -248,6 +248,15 @@ def test_all_lowerings_agree_and_the_file_has_the_integers_of_the_moves(model, p
     assert any((nearest[layer] != values).any() for layer, values in integers.items())
 
 
+@pytest.mark.parametrize("precision", [Precision.MXFP8, Precision.NVFP4])
+def test_rounding_beside_a_type_that_only_tensorrt_executes(precision, opened, backend):
+    network, (data, _), ranges = prepared(encoder(), opened, backend)
+    block = next(group for group in network.groups if precision in group.allowed_precisions)
+    config = PrecisionConfig(Precision.INT8, FP16).with_group_precision([block], precision)
+    found = measure_roundings(network, config, ranges, network.groups, data, backend, methods=("GPTQ",))
+    assert found.proposals and block.name not in found.proposals[0].moves
+
+
 @pytest.mark.parametrize(("model", "precision"), [(convs, Precision.INT8), (encoder, Precision.INT8),
                                                   (encoder, Precision.INT4)])
 def test_what_is_offered_gains_on_the_samples_that_chose_and_on_those_held_out(model, precision, opened, backend):

@@ -43,7 +43,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_FP16_SCALE, Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
+from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
 from trt_tui.formatting import byte_size_text
 
@@ -279,12 +279,12 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     """Returns a network in which all that a config quantizes is quantized, and all else is FP32.
 
     The rounding of FP16 and BF16 is left out: it is far below that of quantized values. Weights in a type that
-    quantizes no activations are constants with dequantized values, since not every runtime has the type. Groups in file
-    precision have the precision nearest to it.
+    quantizes no activations, or blocks of them, are constants with dequantized values, since not every runtime has the
+    type. Groups in file precision have the precision nearest to it.
     """
     config = replace_file_precision(config, network.groups)
     kept = {group.name for group in network.groups if (precision := config.precision_of(group)) in QUANTIZED_TYPES
-            and QUANTIZED_TYPES[precision].quantizes_activations}
+            and QUANTIZED_TYPES[precision].quantizes_activations and precision not in BLOCK_PRECISIONS}
     simulated = replace(config.without_moves(KeepMove), other=Precision.FP32, tf32=False)
     simulated = simulated.with_group_precision((group for group in network.groups if group.name not in kept),
                                                Precision.FP32)
@@ -296,6 +296,8 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     nodes = {node.name: node for node in model.graph}
     for name, lowering in rulebook.plan_lowering(network, config, ranges, folded_constants=folds).items():
         for site, scale in lowering.scales.items() if name not in kept else ():
+            if site.role != "weight":
+                continue
             weight, node = folds.compute_constant((site.layer, site.index)), nodes.get(site.layer)
             if weight is None or node is None:
                 continue
