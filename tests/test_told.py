@@ -37,18 +37,18 @@ def config(request, network):
     return CONFIGS[request.param](network)
 
 
-def test_the_graph_has_q_dq_and_no_type_but_fp32(network, config) -> None:
-    typed, _ = lower_to_explicit_quantization(network, config, ranges_of(network))
+def test_the_graph_has_only_q_dq_and_fp32_and_groups_are_told_their_precision(network, config) -> None:
+    typed, told = lower_to_explicit_quantization(network, config, ranges_of(network))
     operators = {node.op_type for node in typed.model.graph}
     assert operators - {layer.op_type for layer in network.layers} <= {"QuantizeLinear", "DequantizeLinear"}
     used = {config.precision_of(group) for group in network.groups}
     assert ("QuantizeLinear" in operators) == (INT8 in used)
     types = {value.dtype for node in typed.model.graph for value in node.outputs}
     assert not types & {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-
-
-def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
-    _, told = lower_to_explicit_quantization(network, config, ranges_of(network))
+    assert told.layer_names == tuple(layer.name for layer in network.layers)
+    assert set(told.layer_names) <= {node.name for node in typed.model.graph}
+    assert {*told.precisions, *told.output_types} <= set(told.layer_names)
+    assert told.ranges == {}
     if not told.precision_flags:
         assert told.precisions == told.output_types == {}
         return
@@ -58,7 +58,6 @@ def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
                 assert told.precisions[name] is told.output_types[name] is precision
         else:
             assert not set(group.main_layers) & set(told.precisions), "unfused Q/DQ make a product INT8"
-    assert told.ranges == {}
 
 
 def test_flags_are_what_layers_may_use(network) -> None:
@@ -66,13 +65,6 @@ def test_flags_are_what_layers_may_use(network) -> None:
              for name, make in CONFIGS.items()}
     assert flags == {"fp32": set(), "fp16": {FP16}, "int8": {INT8, FP16}, "int8 and fp32": {INT8},
                      "mixed": {INT8, FP16}}
-
-
-def test_names_are_those_of_the_layers_and_of_the_graph(network, config) -> None:
-    typed, told = lower_to_explicit_quantization(network, config, ranges_of(network))
-    assert told.layer_names == tuple(layer.name for layer in network.layers)
-    assert set(told.layer_names) <= {node.name for node in typed.model.graph}
-    assert {*told.precisions, *told.output_types} <= set(told.layer_names)
 
 
 def residual(opened, channels: int, after: str):

@@ -1,6 +1,7 @@
 """The application driven by its keys: trt_tui.tui.app, main_screen, controllers and screens."""
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -9,28 +10,25 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from textual.events import MouseScrollDown
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from tests import local
-from tests.local import CORE, H200, NO_GPU, QKV
+from tests.local import CORE, H200, QKV
 from tests.screen import answered, current, opened, press, screen_text, settle, status, taken_in, title, verdict
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import decibels_text, number_text
+from trt_tui.formatting import decibels_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import config_status, main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.controllers.view import ViewController
-from trt_tui.tui.screens.configs import ConfigsPage
-from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt, TextPage
-from trt_tui.tui.screens.export import ExportDialog
+from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
@@ -60,19 +58,6 @@ def asked(app, kind: type) -> int:
 
 def worst_db(measured) -> str:
     return decibels_text(measured.worst_output[1].errors.sqnr_db)
-
-
-async def test_paints_before_the_network_is_open(tmp_path):
-    async with opened(tmp_path, held=(rq.OpenNetwork,)) as (app, main, pilot):
-        assert not main.presenter.layer_list.is_network_open and "opening" in text(main, "header")
-        assert [type(request) for request in app.session.child.sent] == [rq.OpenNetwork]
-        await press(pilot, "space")
-        assert "not open yet" in status(main)
-        app.post_session_event(ev.JobFailed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
-        await settle(pilot)
-        assert app.screen is main and "x.onnx is not ONNX: o shows why" in status(main)
-        await press(pilot, "o")
-        assert isinstance(app.screen, ErrorDialog)
 
 
 @pytest.mark.parametrize("ends_by", ["x", "the list of jobs", "a killed process"])
@@ -121,9 +106,6 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert worst_db(measured.accuracy) in int8 and "FAIL" in int8 and "PASS" in fp16
         assert config.startswith(" c0 = INT8")
         assert current(main) == max(measured.shares, key=lambda name: measured.shares[name].fraction) == QKV
-        assert "space raises this one" in status(main)
-        assert "3 of 64 input channels set the range" in text(main, "detail")
-        assert "8 of 16 samples" in text(main, "header")
         app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
         await settle(pilot)
         assert app.screen is main and "The background process ended: o shows why" in status(main)
@@ -133,15 +115,15 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert "1 FP32" in verdict(main)[3], "the app lives on"
 
 
-async def test_random_inputs_are_a_lasting_warning(tmp_path):
-    async with opened(tmp_path, random=True, held=(rq.CompareRuns,)) as (_, main, pilot):
-        await press(pilot, "down", "down")
-        assert "random inputs" in text(main, "header") and "Random inputs" in title(main, "job")
-
-
-async def test_moves_by_rows_pages_and_to_the_ends(tmp_path):
-    async with opened(tmp_path) as (_, main, pilot):
-        tree = main.presenter.layer_tree
+async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        tree, group = main.presenter.layer_tree, main.presenter.current_group
+        await press(pilot, "enter")
+        assert tuple(line.node for line in tree.rows if line.node) == group.layers
+        await press(pilot, "down")
+        assert main.presenter.current_row.node == group.layers[0] and current(main) == group.name
+        await press(pilot, "left", "left")
+        assert not any(line.node for line in tree.rows)
         for down, up in (("down", "up"), ("j", "k")):
             start = tree.cursor_index
             await press(pilot, down, down)
@@ -152,34 +134,9 @@ async def test_moves_by_rows_pages_and_to_the_ends(tmp_path):
                          ("pagedown", tree.page_size)):
             await press(pilot, key)
             assert tree.cursor_index == row
-
-
-async def test_opens_and_closes_scopes_and_groups_by_key_and_mouse(tmp_path):
-    async with opened(tmp_path) as (_, main, pilot):
-        tree = main.presenter.layer_tree
-        group = main.presenter.current_group
-        await press(pilot, "enter")
-        assert tuple(line.node for line in tree.rows if line.node) == group.layers
-        await press(pilot, "down")
-        assert main.presenter.current_row.node == group.layers[0] and current(main) == group.name
-        await press(pilot, "left", "left")
-        assert not any(line.node for line in tree.rows)
-        await press(pilot, "home")
-        tree.move_cursor_to(scope_at(main))
-        count = len(tree.rows)
-        for key, shut in (("enter", True), ("right", False), ("h", True), ("l", False)):
-            await press(pilot, key)
-            assert (len(tree.rows) < count) is shut
-        await pilot.click("#tree", offset=(10, 3))
-        assert tree.cursor_index == 3 + tree.scroll_offset.y
-        await pilot.click("#tree", offset=(10, scope_at(main) - tree.scroll_offset.y), times=2)
-        await taken_in(pilot)
-        assert len(tree.rows) != count
-
-
-async def test_goes_to_bad_rows_and_the_detail_follows_a_resting_cursor(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        loud, seen, sent = main.presenter.layer_list.row_values.bad_rows, [current(main)], len(app.session.child.sent)
+        loud, sent = main.presenter.layer_list.row_values.bad_rows, len(app.session.child.sent)
+        await press(pilot, "n")
+        seen = [current(main)]
         for _ in loud:
             await press(pilot, "n")
             seen.append(current(main))
@@ -193,35 +150,48 @@ async def test_goes_to_bad_rows_and_the_detail_follows_a_resting_cursor(tmp_path
         assert current(main) == QKV, "without NaN, w goes to the row with the largest share"
         await press(pilot, "y")
         assert app.clipboard == current(main)
+        await press(pilot, "home")
+        tree.move_cursor_to(scope_at(main))
+        count = len(tree.rows)
+        for key, shut in (("enter", True), ("right", False), ("h", True), ("l", False)):
+            await press(pilot, key)
+            assert (len(tree.rows) < count) is shut
+        await pilot.click("#tree", offset=(10, 3))
+        assert tree.cursor_index == 3 + tree.scroll_offset.y
+        await pilot.click("#tree", offset=(10, scope_at(main) - tree.scroll_offset.y), times=2)
+        await taken_in(pilot)
+        assert len(tree.rows) != count
 
 
-async def test_goes_to_the_first_nan(tmp_path):
-    async with opened(tmp_path, network="overflowing") as (app, main, pilot):
-        groups = app.session.get_run_results("fp16").group_errors
-        await press(pilot, "end", "w")
-        assert current(main) == next(
-            one.name for one in VIT.groups if groups[one.name].accumulated.nonfinite_count) == QKV
-        assert "NaN" in text(main, "verdict")
-
-
-async def test_space_raises_and_returns_a_group_or_a_scope(tmp_path):
+async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_dimmed(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.presenter.current_group
+        listing, tree, group = main.presenter.layer_list, main.presenter.layer_tree, main.presenter.current_group
+        order, first = [line.key for line in tree.rows], app.session.config
+        app.session.child.held.add(rq.MeasureWhatIf)
         await answered(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.FP32
+        assert listing.row_values.stale_groups == frozenset(listing.row_values.group_values)
+        assert [line.key for line in tree.rows] == order
+        app.session.child.release()
+        await settle(pilot)
         row = verdict(main)[3]
         assert "c1 · 1 FP32" in row and worst_db(app.session.get_run_results("config").accuracy) in row
-        assert main.presenter.layer_list.row_values.group_values[group.name] == 0
-        await press(pilot, "space")
+        assert listing.row_values.group_values[group.name] == 0 and not listing.row_values.stale_groups
+        assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
+        drawn = [tree.line_text(index) for index in range(len(tree.rows))]
+        assert any(line.endswith(" FAIL?") for line in drawn) and max(map(len, drawn)) <= tree.row_width
+        await press(pilot, "c", "j", "enter")
+        assert app.screen is main and app.session.config == first, "another config is taken up"
+        await press(pilot, "z", "space")
         assert app.session.config.precision_of(group) is Precision.INT8
-        main.presenter.layer_tree.move_cursor_to(scope_at(main))
+        tree.move_cursor_to(scope_at(main))
         groups = main.presenter.list_chosen_groups()
         await press(pilot, "space")
         assert len(groups) > 1
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
 
 
-async def test_steps_chooses_undoes_and_redoes(tmp_path):
+async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         group = main.presenter.current_group
         for key, precision in (("=", Precision.FP16), ("=", Precision.FP32), ("=", Precision.FP32),
@@ -233,15 +203,7 @@ async def test_steps_chooses_undoes_and_redoes(tmp_path):
             assert app.session.config.precision_of(group) is precision
             if app.session.config == before:
                 assert ("highest" if key == "=" else "nothing to undo") in status(main)
-        await press(pilot, "p")
-        assert isinstance(app.screen, Picker)
-        await press(pilot, "b", "p", "escape")
-        assert app.screen is main and app.session.config.precision_of(group) is Precision.BF16
-
-
-async def test_next_range(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        tensor = main.presenter.current_group.activation_qdq_sites()[0].tensor
+        tensor = group.activation_qdq_sites()[0].tensor
         await press(pilot, "r")
         choice = app.session.config.range_moves[tensor]
         assert "percentile" in status(main) and choice.method == "percentile"
@@ -255,16 +217,10 @@ async def test_next_range(tmp_path):
         main.presenter.go_to_group(QKV)
         await press(pilot, "r")
         assert app.screen is main and "still being measured. Try again in a moment" in status(main)
-
-
-async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        order = [line.key for line in main.presenter.layer_tree.rows]
-        app.session.child.held.add(rq.MeasureWhatIf)
-        await answered(pilot, "space")
-        assert main.presenter.layer_list.row_values.stale_groups == frozenset(
-            main.presenter.layer_list.row_values.group_values)
-        assert [line.key for line in main.presenter.layer_tree.rows] == order
+        await press(pilot, "p")
+        assert isinstance(app.screen, Picker)
+        await press(pilot, "b", "p", "escape")
+        assert app.screen is main and app.session.config.precision_of(group) is Precision.BF16
 
 
 async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_path):
@@ -284,9 +240,25 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
                                                                                       for line in tree.rows] != shown
         await press(pilot, "down")
         assert not listing.follows_values
+        await press(pilot, "v")
+        assert isinstance(app.screen, Picker)
+        await press(pilot, "i")
+        assert listing.measure is ColourMeasure.ISOLATED and "isolated error" in title(main)
+        await press(pilot, "v", "6")
+        assert (listing.measure, listing.run) == (ColourMeasure.ACCUMULATED, "fp16")
+        assert all(app.session.get_run_results("fp16").group_errors[name].accumulated
+                   for name in listing.row_values.group_values)
+        main._get_controller(ViewController).sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
+        await press(pilot, "3")
+        listing.sort_weights = {name: -weight for name, weight in listing.sort_weights.items()}
+        main.presenter.draw_all()
+        assert title(main).startswith("1 Blocks in FP16 ─")
+        for key in ("s", "apostrophe"):
+            await press(pilot, key)
+            assert main.app.screen is main and "the blocks have a fixed order" in status(main)
 
 
-async def test_an_order_that_follows_new_values_is_not_called_old(tmp_path):
+async def test_an_order_that_follows_new_values_is_not_old_and_small_shares_stand_in_one_row(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         listing, session = main.presenter.layer_list, app.session
         await press(pilot, "t", "s")
@@ -301,6 +273,21 @@ async def test_an_order_that_follows_new_values_is_not_called_old(tmp_path):
             with mock.patch.object(layer_list, "MIN_SORT_INTERVAL_S", 0.0):
                 main._update_elapsed_times()
         assert main.presenter.layer_tree.rows[0].row.group.name == best and not listing.is_sort_postponed
+        quiet = list(shares)[-6:]
+        shares.update((name, replace(shares[name], fraction=0.001)) for name in quiet)
+        listing.sort_rows()
+        main.presenter.draw_all()
+        tree = main.presenter.layer_tree
+        tail = next(index for index, line in enumerate(tree.rows) if line.key == SMALL_SHARES_KEY)
+        names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
+        count = len(tree.rows[tail].row.names)
+        assert names.isdisjoint(quiet) and f"▸ {count} more, ~" in tree.line_text(tail)
+        tree.move_cursor_to(tail)
+        await press(pilot, "enter")
+        assert {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)} > names | set(quiet)
+        await press(pilot, "enter")
+        main.presenter.go_to_group(quiet[0])
+        assert current(main) == quiet[0], "what is looked for is not hidden"
 
 
 @pytest.mark.parametrize("view", [View.TREE, View.WORST])
@@ -333,19 +320,6 @@ async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, v
             assert listing.sort_column is (NAME_COLUMN if by_network else SHARE_COLUMN), "an order that is up to date"
 
 
-async def test_blocks_have_no_order_to_sort(tmp_path):
-    async with opened(tmp_path) as (_, main, pilot):
-        listing = main.presenter.layer_list
-        main._get_controller(ViewController).sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
-        await press(pilot, "3")
-        listing.sort_weights = {name: -weight for name, weight in listing.sort_weights.items()}
-        main.presenter.draw_all()
-        assert title(main).startswith("1 Blocks in c0 ─")
-        for key in ("s", "apostrophe"):
-            await press(pilot, key)
-            assert main.app.screen is main and "the blocks have a fixed order" in status(main)
-
-
 async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
     async with opened(tmp_path, (120, 40)) as (app, main, pilot):
         session, listing = app.session, main.presenter.layer_list
@@ -369,26 +343,6 @@ def model_rows(listing):
     """The rows of groups in the order of the list, whatever scopes they are in."""
     lines = listing.tree_model.list_worst_first_rows(set(), listing.sort_weights)
     return [line for line in lines if isinstance(line.row, GroupRow)]
-
-
-async def test_what_loses_next_to_nothing_stands_in_one_row(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        session, tree = app.session, main.presenter.layer_tree
-        shares = session.results.get_results_or_empty(session.config).shares
-        quiet = list(shares)[-6:]
-        shares.update((name, replace(shares[name], fraction=0.001)) for name in quiet)
-        main.presenter.draw_all()
-        await press(pilot, "t")
-        tail = next(index for index, line in enumerate(tree.rows) if line.key == SMALL_SHARES_KEY)
-        names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
-        count = len(tree.rows[tail].row.names)
-        assert names.isdisjoint(quiet) and f"▸ {count} more, ~" in tree.line_text(tail)
-        tree.move_cursor_to(tail)
-        await press(pilot, "enter")
-        assert {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)} > names | set(quiet)
-        await press(pilot, "enter")
-        main.presenter.go_to_group(quiet[0])
-        assert current(main) == quiet[0], "what is looked for is not hidden"
 
 
 async def test_views(tmp_path):
@@ -420,33 +374,6 @@ async def test_views(tmp_path):
         assert main.presenter.layer_tree.has_focus and current(main) == group.name
 
 
-async def test_blocks_of_a_network_that_does_not_repeat(tmp_path):
-    async with opened(tmp_path, network="small_resnet", held=(rq.CompareRuns,)) as (_, main, pilot):
-        await press(pilot, "3")
-        assert "does not repeat" in status(main)
-        await press(pilot, "t", "t")
-        assert main.presenter.layer_list.view is View.TREE
-
-
-async def test_colours_and_sorts_on_demand(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        worst = [line.key for line in main.presenter.layer_tree.rows]
-        await press(pilot, "s")
-        assert "network order" in status(main) and [line.key for line in main.presenter.layer_tree.rows] != worst
-        await press(pilot, "s")
-        assert [line.key for line in main.presenter.layer_tree.rows] == worst
-        await press(pilot, "v")
-        assert isinstance(app.screen, Picker)
-        await press(pilot, "i")
-        assert main.presenter.layer_list.measure is ColourMeasure.ISOLATED and "Tree in c0 ─ isolated error" in title(
-            main)
-        await press(pilot, "v", "6")
-        assert (main.presenter.layer_list.measure, main.presenter.layer_list.run) == (ColourMeasure.ACCUMULATED, "fp16")
-        assert all(
-            app.session.get_run_results("fp16").group_errors[n].accumulated
-            for n in main.presenter.layer_list.row_values.group_values)
-
-
 async def test_filters_live(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "slash", *"qkv")
@@ -475,14 +402,12 @@ async def test_filters_live(tmp_path):
         assert main.presenter.layer_tree.rows
 
 
-@pytest.mark.parametrize("size", [(80, 44), (140, 60)])
-async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
-    async with opened(tmp_path, size=size) as (_, main, pilot):
+async def test_panes_and_the_histogram_where_there_is_room(tmp_path):
+    async with opened(tmp_path, size=(140, 60)) as (_, main, pilot):
         await answered(pilot, "2")
         assert main.presenter.zoomed_pane_name == "detail" and "log counts" in text(main, "detail")
         await answered(pilot, "escape")
-        panes = {"1": "#tree", "2": "#detail", **({"4": "#configs"} if size[0] >= 120 else {})}
-        for key, name in panes.items():
+        for key, name in {"1": "#tree", "2": "#detail", "4": "#configs"}.items():
             await answered(pilot, *([key] if key != "2" and not main.query_one(name).has_focus else []))
             before = main.query_one(name).size
             await answered(pilot, key)
@@ -491,8 +416,7 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
             assert after.width <= 120
             await answered(pilot, key)
             assert main.query_one(name).size == before and not main.presenter.zoomed_pane_name
-        if size[0] >= 120:
-            assert isinstance(main.focused, ConfigList)
+        assert isinstance(main.focused, ConfigList)
         await press(pilot, "3")
         assert main.presenter.is_heat_map_focused
         await press(pilot, "t")
@@ -534,63 +458,11 @@ async def test_the_current_config_is_always_visible_among_the_configs(tmp_path):
         assert is_current_visible()
 
 
-async def test_leads_from_the_verdict_to_the_export(tmp_path):
-    async with opened(tmp_path, target="sqnr>=18.5") as (app, main, pilot):
-        await press(pilot, "f6")
-        assert "ONNX Runtime builds no engine" in status(main) and not asked(app, rq.BuildEngine)
-        for _ in range(3):
-            await answered(pilot, *(["n"] if app.session.config.precision_moves else []), "space")
-        assert "PASS" in verdict(main)[3] and "b executes the export of c3" in status(main)
-        assert main.presenter.layer_list.row_values.is_target_met
-        await answered(pilot, "b")
-        result = app.session.results[app.session.config].exported_run
-        figure = f"{result.accuracy.worst_output[1].errors.sqnr_db:.1f}"
-        assert figure in verdict(main)[3].partition("│")[2] and "ms" not in verdict(main)[0]
-        assert f"{figure} dB: exported network by ONNX Runtime" in status(main)
-        await press(pilot, "escape")
-        assert "e exports precision.json" in status(main)
-        await answered(pilot, "space")
-        assert figure not in verdict(main)[3] and verdict(main)[3].startswith(" c2 · 2 FP32")
-
-
-async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
-    builder = replace(H200, worse=0.8, otherwise={QKV: Precision.FP16})
-    async with opened(tmp_path, builder=builder) as (app, main, pilot):
-        await press(pilot, "i")
-        assert app.screen is main and "nothing was built yet" in status(main)
-        await answered(pilot, "b")
-        result, simulated = app.session.results[app.session.config].engine_result, app.session.get_run_results(
-            "config").accuracy
-        assert "i shows what to check" in status(main)
-        assert "FP32" not in "".join(verdict(main)[1:]), "a sound graph is no news where rows are few"
-        assert main.query_one("#verdict").size.height == 4 and number_text(result.latency_ms[0]) in verdict(main)[3]
-        rows = [main.presenter.layer_tree.line_text(index) for index in range(len(main.presenter.layer_tree.rows))]
-        assert any("≠ FP16" in row for row in rows) and any("fused" in row for row in rows)
-        await press(pilot, "escape")
-        gap = f"{sqnr_gap_of_engine_db(simulated, result.accuracy):.1f} dB worse than simulated"
-        assert (main.presenter.status.message is None
-                and app.session.pending_requests.last_ended_job.title == "build of c0")
-        assert f"{gap}: i shows what to check" in status(main)
-        await press(pilot, "i")
-        assert isinstance(app.screen, TextPage) and f"What to check: it is {gap}" in app.screen.text
-        await press(pilot, "escape", "t")
-        header, row = text(main, "tree-header"), main.presenter.layer_tree.line_text(1)
-        assert row[header.index("engine"):].startswith("INT8") and row[header.index("prec"):].startswith("INT8")
-
-
-@pytest.mark.parametrize(("builder", "key", "said"), [
-    (H200, "f6", "built quickly in"), (NO_GPU, "b", "it cannot run on this machine · 0.6 MB")])
-async def test_quick_builds_and_engines_that_cannot_run_here(tmp_path, builder, key, said):
-    async with opened(tmp_path, builder=builder) as (app, main, pilot):
-        await answered(pilot, key)
-        assert rq.BuildEngine(app.session.config, key == "f6") in app.session.child.sent
-        assert said in status(main)
-        assert any(word in verdict(main)[-1] for word in ("quick", "built, cannot run here"))
-
-
 async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(main_screen, "TICK_INTERVAL_S", 0.01)
     async with opened(tmp_path, builder=H200) as (app, main, pilot):
+        await press(pilot, "i")
+        assert app.screen is main and "nothing was built yet" in status(main)
         await answered(pilot, "b")
         before = verdict(main)[3]
         app.session.child.held.add(rq.BuildEngine)
@@ -603,10 +475,7 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         await press(pilot, "escape", "escape")
         app.session.pending_requests.find_job(job).phase_start_time -= 34
         await pilot.pause(0.05)
-        assert "build of c0, 34 s" in status(main) and "x stops" in status(main)
-        app.post_session_event(ev.JobProgress(job, "building: Timing tactics", 3, 98))
-        await settle(pilot)
-        assert "build of c0: Timing tactics 3/98" in status(main)
+        assert re.search("build of c0, 3[4-9] s, x stops", status(main))
         assert app.session.child.stops == 0 and app.session.is_building, "escape never stops a job"
         await press(pilot, "o")
         long = "verbose: " + "a tactic " * 30
@@ -617,17 +486,6 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         await answered(pilot, "escape", "x")
         assert app.session.child.stops == 1 and "stopped: build of c0" in status(main)
         assert verdict(main)[3] == before and not app.session.is_building
-
-
-async def test_the_log_ends_with_the_reasons_of_the_outcome_in_full(tmp_path):
-    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
-        reasons = (f"a reason of {'many ' * 80} words", "the last reason")
-        outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, reasons)
-        app.session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
-        main.presenter.draw_all()
-        assert verdict(main)[-1].endswith("… (o)") and "the last reason" not in "".join(verdict(main))
-        await press(pilot, "o")
-        assert " ".join(app.screen.text.split()).endswith(f"c0 PASS?: {' '.join('; '.join(reasons).split())}")
 
 
 async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
@@ -647,11 +505,18 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert "MemUsageChange" in app.screen.text and lines[-1] in app.screen.text
         await press(pilot, "escape")
         assert app.screen is main and not app.session.is_building
+        reasons = (f"a reason of {'many ' * 80} words", "the last reason")
+        outcome = TargetOutcome(Outcome.UNCERTAIN_PASS, reasons)
+        app.session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: outcome}
+        await press(pilot, "o")
+        assert " ".join(app.screen.text.split()).endswith(f"c0 PASS?: {' '.join('; '.join(reasons).split())}")
 
 
 async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
     async with opened(tmp_path, network="small_resnet", target="sqnr>=40") as (app, main, pilot):
         assert "next: a finds a fix" in status(main)
+        await press(pilot, "f6")
+        assert "ONNX Runtime builds no engine" in status(main) and not asked(app, rq.BuildEngine)
         await answered(pilot, "a", "enter", "down")
         assert "next: a shows what the search found" in status(main)
         await answered(pilot, "a", "enter", "down")
@@ -660,27 +525,19 @@ async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
         del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
         main.presenter.draw_status_lines()
         assert "next: b executes the export" in status(main)
-        await answered(pilot, "b", "down")
+        await answered(pilot, "b")
+        result = app.session.results[app.session.config].exported_run
+        figure = f"{result.accuracy.worst_output[1].errors.sqnr_db:.1f}"
+        assert f"{figure} dB: exported network by ONNX Runtime" in status(main)
+        assert figure in verdict(main)[3].partition("│")[2] and "ms" not in verdict(main)[0]
+        await press(pilot, "down")
         assert "next: e exports" in status(main)
         await answered(pilot, "e", "enter")
         app.screen.query_one(Input).value = str(tmp_path / "good.json")
         await answered(pilot, "enter", "enter", "down")
         assert (tmp_path / "good.json").exists() and "c1 is exported" in status(main)
-
-
-@pytest.mark.parametrize("size", [(60, 15), (80, 24)])
-async def test_the_path_and_the_result_of_an_export_are_seen_at_every_size(tmp_path, monkeypatch, size):
-    monkeypatch.chdir(tmp_path)
-    async with opened(tmp_path, size) as (app, main, pilot):
-        await press(pilot, "e", "end", "home", "enter")
-        dialog = app.screen
-        await answered(pilot, "enter")
-        assert "Wrote" in str(dialog.query_one("#note", Static).content)
-        box, hint = dialog.query_one(".box").region, dialog.query_one(".hint").region
-        for part in (Input, "#note", KeyedOptionList):
-            assert box.contains_region(dialog.query_one(part).region), part
-        assert app.screen.region.contains_region(hint) and not box.overlaps(hint)
-        assert dialog.query_one(KeyedOptionList).size.height >= 2
+        await answered(pilot, "space")
+        assert figure not in verdict(main)[3], "another config"
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):
@@ -728,96 +585,28 @@ async def test_changes_the_target(tmp_path):
         assert app.screen.query_one("#tolerance", Input).value == "sqnr>=9"
 
 
-async def test_takes_up_configs(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        first = app.session.config
-        await answered(pilot, "space", "c")
-        assert isinstance(app.screen, ConfigsPage)
-        await press(pilot, "j", "enter")
-        assert app.screen is main and app.session.config == first
-
-
-@pytest.mark.parametrize("kind", ["json", "onnx", "markdown"])
-async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind):
+async def test_a_bundle_asks_before_samples_go_in_and_a_row_is_written_as_a_piece(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    formats = list(EXPORT_FORMATS)
     async with opened(tmp_path) as (app, main, pilot):
-        await press(pilot, "e")
-        assert isinstance(app.screen, ExportDialog) and app.screen.export_formats == list(EXPORT_FORMATS)
-        choose = ["down"] * app.screen.export_formats.index(kind)
-        await answered(pilot, *choose, "enter", "enter", "enter")
-        path = Path(app.session.child.sent[-1].path)
-        assert path.parent == tmp_path and path.stat().st_size and "Wrote" in status(main)
-        path.write_text("{}")
-        await answered(pilot, "e", *choose, "enter", "enter")
-        assert isinstance(app.screen, ConfirmDialog)
-        await answered(pilot, "n")
-        assert path.read_text() == "{}" and isinstance(app.screen, ExportDialog), "another path can be typed"
-        await answered(pilot, "enter", "y", "enter")
-        assert app.screen is main
-        assert path.stat().st_size > 2
-
-
-@pytest.mark.parametrize(("answer", "samples"), [("y", True), ("n", False)])
-async def test_a_bundle_asks_before_samples_go_in(tmp_path, monkeypatch, answer, samples):
-    monkeypatch.chdir(tmp_path)
-    async with opened(tmp_path) as (app, main, pilot):
-        choose = ["down"] * list(EXPORT_FORMATS).index("bundle")
-        await press(pilot, "e", *choose, "enter", "enter")
-        assert isinstance(app.screen, Picker)
-        await press(pilot, "0")
-        assert isinstance(app.screen, ConfirmDialog)
-        sent = len(app.session.child.sent)
-        await press(pilot, answer)
-        asked = app.session.child.sent[sent]
-        assert (asked.release, asked.with_samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
-
-
-async def test_a_row_is_written_as_a_piece(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    async with opened(tmp_path) as (app, main, pilot):
-        while main.presenter.current_group is None or not main.presenter.current_group.main_layers:
-            await press(pilot, "down")
         group = main.presenter.current_group
-        await answered(pilot, "e", *["down"] * list(EXPORT_FORMATS).index("subgraph"), "enter", "enter")
+        assert group.main_layers
+        await answered(pilot, "e", *["down"] * formats.index("subgraph"), "enter", "enter")
         assert app.session.child.sent[-1].group == group.name and "Wrote" in status(main)
         made = onnx.load(tmp_path / "vit.piece" / "typed.onnx")
         assert [one.name for one in made.graph.output] == [group.final_tensor]
-
-
-@pytest.fixture
-def two_formats():
-    formats = {name: EXPORT_FORMATS[name] for name in ("onnx", "markdown")}
-    with mock.patch.dict(EXPORT_FORMATS, formats, clear=True):
-        yield
-
-
-async def test_offers_the_formats_of_the_table_and_says_why_it_fails(tmp_path, monkeypatch, two_formats):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "vit.typed.onnx").mkdir()
-    async with opened(tmp_path) as (app, main, pilot):
-        await press(pilot, "e")
-        assert app.screen.export_formats == ["onnx", "markdown"]
-        path, note = app.screen.query_one(Input), app.screen.query_one("#note")
-        await answered(pilot, "enter", "enter")
-        assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
-        await answered(pilot, "end", *"ab", "enter")
-        assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab"
         await press(pilot, "enter")
-        assert app.screen is main and "Wrote" in status(main)
-        await press(pilot, "e", "enter")
-        typed = app.screen.query_one(Input).value = str(tmp_path / "no" / "such" / "x.onnx")
-        await answered(pilot, "enter")
-        assert isinstance(app.screen, ExportDialog) and app.screen.query_one(Input).value == typed
-        assert "no/such" in str(app.screen.query_one("#note").render()) and not app.session.is_busy
-        app.session.child.held.add(rq.ExportConfig)
-        app.screen.query_one(Input).value = str(tmp_path / "later.onnx")
-        await press(pilot, "enter", "enter")
-        assert asked(app, rq.ExportConfig) == 3 and "writing" in str(app.screen.query_one("#note").render())
-        app.post_session_event(ev.JobFailed(app.screen.job, "the disk is full", "0 bytes are left", "Free some."))
-        await settle(pilot)
-        assert "the disk is full. 0 bytes are left. Free some." in str(app.screen.query_one("#note").render())
-        await press(pilot, "escape")
-        assert app.screen is main
+        app.session.child.held.add(rq.WriteBundle)
+        for answer, samples in (("y", True), ("n", False)):
+            await press(pilot, "e", "home", *["down"] * formats.index("bundle"), "enter", "enter")
+            assert isinstance(app.screen, Picker)
+            await press(pilot, "0")
+            assert isinstance(app.screen, ConfirmDialog)
+            sent = len(app.session.child.sent)
+            await press(pilot, answer)
+            asked = app.session.child.sent[sent]
+            assert (asked.release, asked.with_samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
+            await answered(pilot, "escape")
 
 
 async def test_log_help_theme_and_palette(tmp_path):
@@ -927,17 +716,12 @@ async def test_resizes_live(tmp_path):
             assert f"needs 60×15, this is {size[0]}×{size[1]}" in text(main, "small")
 
 
-async def test_the_scrollbar_covers_no_outcome(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        await answered(pilot, "space")
-        tree = main.presenter.layer_tree
-        assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
-        drawn = [tree.line_text(index) for index in range(len(tree.rows))]
-        assert any(line.endswith(" FAIL?") for line in drawn) and max(map(len, drawn)) <= tree.row_width
-
-
-async def test_a_filter_on_shares_keeps_its_rows_until_the_shares_of_a_changed_config_are_measured(tmp_path):
+async def test_a_network_without_blocks_has_none_and_a_filter_keeps_its_rows_until_new_shares_are_measured(tmp_path):
     async with opened(tmp_path, network="small_resnet") as (app, main, pilot):
+        await press(pilot, "3")
+        assert "does not repeat" in status(main)
+        await press(pilot, "t", "t")
+        assert main.presenter.layer_list.view is View.TREE
         await answered(pilot, "slash", *"share>1%", "enter")
         shown = main.presenter.layer_list.matches
         assert shown

@@ -183,30 +183,27 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         assert session.config == event.config
 
 
-@pytest.mark.parametrize(("keys", "titles"), [(("9",), ["change", "layers", "SQNR", "cost"]),
-                                              (("7", "7"), ["method", "SQNR", "target"])])
-async def test_a_table_to_choose_from_never_wraps(tmp_path, keys, titles):
+async def test_a_table_to_choose_from_never_wraps(tmp_path):
     async with opened(tmp_path, size=(60, 15)) as (app, main, pilot):
-        await answered(pilot, *keys)
-        for size in ((60, 15), (200, 60), (60, 15)):
-            await pilot.resize_terminal(*size)
-            await settle(pilot)
-            lines = screen_text(app).splitlines()
-            header = next(line for line in lines if f" {titles[0]} " in line)
-            assert all(title in header.split() for title in titles)
-            assert size[0] == 60 or all(column.title in header for column in app.screen.columns)
-            for item in [item for item in app.screen.items if item.cells][:5]:
-                shown = [cell for cell, column in zip(item.cells, app.screen.columns, strict=True)
-                         if column.title in titles[1:]]
-                assert any(all(cell in line for cell in shown) for line in lines), shown
-        shown = len([item for item in app.screen.items if item.key])
-        assert str(app.screen.query_one(KeyHints).render()).startswith(f"enter or 1-{min(9, shown)} selects")
-
-
-async def test_hidden_characters_of_a_metric_are_escaped_in_a_table_to_choose_from(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+        for keys, titles in ((("9",), ["change", "layers", "SQNR", "cost"]),
+                             (("7", "7"), ["method", "SQNR", "target"])):
+            await answered(pilot, *keys)
+            for size in ((60, 15), (200, 60), (60, 15)):
+                await pilot.resize_terminal(*size)
+                await settle(pilot)
+                lines = screen_text(app).splitlines()
+                header = next(line for line in lines if f" {titles[0]} " in line)
+                assert all(title in header.split() for title in titles)
+                assert size[0] == 60 or all(column.title in header for column in app.screen.columns)
+                for item in [item for item in app.screen.items if item.cells][:5]:
+                    shown = [cell for cell, column in zip(item.cells, app.screen.columns, strict=True)
+                             if column.title in titles[1:]]
+                    assert any(all(cell in line for cell in shown) for line in lines), shown
+            shown = len([item for item in app.screen.items if item.key])
+            assert str(app.screen.query_one(KeyHints).render()).startswith(f"enter or 1-{min(9, shown)} selects")
+            await press(pilot, "escape")
         columns = [PickerColumn("change"), PickerColumn("f1\x1b[31m", is_right_aligned=True)]
-        main.app.push_screen(Picker("a list", [PickerItem("1", "", 0, cells=("one", "93.4"))], None, columns))
+        app.push_screen(Picker("a list", [PickerItem("1", "", 0, cells=("one", "93.4"))], None, columns))
         await settle(pilot)
         assert not any("\x1b" in line for line in app.screen._fit_rows()) and "\x1b" not in screen_text(app)
 

@@ -50,45 +50,49 @@ async def follow(app, main, pilot) -> Hint:
 
 
 WAYS = {"as it opens": (), "from the end": ("end",), "worst first": ("t", "s", "home", "down"),
-        "in a cell of the blocks": ("t", "t", "right", "down"), "by INT8's errors": ("v", "1", "down"),
-        "among the configs": ("4",), "the configs alone": ("4", "4"), "the detail alone": ("2", "end"),
-        "a row's nodes": ("enter", "down"), "filtered": ("slash", "c", "enter"), "typing": ("slash", "c")}
+        "by INT8's errors": ("v", "1", "down"), "among the configs": ("4",), "the configs alone": ("4", "4"),
+        "the detail alone": ("2", "end"), "a row's nodes": ("enter", "down"), "filtered": ("slash", "c", "enter"),
+        "typing": ("slash", "c")}
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, way):
-    repeats = "blocks" in way
-    network, target = ("vit", "sqnr>=20") if repeats else ("small_resnet", "sqnr>=60")
+@pytest.mark.parametrize(("network", "target", "ways"), [
+    ("small_resnet", "sqnr>=60", WAYS), ("vit", "sqnr>=20", {"in a cell of the blocks": ("t", "t", "right", "down")})])
+async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, network, target, ways):
     async with opened(tmp_path, size=(120, 40), network=network, target=target) as (app, main, pilot):
-        await answered(pilot, *WAYS[way])
-        if not hint_of(main).actions:
-            await press(pilot, "enter")  # it says that enter leaves the filter
-        first = await follow(app, main, pilot)
-        await answered(pilot, *WAYS[way][:1] if WAYS[way][:1] in (("end",), ("4",)) else ())
-        second = await follow(app, main, pilot)
-        assert first.group and second.group and first.group != second.group
+        for way, keys in ways.items():
+            await answered(pilot, *keys)
+            if not hint_of(main).actions:
+                await press(pilot, "enter")  # it says that enter leaves the filter
+            first = await follow(app, main, pilot)
+            await answered(pilot, *keys[:1] if keys[:1] in (("end",), ("4",)) else ())
+            second = await follow(app, main, pilot)
+            assert first.group and second.group and first.group != second.group, way
+            await press(pilot, "escape", "escape", "1")
+            main.presenter.set_view(View.TREE)
+            main.presenter.layer_list.measure = ColourMeasure.SHARE
+            main.presenter.layer_list.run = "config"
+            while app.session.undo():
+                await settle(pilot)
+            main.presenter.draw_all()
+            await answered(pilot, "home", "w")
 
 
-@pytest.mark.parametrize(("target", "builder", "changes", "leads_to"), [
-    ("sqnr>=1", None, 0, rq.BuildEngine), ("sqnr>=1", H200, 0, rq.BuildEngine), ("sqnr>=200", None, -1, None),
-    ("sqnr>=20", None, 1, None)])
-async def test_the_keys_of_other_hints_ask_for_what_they_say(tmp_path, target, builder, changes, leads_to):
-    async with opened(tmp_path, target=target, builder=builder) as (app, main, pilot):
-        if changes:
+async def test_the_keys_of_other_hints_ask_for_what_they_say(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        for target, changes in (("sqnr>=20", 1), ("sqnr>=200", -1)):
+            app.session.set_target(target)
             app.session.set_precision(app.session.outline.groups[:changes], Precision.FP32)
             await settle(pilot)
-        hint = await follow(app, main, pilot)
-        if leads_to is not None:
-            assert hint.actions == ("build",) and any(isinstance(one, leads_to) for one in app.session.child.sent)
-        elif hint.actions == ("find",):
-            assert app.screen is not main
+            if (await follow(app, main, pilot)).actions == ("find",):
+                assert app.screen is not main
+                await press(pilot, "escape")
 
 
 @pytest.mark.parametrize("builder", [None, H200])
 async def test_a_hint_that_was_followed_does_not_come_back(tmp_path, builder):
     async with opened(tmp_path, target="sqnr>=1", builder=builder) as (app, main, pilot):
         first = await follow(app, main, pilot)
-        assert first.actions == ("build",)
+        assert first.actions == ("build",) and any(isinstance(one, rq.BuildEngine) for one in app.session.child.sent)
         await press(pilot, "down")
         assert hint_of(main).actions == ("export",)
         await press(pilot, "e", "enter")
@@ -129,30 +133,8 @@ def test_an_engine_without_a_value_of_the_target_leads_to_the_export(tmp_path, m
         assert hint.actions == ("export",), hint
 
 
-async def test_a_filter_that_hides_the_worst_row_gives_way_to_it(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        worst = find_worst_row(app.session, main.presenter.layer_list.row_values)
-        await answered(pilot, "slash", *"head", "enter")
-        assert worst not in main.presenter.layer_list.matches
-        await follow(app, main, pilot)
-        assert main.presenter.layer_list.matches is None and main.query_one("#filter", Input).value == ""
-
-
-async def test_the_worst_row_and_its_way_back_have_keys(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
-        worst = find_worst_row(app.session, main.presenter.layer_list.row_values)
-        await answered(pilot, "end", "w")
-        assert current(main) == worst
-        await answered(pilot, "n")
-        assert current(main) != worst
-        await answered(pilot, "N")
-        assert current(main) == worst
-        await answered(pilot, "space", "z", "ctrl+r")
-        assert app.session.config.precision_of(app.session.outline.get_group(worst)) is Precision.FP32
-
-
 async def test_bad_rows_are_passed_in_the_order_of_the_list_both_ways(tmp_path):
-    async with opened(tmp_path, size=(120, 40)) as (_, main, pilot):
+    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
         listing = main.presenter.layer_list
         for view in (View.TREE, View.WORST):
             main.presenter.set_view(view)
@@ -169,23 +151,11 @@ async def test_bad_rows_are_passed_in_the_order_of_the_list_both_ways(tmp_path):
             for name in reversed(bad):
                 await press(pilot, "N")
                 assert current(main) == name
-
-
-async def test_columns_sort_from_the_keyboard_and_a_colon_lists_the_commands(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
-        await press(pilot, "apostrophe")
-        assert isinstance(app.screen, Picker)
-        await answered(pilot, "2")
-        assert app.screen is main and main.presenter.layer_list.sort_column is LAYER_COLUMNS_BY_ID["operator"]
-        await press(pilot, "colon")
-        assert isinstance(app.screen, HelpPage)
-
-
-async def test_a_low_screen_gives_its_lines_to_the_list(tmp_path):
-    async with opened(tmp_path, size=(60, 15), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
-        assert main.presenter.layer_tree.size.height >= 5 and not main.query_one("#right").display
-        await answered(pilot, "2")
-        assert main.query_one("#right").display and main.query_one("#detail").size.height >= 2
+        worst = find_worst_row(app.session, listing.row_values)
+        await answered(pilot, "slash", *"head", "enter")
+        assert worst not in listing.matches
+        await follow(app, main, pilot)
+        assert listing.matches is None and main.query_one("#filter", Input).value == "", "it gives way to the worst"
 
 
 async def test_nothing_is_advised_while_values_are_partial(tmp_path):
@@ -195,13 +165,9 @@ async def test_nothing_is_advised_while_values_are_partial(tmp_path):
         assert not hint_of(main).actions
     async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
         assert "still measuring" in status(main)
-
-
-async def test_a_stopped_comparison_is_not_called_final(tmp_path):
-    async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
-        app.session.pending_requests.end_request(
-            next(iter(app.session.pending_requests.list_job_numbers(rq.CompareRuns))), "stopped")
-        assert hint_of(main).actions == ("compare",)
+        requests = app.session.pending_requests
+        requests.end_request(next(iter(requests.list_job_numbers(rq.CompareRuns))), "stopped")
+        assert hint_of(main).actions == ("compare",), "a comparison that was stopped is not final"
 
 
 def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, measured_before):
@@ -219,17 +185,13 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
             assert hint.group not in session.config.groups_kept_by_rule
 
 
-async def test_the_hint_follows_the_focus(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (_, main, pilot):
+async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
         for keys, said in (((), "raises this one"), (("slash",), "goes to the rows"), (("escape",), "raises this one"),
                            (("tab",), "raises fc"), (("tab",), "raises this one"), (("2",), "raises fc"),
-                           (("c", "escape"), "raises fc")):
+                           (("c", "escape"), "raises fc"), (("2", "1"), "raises this one")):
             await press(pilot, *keys)
             assert said in status(main), keys
-
-
-async def test_no_hint_stands_beside_a_dialog_and_a_message_does(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
         for key in ("p", "9", "5", "a", "e"):
             assert "raises this one" in status(main)
             await answered(pilot, key)
@@ -239,12 +201,30 @@ async def test_no_hint_stands_beside_a_dialog_and_a_message_does(tmp_path):
             main.presenter.clear_message(main.presenter.status.message)
             await answered(pilot, "escape")
             assert app.screen is main
+        hint = hint_of(main)
+        main.presenter.show_message("a message")
+        assert status(main).splitlines()[-1].strip() == f"a message   {hint.text}"
+        main.presenter.show_message("a long message " * 7)
+        assert status(main).splitlines()[-1].strip() == ("a long message " * 7).strip()
+        main.presenter.clear_message(main.presenter.status.message)
         await press(pilot, "p")
         app.session.toggle_fp32([main.presenter.current_group])
         await settle(pilot)
         assert app.screen is not main and "raises" not in status(main)
         await press(pilot, "escape")
         assert "raises" in status(main) and "raises this one" not in status(main), "it is drawn anew"
+        await press(pilot, "apostrophe")
+        assert isinstance(app.screen, Picker)
+        await answered(pilot, "2")
+        assert app.screen is main and main.presenter.layer_list.sort_column is LAYER_COLUMNS_BY_ID["operator"]
+        await press(pilot, "colon")
+        assert isinstance(app.screen, HelpPage)
+        await press(pilot, "escape")
+        await pilot.resize_terminal(60, 15)
+        await settle(pilot)
+        assert main.presenter.layer_tree.size.height >= 5 and not main.query_one("#right").display
+        await answered(pilot, "2")
+        assert main.query_one("#right").display and main.query_one("#detail").size.height >= 2
 
 
 async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(tmp_path):
@@ -305,12 +285,3 @@ def test_a_config_all_in_fp32_leads_back_to_lower_precisions(tmp_path, measured_
                                                            "config"))
     assert hint.text == f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row"
     assert hint.actions == ("toggle",)
-
-
-async def test_the_hint_follows_a_message_that_leaves_room_for_it(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (_, main, pilot):
-        hint = hint_of(main)
-        main.presenter.show_message("a message")
-        assert status(main).splitlines()[-1].strip() == f"a message   {hint.text}"
-        main.presenter.show_message("a long message " * 7)
-        assert status(main).splitlines()[-1].strip() == ("a long message " * 7).strip()

@@ -67,7 +67,6 @@ def test_marks_stand_under_their_columns_and_overlap_nothing():
                                            12)).endswith("\np99 1\np99.99 25")
 
 
-
 def test_the_front_is_what_no_other_beats():
     for seed in range(40):
         points = [(random.Random(seed + place).randint(0, 4), random.Random(seed * 7 + place).randint(0, 4))
@@ -127,7 +126,6 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert share == pytest.approx((before - left) / before, abs=1e-6)
 
 
-
 @pytest.mark.parametrize("size", [(74, 18), (94, 32)])
 def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
     for held in ((), (rq.CompareRuns, rq.MeasureTensorStats, rq.MeasureSampleErrors)):
@@ -144,8 +142,6 @@ def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
         assert all((word in lines) is not bool(held) for word in ("ranges by channel", "|x| of", "depth"))
 
 
-
-
 async def test_charts_without_data_are_grey_and_say_why(tmp_path):
     async with opened(tmp_path, metric=False) as (app, main, pilot):
         await press(pilot, "8")
@@ -159,11 +155,3 @@ async def test_charts_without_data_are_grey_and_say_why(tmp_path):
                 assert page.text.strip().endswith("."), chart.label
                 await press(pilot, "1")
         assert grey == {"classes"}
-
-
-async def test_blocks_say_what_they_count(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        await press(pilot, "3")
-        lines = [main.presenter.heat_map.line_text(place) for place in range(12)]
-        assert lines[0].split() == ["block", "0", "1", "2", "precision"]
-        assert "  a cell is one layer: its share of the error, c0" in lines

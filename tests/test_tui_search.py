@@ -200,13 +200,6 @@ async def test_stopped_it_says_where_what_it_found_is_listed(tmp_path, killed):
         assert raised(main) == main.session.search_status.best_evaluation.raised_groups
 
 
-async def test_nothing_is_taken_before_there_is_something(tmp_path):
-    async with opened(tmp_path, searched=0) as (app, main, pilot):
-        await answered(pilot, "a", "enter")
-        await press(pilot, "a")
-        assert "the search has tried no config yet" in status(main) and app.screen is main
-
-
 async def test_a_tolerance_out_of_reach_changes_nothing(tmp_path):
     async with opened(tmp_path, target="max_abs<=0") as (app, main, pilot):
         before = main.session.config
@@ -240,26 +233,63 @@ async def test_engines_confirm_what_was_found(tmp_path):
         assert main.session.target.is_met_by(main.session.results[main.session.config].engine_result.accuracy)
 
 
-@pytest.mark.parametrize("size", [(60, 15), SMALL, LARGE])
-async def test_a_result_shows_its_changes_and_waits_until_it_is_taken(tmp_path, size):
-    async with opened(tmp_path, size=size) as (app, main, pilot):
-        before = main.session.config
-        await answered(pilot, "a", "enter", "a")
-        page, status_of_search = app.screen, main.session.search_status
-        assert isinstance(page, SearchResultPage)
-        assert main.session.config == before
-        result, current = page.chosen_option, page.options[0]
-        assert result.config == status_of_search.best_config and current.config == before
-        assert result.outcome.passes and not current.outcome.passes
-        values = [target_value_span(main.session, option.accuracy)[0] for option in (current, result)]
-        assert all(value in page.text for value in values) and values[0] != values[1]
-        group = main.session.outline.get_group(raised_by(main, result.config)[0])
-        title = main.presenter.layer_list.tree_model.titles[group.name]
-        row = next(line for line in page.text.splitlines() if line.split()[:1] == [title])
-        assert row.split()[1:3] == ["INT8", "FP32"]
-        await press(pilot, "escape")
-        assert app.screen is main and main.session.config == before and not main.session.history.can_undo
-        assert "a shows what the search found" in status(main)
+LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}"
+                     for number in range(3))
+
+
+async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_until_it_is_taken(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        before, outline = main.session.config, main.session.outline
+        titles = main.presenter.layer_list.tree_model.titles
+        await answered(pilot, "a", "enter")
+        search_status = main.session.search_status
+        ended = search_status.end_event
+
+        def list_changes():
+            return [line for line in app.screen.text.splitlines() if line.split()[:1] and line.split()[0] in
+                    titles.values()]
+
+        for size in ((60, 15), SMALL, LARGE):
+            await pilot.resize_terminal(*size)
+            await settle(pilot)
+            search_status.end_event = ended
+            await answered(pilot, "a")
+            page = app.screen
+            assert isinstance(page, SearchResultPage) and main.session.config == before
+            result, current = page.chosen_option, page.options[0]
+            assert result.config == search_status.best_config and current.config == before
+            assert result.outcome.passes and not current.outcome.passes
+            values = [target_value_span(main.session, option.accuracy)[0] for option in (current, result)]
+            assert all(value in page.text for value in values) and values[0] != values[1]
+            group = outline.get_group(raised_by(main, result.config)[0])
+            row = next(line for line in page.text.splitlines() if line.split()[:1] == [titles[group.name]])
+            assert row.split()[1:3] == ["INT8", "FP32"]
+            await press(pilot, "escape")
+            assert app.screen is main and main.session.config == before and not main.session.history.can_undo
+            assert "a shows what the search found" in status(main)
+            search_status.end_event = replace(ended, target_outcome=TargetOutcome(
+                Outcome.UNCERTAIN_PASS, LONG_REASONS), result=replace(
+                    ended.result, config=search_status.request.config.with_toggled_fp32(outline.groups)))
+            await press(pilot, "a")
+            page, first = app.screen, list_changes()
+            height = page.query_one("#search-result", Lines).size.height
+            assert len(first) >= min(len(outline.groups), height // 3)
+            assert all(f"the {number}th" in page.text for number in range(3) if size[1] > 15)
+            if size == SMALL:
+                assert "end checks in full" in page.query_one("#search-keys", Lines).text
+                assert page._page_lines >= 7
+            await press(pilot, "pagedown")
+            assert size == LARGE or not set(list_changes()) & set(first), "a page further"
+            await press(pilot, "end")
+            texts = [page.text]
+            for _ in range(3):
+                await press(pilot, "pageup")
+                texts.append(page.text)
+            assert "word2" in "".join(texts)
+            await press(pilot, "home")
+            assert list_changes() == first
+            await press(pilot, "escape")
+        search_status.end_event = ended
         await answered(pilot, "a", "enter")
         assert main.session.config == result.config
         await press(pilot, "z")
@@ -292,37 +322,68 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         assert main.session.config == before and not main.session.history.can_undo
 
 
-async def test_a_miss_on_held_out_samples_is_shown_before_the_result_is_taken(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
         await answered(pilot, "a", "enter")
-        search_status = main.session.search_status
+        session, search_status = main.session, main.session.search_status
+        ended, opened_network = search_status.end_event, session.opened_network
+        start = ended.evaluations[0]
+        assert not start.target_result.target_outcome.passes and ended.target_outcome.passes
+        doubted = replace(start, target_result=replace(start.target_result, measured_outcome=TargetOutcome(
+            Outcome.UNCERTAIN_FAIL, ("the metric has no interval",))))
+        search_status.end_event = replace(ended, evaluations=(doubted, *ended.evaluations[1:]), pareto_configs={})
+        await press(pilot, "a")
+        current = next(line for line in app.screen.text.splitlines() if CURRENT in line)
+        shown = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG].outcome
+        assert shown is Outcome.FAIL and current.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
+        await press(pilot, "escape")
+        search_status.end_event = ended
+        await press(pilot, "a")
+
+        def update_lines():
+            app.screen.update_lines()
+            title, header, *lines = app.screen.text.splitlines()
+            return title, header, next(line for line in lines if line.startswith(" exported"))
+
+        assert search_status.best_evaluation.target_result.accuracy.samples == 16
+        results = session.results.get_or_create_results(search_status.request.config)
+        accuracy = results.accuracy
+        page_status = app.screen.search_status
+        for what_if, judged, text in ((8, 16, "all 16 samples"), (32, 48, "16 of 48 samples"),
+                                      (16, 48, "other 16 of 48 samples")):
+            page_status.end_event = ended
+            data = replace(opened_network.data, what_if_count=what_if, judged_count=judged)
+            session._opened_network = replace(opened_network, data=data)
+            results.store_accuracy(replace(accuracy, samples=what_if, total=what_if))
+            title, header, exported = update_lines()
+            assert title.endswith(f", {text}") and f"SQNR, {text}" in header and exported.endswith(f", on {text}")
+            session._opened_network = replace(opened_network, data=replace(data, what_if_count=16))
+            results.store_accuracy(replace(accuracy, samples=16, total=16))
+            page_status.end_event = replace(ended, has_other_samples=False)
+            title, header, exported = update_lines()
+            assert ", 16 samples" in title and "samples" not in header + exported
+        session._opened_network = opened_network
+        results.store_accuracy(accuracy)
+        await press(pilot, "escape")
+        search_status.end_event = replace(ended, result=replace(
+            ended.result, is_met=False, summary="the tolerance (with a margin of 12) cannot be met"))
+        session.search_status = replace(search_status)  # another search for the controller
+        app.post_session_event(search_status.end_event)
+        await settle(pilot)
+        assert "PASS, " in status(main) and "without the margin that an exported network" in status(main)
+        assert "cannot be met" not in status(main)
         value = HeldOutValue("sqnr>=40", "41 dB", "", "39 dB", "38 to 41 dB")
         held_out = HeldOutResult(TargetResult(False, -1.0, measured_outcome=TargetOutcome(
             Outcome.UNCERTAIN_FAIL, ("the interval spans the target",))), 16, 48, (value,))
-        doubted = TargetOutcome(Outcome.UNCERTAIN_PASS, (held_out.miss_text,))
-        search_status.end_event = replace(search_status.end_event, held_out=held_out, target_outcome=doubted)
+        session.search_status.end_event = replace(ended, held_out=held_out, target_outcome=TargetOutcome(
+            Outcome.UNCERTAIN_PASS, (held_out.miss_text,)))
         await press(pilot, "a")
         chosen = next(line for line in app.screen.text.splitlines() if line.startswith(">"))
         assert chosen.endswith("PASS?") and "on 16 held out: ~39 dB" in app.screen.text
         await answered(pilot, "enter")
         assert "from the search, PASS?" in status(main)
-        outcome = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG]
+        outcome = session.config_target_outcomes(session.config)[RunKind.SIMULATED_CONFIG]
         assert outcome.outcome is Outcome.UNCERTAIN_PASS
-
-
-async def test_a_result_without_the_margin_of_its_export_is_not_said_to_be_impossible(tmp_path):
-    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
-        await answered(pilot, "a", "enter")
-        search_status = main.session.search_status
-        end_event = search_status.end_event
-        assert end_event.target_outcome.passes
-        search_status.end_event = replace(end_event, result=replace(
-            end_event.result, is_met=False, summary="the tolerance (with a margin of 12) cannot be met"))
-        main.session.search_status = replace(search_status)  # another search for the controller
-        app.post_session_event(search_status.end_event)
-        await settle(pilot)
-        assert "PASS, " in status(main) and "without the margin that an exported network" in status(main)
-        assert "cannot be met" not in status(main)
 
 
 async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_path):
@@ -397,106 +458,24 @@ async def test_a_resumed_session_remembers_the_doubt_of_a_search(tmp_path):
         assert doubt.text not in outcome.reasons, "the search had another target"
 
 
-LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}"
-                     for number in range(3))
-
-
-@pytest.mark.parametrize("size", [(60, 15), SMALL, LARGE])
-async def test_long_reasons_leave_a_page_of_changes(tmp_path, size):
-    async with opened(tmp_path, size=size) as (app, main, pilot):
-        await answered(pilot, "a", "enter")
-        search_status, outline = main.session.search_status, main.session.outline
-        search_status.end_event = replace(search_status.end_event, target_outcome=TargetOutcome(
-            Outcome.UNCERTAIN_PASS, LONG_REASONS), result=replace(
-                search_status.end_event.result, config=search_status.request.config.with_toggled_fp32(outline.groups)))
-        await press(pilot, "a")
-        page = app.screen
-        titles = [title for title in main.presenter.layer_list.tree_model.titles.values()]
-
-        def list_changes():
-            return [line for line in page.text.splitlines() if line.split()[:1] and line.split()[0] in titles]
-
-        first = list_changes()
-        assert len(first) >= min(len(outline.groups), page.query_one("#search-result", Lines).size.height // 3)
-        assert all(f"the {number}th" in page.text for number in range(3) if size[1] > 15)
-        if size == SMALL:
-            assert "end checks in full" in page.query_one("#search-keys", Lines).text
-            assert page._page_lines >= 7
-        await press(pilot, "pagedown")
-        assert size == LARGE or not set(list_changes()) & set(first), "a page further"
-        await press(pilot, "end")
-        texts = [page.text]
-        for _ in range(3):
-            await press(pilot, "pageup")
-            texts.append(page.text)
-        assert "word2" in "".join(texts)
-        await press(pilot, "home")
-        assert list_changes() == first
-
-
-@pytest.mark.parametrize(("what_if", "judged", "text"), [(8, 16, "all 16 samples"), (32, 48, "16 of 48 samples"),
-                                                         (16, 48, "other 16 of 48 samples")])
-async def test_samples_that_are_not_those_of_the_main_screen_are_named_beside_the_values(tmp_path, what_if, judged,
-                                                                                         text):
-    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
-        await answered(pilot, "a", "enter", "a")
-
-        def update_lines():
-            app.screen.update_lines()
-            title, header, *lines = app.screen.text.splitlines()
-            return title, header, next(line for line in lines if line.startswith(" exported"))
-
-        session, search_status = main.session, app.screen.search_status
-        assert search_status.best_evaluation.target_result.accuracy.samples == 16
-        opened_network = session.opened_network
-        data = replace(session.data_summary, what_if_count=what_if, judged_count=judged)
-        session._opened_network = replace(opened_network, data=data)
-        results = session.results.get_or_create_results(search_status.request.config)
-        accuracy = results.accuracy
-        results.store_accuracy(replace(accuracy, samples=what_if, total=what_if))
-        title, header, exported = update_lines()
-        assert title.endswith(f", {text}") and f"SQNR, {text}" in header and exported.endswith(f", on {text}")
-        session._opened_network = replace(opened_network, data=replace(data, what_if_count=16))
-        results.store_accuracy(replace(accuracy, samples=16, total=16))
-        search_status.end_event = replace(search_status.end_event, has_other_samples=False)
-        title, header, exported = update_lines()
-        assert ", 16 samples" in title and "samples" not in header + exported
-
-
-async def test_the_config_in_hand_has_no_value_of_other_samples(tmp_path):
-    async with opened(tmp_path, searched=2) as (app, main, pilot):
+async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
+    async with opened(tmp_path, searched=0) as (app, main, pilot):
         await answered(pilot, "a", "enter")
         await press(pilot, "a")
-        session, search_status = main.session, app.screen.search_status
-        current, best = app.screen.options
+        assert "the search has tried no config yet" in status(main) and app.screen is main
+        main.session.child.searched = 2
+        await settle(pilot)
+        await press(pilot, "a")
+        page, session, search_status = app.screen, main.session, app.screen.search_status
+        current, best = page.options
         assert session.results[session.config].accuracy.samples == 8 != best.accuracy.samples
-        assert current.accuracy is None and current.config != best.config
-        search_status.progress = replace(search_status.progress, config=session.config)
+        assert current.accuracy is None and current.config != best.config, "it has a value of other samples"
+        progress = search_status.progress
+        search_status.progress = replace(progress, config=session.config)
         current, best = list_search_options(session, search_status)
         assert current.config == best.config and current.accuracy == best.accuracy
-
-
-async def test_the_page_and_the_main_screen_agree_on_the_config_in_hand(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
-        await answered(pilot, "a", "enter")
-        end_event = main.session.search_status.end_event
-        start = end_event.evaluations[0]
-        assert not start.target_result.target_outcome.passes
-        doubted = replace(start, target_result=replace(start.target_result, measured_outcome=TargetOutcome(
-            Outcome.UNCERTAIN_FAIL, ("the metric has no interval",))))
-        main.session.search_status.end_event = replace(end_event, evaluations=(doubted, *end_event.evaluations[1:]),
-                                                       pareto_configs={})
-        await press(pilot, "a")
-        current = next(line for line in app.screen.text.splitlines() if CURRENT in line)
-        shown = main.session.config_target_outcomes(main.session.config)[RunKind.SIMULATED_CONFIG].outcome
-        assert shown is Outcome.FAIL and current.endswith(" FAIL") and "±" in app.screen.text.splitlines()[1]
-
-
-async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
-    async with opened(tmp_path, searched=2) as (app, main, pilot):
-        await answered(pilot, "a", "enter")
-        await press(pilot, "a")
-        page, shown = app.screen, app.screen.chosen_option
+        search_status.progress = progress
+        shown = page.chosen_option
         assert shown.relation == BEST_SO_FAR and "running" in page.text
         assert "best so far, all in FP32" in page.text, "the second config of a search shows what is possible"
         main.session.child.searched = None
@@ -508,16 +487,17 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         assert page.chosen_option.relation == RESULT
 
 
-@pytest.mark.parametrize(("key", "enter_text"), [("a", "starts"), ("5", "applies all at once")])
-async def test_a_dialog_of_fields_names_the_keys_of_a_choice_only_on_a_choice(tmp_path, key, enter_text):
-    async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
-        await answered(pilot, key)
-        assert isinstance(app.screen, FieldsDialog)
-        kinds = set()
-        for _ in app.screen.focus_chain:
-            hints = app.screen.query_one(KeyHints).render().plain
-            is_choice = isinstance(app.screen.focused, ChoiceField)
-            assert (" change" in hints) is is_choice and hints.startswith(f"{shown_key('open')} {enter_text}")
-            kinds.add(is_choice)
-            await press(pilot, "down")
-        assert kinds == {True, False}
+async def test_a_dialog_of_fields_names_the_keys_of_a_choice_only_on_a_choice(tmp_path):
+    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+        for key, enter_text in (("a", "starts"), ("5", "applies all at once")):
+            await answered(pilot, key)
+            assert isinstance(app.screen, FieldsDialog)
+            kinds = set()
+            for _ in app.screen.focus_chain:
+                hints = app.screen.query_one(KeyHints).render().plain
+                is_choice = isinstance(app.screen.focused, ChoiceField)
+                assert (" change" in hints) is is_choice and hints.startswith(f"{shown_key('open')} {enter_text}")
+                kinds.add(is_choice)
+                await press(pilot, "down")
+            assert kinds == {True, False}
+            await press(pilot, "escape")

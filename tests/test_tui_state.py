@@ -2,10 +2,7 @@
 
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -242,19 +239,19 @@ def test_a_sum_of_shares_never_mixes_two_configs(session):
     assert not values.stale_groups and values.network_values[first.name] == 5.0
 
 
-@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16])
-def test_rows_are_counted_by_the_codes_in_use(session, precision):
-    session.set_config(PrecisionConfig.from_precision(precision))
-    figures = found(session)
-    assert (figures.lowest_precision, figures.quantizable_group_count) == (precision,
-                                                                           sum(precision in group.allowed_precisions
-                                                                               for group in VIT.groups))
-    for scope in MODEL.scopes:
-        said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-        refused = sum(precision not in VIT.get_group(name).allowed_precisions for name in scope.groups)
-        assert any("cannot run" in line for line in said) is bool(refused)
-        assert not refused or said[-1].split("fixed")[1].split() == [
-            str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
+def test_rows_are_counted_by_the_codes_in_use(session):
+    for precision in (Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16):
+        session.set_config(PrecisionConfig.from_precision(precision))
+        figures = found(session)
+        assert figures.lowest_precision is precision
+        assert figures.quantizable_group_count == sum(precision in group.allowed_precisions for group in VIT.groups)
+        for scope in MODEL.scopes:
+            row = VisibleRow(scope.path, 0, scope)
+            said = [text(line) for line in detail.detail_lines(session, figures, row, 80, 20)]
+            refused = sum(precision not in VIT.get_group(name).allowed_precisions for name in scope.groups)
+            assert any("cannot run" in line for line in said) is bool(refused)
+            assert not refused or said[-1].split("fixed")[1].split() == [
+                str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
 
 
 def test_shares_of_an_earlier_config_carry_its_name(session):
@@ -320,17 +317,17 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
         column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
 
 
-@pytest.mark.parametrize(("method", "mark"), [("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"),
-                                              ("user", "u"), ("top5-mean", "u")])
-def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(session, method, mark):
-    tensor = VIT.group_by_name[local.QKV].activation_qdq_sites()[0].tensor
-    session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
-    session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
-    row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
-    cell = build_row_cells(found(session), row).cells["precision"]
-    assert (cell.text, cell.marks) == ("INT8", mark)
-    said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
-    assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
+def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(session):
+    for method, mark in (("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"), ("user", "u"),
+                         ("top5-mean", "u")):
+        tensor = VIT.group_by_name[local.QKV].activation_qdq_sites()[0].tensor
+        session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
+        session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
+        row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
+        cell = build_row_cells(found(session), row).cells["precision"]
+        assert (cell.text, cell.marks) == ("INT8", mark)
+        said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
+        assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
 
 
 def test_a_met_target_calms_all_rows(session):
@@ -355,16 +352,6 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
         figures.row_order_weights.values()) > figures.row_order_weights["node_cat"]
     said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
     assert "Inf at its output" in said[0] and "FP16's 65504" in said[1]
-
-
-@pytest.mark.parametrize("width", [50, 64, 76, 100, 140])
-def test_rows_fit_any_width(session, width):
-    figures = found(session)
-    columns = fit_columns(width)
-    for line in MODEL.list_worst_first_rows({row.path for row in MODEL.group_rows}, figures.row_order_weights):
-        drawn = layer_row_line(build_row_cells(figures, line, True), line.depth, columns, False)
-        assert spans.line_width(drawn) <= width
-    assert spans.line_width(column_title_line(columns, figures)) <= width
 
 
 def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_before):
@@ -441,15 +428,15 @@ def test_fp8_is_told_by_what_lies_outside_its_steps():
     assert "hardly any round to 0" in causes.fp8_loss_sentence(narrow, 1.0)
 
 
-@pytest.mark.parametrize(("precision", "said", "silent"), [
-    (Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "FP8 scale by", "bits"), (Precision.INT4, "", "bits")])
-def test_the_reason_fits_the_codes_of_the_row(session, precision, said, silent):
-    group = next(group for group in MODEL.outline.groups
-                 if precision in group.allowed_precisions and group.activation_qdq_sites())
-    session.results.statistics[group.name] = {group.activation_qdq_sites()[0].tensor: _stats(41.2, 0.47)}
-    session.set_config(session.config.with_group_precision([group], precision))
-    told = " ".join(detail.loss_reason_texts(session, found(session), group))
-    assert said in told and silent not in told
+def test_the_reason_fits_the_codes_of_the_row(session):
+    for precision, said, silent in ((Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "FP8 scale by", "bits"),
+                                    (Precision.INT4, "", "bits")):
+        group = next(group for group in MODEL.outline.groups
+                     if precision in group.allowed_precisions and group.activation_qdq_sites())
+        session.results.statistics[group.name] = {group.activation_qdq_sites()[0].tensor: _stats(41.2, 0.47)}
+        session.set_config(session.config.with_group_precision([group], precision))
+        told = " ".join(detail.loss_reason_texts(session, found(session), group))
+        assert said in told and silent not in told
 
 
 def _stats(amax, rms, top=None, histogram=None):
@@ -481,29 +468,6 @@ def test_no_row_is_advised_if_fp32_itself_misses_the_target(session):
     hint = next_step_hint(session, found(session))
     assert hint.text.startswith("FP32 itself misses the target against other.onnx: 14.0 dB") and not hint.actions
     assert session.shown_warnings[0][0] in hint.text
-
-
-def test_the_next_step_leads_to_the_export(session):
-    session.set_target("sqnr>=19")
-    measured = session.get_run_results("config")
-    rows = next(n for n, one in enumerate(measured.cumulative, 1) if session.target.is_met_by(one))
-    assert rows > 1 and f"{rows} rows to FP32 meet the target" in next_step_hint(session, found(session)).text
-    worst = found(session).group_names_worst_first
-    gain = f"space raises this one → SQNR {decibels_text(measured.shares[worst[0]].sqnr_if_raised_db)}"
-    assert worst[:len(measured.raised_order)] == measured.raised_order
-    assert gain in next_step_hint(session, found(session), worst[0]).text
-    session.toggle_fp32(VIT.group_by_name[name] for name in worst[:rows])
-    assert "b executes the export of c1" in next_step_hint(session.rest(), found(session)).text
-    session.request_build()
-    executed = session.rest().results[session.config].exported_run
-    low = executed.accuracy.worst_output[1].errors.sqnr_db
-    session.set_target(f"sqnr>={low - 1}")
-    assert "e exports" in next_step_hint(session, found(session)).text
-    name, one = executed.accuracy.worst_output
-    lower = replace(one, errors=replace(one.errors, sqnr_db=low - 3))
-    missed = replace(executed.accuracy, outputs={name: lower})
-    session.results[session.config].runs[RunKind.EXPORTED_FILE] = replace(executed, accuracy=missed)
-    assert "the exported network misses the target" in next_step_hint(session, found(session)).text
 
 
 def test_the_next_step_after_a_build(tmp_path, measured_before):
@@ -564,24 +528,19 @@ def test_in_16_colours_only_errors_are_red(theme):
     assert not {standard(colour) for colour in (theme.foreground, theme.accent, theme.warning, theme.success)} & reds
 
 
-def test_the_state_needs_no_textual():
-    code = "import sys, trt_tui.tui.state.detail, trt_tui.tui.state.summary; sys.exit('textual' in sys.modules)"
-    assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0
-
-
 def judged_by() -> Accuracy:
     """A verdict of two outputs; that of the worse SQNR is the better one by its largest error."""
     return Accuracy({"boxes": OutputErrors(ErrorMetrics(30.0, 0.9, 1e-3, 0.5, 0.01)),
                      "scores": OutputErrors(ErrorMetrics(8.0, 0.99, 1e-4, 0.02, 0.001))}, judged_error=0.2)
 
 
-@pytest.mark.parametrize(("target", "shown"), [
-    ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~0.500"),
-    ("scores:max_abs<=1", "~0.020"), ("mean_abs<=0.1", "~0.010"), ("mse<=0.1", "~0.001"), ("cosine>=0.9", "~0.90000"),
-    ("metric>=0.5", "–"), ("agreement>=0.5", "–")])
-def test_the_figure_shown_is_the_one_that_the_target_bounds(session, target, shown):
-    session.target = parse_target(target)
-    assert config_status.target_value_span(session, judged_by())[0] == shown
+def test_the_figure_shown_is_the_one_that_the_target_bounds(session):
+    for target, shown in (
+            ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~0.500"),
+            ("scores:max_abs<=1", "~0.020"), ("mean_abs<=0.1", "~0.010"), ("mse<=0.1", "~0.001"),
+            ("cosine>=0.9", "~0.90000"), ("metric>=0.5", "–"), ("agreement>=0.5", "–")):
+        session.target = parse_target(target)
+        assert config_status.target_value_span(session, judged_by())[0] == shown
 
 
 def test_no_figure_is_shown_for_what_is_not_finite(session):
@@ -607,36 +566,36 @@ def remedy_of(session, key, label, sqnr_db, interval=None):
                      Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
 
 
-@pytest.mark.parametrize(("target", "shown"), [("sqnr>=14", "±1.6"), ("sqnr>=12", "±1.6"), ("sqnr>=20", "±1.6")])
-def test_a_margin_is_the_distance_to_the_farther_end_on_both_sides_of_the_target(session, target, shown):
+def test_a_margin_is_the_distance_to_the_farther_end_on_both_sides_of_the_target(session):
     """A value of 13 has the interval from 11.4 to 13.6, of which a margin of 0.6 would hide the larger part."""
-    one = remedy_of(session, "space", "FP32", 13.0, (11.4, 13.6))
-    assert value_margin_text(parse_target(target), one.accuracy) == shown
-    assert value_margin_text(parse_target(target), remedy_of(session, "r", "entropy", 13.0).accuracy) == "±?"
-    above = remedy_of(session, "space", "FP32", 13.0, (12.9, 15.0))
-    assert value_margin_text(parse_target(target), above.accuracy) == "±2.0"
-    exact = replace(one.accuracy, outputs={"y": OutputErrors(ErrorMetrics(exact=True))})
-    assert value_margin_text(parse_target(target), exact) == "", "nothing can differ"
+    for target in ("sqnr>=14", "sqnr>=12", "sqnr>=20"):
+        one = remedy_of(session, "space", "FP32", 13.0, (11.4, 13.6))
+        assert value_margin_text(parse_target(target), one.accuracy) == "±1.6"
+        assert value_margin_text(parse_target(target), remedy_of(session, "r", "entropy", 13.0).accuracy) == "±?"
+        above = remedy_of(session, "space", "FP32", 13.0, (12.9, 15.0))
+        assert value_margin_text(parse_target(target), above.accuracy) == "±2.0"
+        exact = replace(one.accuracy, outputs={"y": OutputErrors(ErrorMetrics(exact=True))})
+        assert value_margin_text(parse_target(target), exact) == "", "nothing can differ"
 
 
-@pytest.mark.parametrize(("fp16", "fp32", "are_equal"), [
-    ((13.4, None), (13.0, None), True), ((13.4, None), (12.4, None), False),
-    ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True), ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
-    ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False)])
-def test_remedies_within_noise_of_each_other_are_shown_as_equal(session, fp16, fp32, are_equal):
-    session.target = parse_target("sqnr>=20")
-    group = session.outline.groups[0]
-    remedies = (remedy_of(session, "r", "entropy range", 9.0), remedy_of(session, "=", "FP16", *fp16),
-                remedy_of(session, "space", "FP32", *fp32))
-    session.results.remedies[group.name, session.config] = remedies
-    equal, others = detail.split_by_noise(session, remedies)
-    assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
-    lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
-    assert any(re.fullmatch(r"≈ within [\d.]+ dB of the best", line) for line in lines) is are_equal
-    assert ["≈ ~" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
-    assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
-    shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
-    assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
+def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
+    for fp16, fp32, are_equal in (
+            ((13.4, None), (13.0, None), True), ((13.4, None), (12.4, None), False),
+            ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True), ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
+            ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False)):
+        session.target = parse_target("sqnr>=20")
+        group = session.outline.groups[0]
+        remedies = (remedy_of(session, "r", "entropy range", 9.0), remedy_of(session, "=", "FP16", *fp16),
+                    remedy_of(session, "space", "FP32", *fp32))
+        session.results.remedies[group.name, session.config] = remedies
+        equal, others = detail.split_by_noise(session, remedies)
+        assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
+        lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
+        assert any(re.fullmatch(r"≈ within [\d.]+ dB of the best", line) for line in lines) is are_equal
+        assert ["≈ ~" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
+        assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
+        shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
+        assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
 
 
 @pytest.mark.parametrize(("samples", "shown"), [(4, "41%?"), (8, "41% ")])
@@ -713,14 +672,14 @@ def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
         assert (" dB" in "".join(lines)) is bool(unit)
 
 
-@pytest.mark.parametrize("width", [44, 60, 80])
-def test_the_line_of_remedies_keeps_its_end(session, width):
-    session.target = parse_target("sqnr>=20")
-    remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in range(5)]
-    line = detail._remedy_line(session, remedies, width)
-    shown = "".join(text for text, _ in line)
-    assert spans.line_width(line) <= width and "…" not in shown and "method4 ~14.0" in shown
-    assert shown.count("r: ") + int(shown.partition("+")[2] or 0) == 5
+def test_the_line_of_remedies_keeps_its_end(session):
+    for width in (44, 60, 80):
+        session.target = parse_target("sqnr>=20")
+        remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in range(5)]
+        line = detail._remedy_line(session, remedies, width)
+        shown = "".join(text for text, _ in line)
+        assert spans.line_width(line) <= width and "…" not in shown and "method4 ~14.0" in shown
+        assert shown.count("r: ") + int(shown.partition("+")[2] or 0) == 5
 
 
 def test_a_doubtful_share_says_so(session):
@@ -767,11 +726,6 @@ def test_a_wide_detail_pane_has_charts_beside_its_text(session):
     assert "set " in left and "|x| of" in right and "|x| of" not in left
     narrow = [text(line) for line in detail_pane.detail_pane_lines(session, row_values, row, group, 60, 40)]
     assert any("|x| of" in line for line in narrow) and not any(" │ " in line for line in narrow)
-
-
-def test_the_summary_has_built_columns_only_for_built_values(session):
-    titles = [column.kind for column in summary.list_summary_columns(session, 80)]
-    assert "built" not in titles and not summary.has_built_values(session)
 
 
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):

@@ -1,5 +1,6 @@
 """What is drawn at every width from 60 to 200: no number is cut, no two rows look alike, marks stay."""
 
+import itertools
 import random
 import re
 from dataclasses import replace
@@ -171,24 +172,22 @@ def test_names_that_differ_in_the_middle_show_where():
     assert "left" in shown["model/encoder/left/conv/weights"] and "right" in shown["model/encoder/right/conv/weights"]
 
 
-@pytest.mark.parametrize("measure", ColourMeasure)
-@pytest.mark.parametrize("run", ["config", "int8", "fp16"])
-@pytest.mark.parametrize("bad", [False, True])
-def test_a_raised_row_keeps_its_mark_in_every_colouring(session, measure, run, bad):
+def test_a_raised_row_keeps_its_mark_in_every_colouring(session):
     model = TreeModel(session.outline)
     first, second, other = session.outline.groups[0], session.outline.groups[3], session.outline.groups[5]
     session.set_precision([first], Precision.FP32)
     session.set_precision([second], Precision.FP16)
     session.rest()
-    found = build_row_values(session, model, measure, run)
-    if bad:
-        found = replace(found, nonfinite_groups=frozenset({first.name, second.name, other.name}))
-    for group, marked in ((first, True), (second, Precision.INT8 in second.allowed_precisions), (other, False)):
-        row = model.rows_by_group[group.name]
-        line = build_row_cells(found, VisibleRow(row.path, 0, row))
-        shown_marks = f"{line.mark}{line.glyph}{line.cells['precision'].marks}"
-        assert (RAISED_MARK in shown_marks) is marked, (measure, run, line)
-        assert not bad or line.glyph == "!", "what is not finite is never hidden"
+    for measure, run, bad in itertools.product(ColourMeasure, ("config", "int8", "fp16"), (False, True)):
+        found = build_row_values(session, model, measure, run)
+        if bad:
+            found = replace(found, nonfinite_groups=frozenset({first.name, second.name, other.name}))
+        for group, marked in ((first, True), (second, Precision.INT8 in second.allowed_precisions), (other, False)):
+            row = model.rows_by_group[group.name]
+            line = build_row_cells(found, VisibleRow(row.path, 0, row))
+            shown_marks = f"{line.mark}{line.glyph}{line.cells['precision'].marks}"
+            assert (RAISED_MARK in shown_marks) is marked, (measure, run, line)
+            assert not bad or line.glyph == "!", "what is not finite is never hidden"
 
 
 def test_the_rows_are_called_worst_first_only_while_they_are(session):
@@ -304,30 +303,28 @@ def test_the_outcome_that_counts_has_the_first_reason(session):
     assert second.endswith(" ~PASS?") and doubts == ("a doubt",)
 
 
-@pytest.mark.parametrize("target", ["metric>=0.1", "sqnr>=1"])
-def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(tmp_path, measured_before, target):
-    session = local.measured(tmp_path, target=target)
+def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(session):
     session.request_build()
     executed = session.rest().results[session.config].exported_run.accuracy
-    shown = metric_text(executed.headline_metric) if session.target.kind == "metric" else (
-        f"{executed.worst_output[1].errors.sqnr_db:.1f}")
-    row = next(text(line) for line in summary.summary_lines(session, 60) if text(line).startswith(" c0"))
-    assert row.partition("│")[2].split()[0] == shown
+    for target, shown in (("metric>=0.1", metric_text(executed.headline_metric)),
+                          ("sqnr>=1", f"{executed.worst_output[1].errors.sqnr_db:.1f}")):
+        session.set_target(target)
+        row = next(text(line) for line in summary.summary_lines(session, 60) if text(line).startswith(" c0"))
+        assert row.partition("│")[2].split()[0] == shown
 
 
-@pytest.mark.parametrize("target", ["sqnr>=20", "metric>=0.99", "sqnr>=1"])
-def test_the_text_of_a_gauge_is_whole_or_left_out_and_the_bar_is_shortened_first(tmp_path, measured_before, target):
-    session = local.measured(tmp_path, target=target)
-    whole = text(target_gauge_line(session, 60))
-    words = whole.lstrip(" ░█▏▎▍▌▋▊▉")
-    assert words.endswith(("to go", "to spare"))
-    for width in range(60):
-        line = text(target_gauge_line(session, width))
-        assert cell_width(line) <= width
-        assert line.endswith(f" {words}") is (width > len(words)), "the text is left out last"
-        bar = line.removesuffix(f" {words}").strip()
-        assert len(bar) in (0, *range(MIN_GAUGE_CELLS, MAX_GAUGE_CELLS + 1)) and not bar.strip("░█▏▎▍▌▋▊▉")
-        assert len(bar) > 0 or width < len(words) + 2 + MIN_GAUGE_CELLS
+def test_the_text_of_a_gauge_is_whole_or_left_out_and_the_bar_is_shortened_first(session):
+    for target in ("sqnr>=20", "metric>=0.99", "sqnr>=1"):
+        session.set_target(target)
+        words = text(target_gauge_line(session, 60)).lstrip(" ░█▏▎▍▌▋▊▉")
+        assert words.endswith(("to go", "to spare"))
+        for width in range(60):
+            line = text(target_gauge_line(session, width))
+            assert cell_width(line) <= width
+            assert line.endswith(f" {words}") is (width > len(words)), "the text is left out last"
+            bar = line.removesuffix(f" {words}").strip()
+            assert len(bar) in (0, *range(MIN_GAUGE_CELLS, MAX_GAUGE_CELLS + 1)) and not bar.strip("░█▏▎▍▌▋▊▉")
+            assert len(bar) > 0 or width < len(words) + 2 + MIN_GAUGE_CELLS
 
 
 @pytest.mark.parametrize("width", [60, 120, 200])
