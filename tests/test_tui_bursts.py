@@ -27,10 +27,10 @@ async def test_a_dialog_is_answered_once(tmp_path, monkeypatch):
         for after in (("enter", "enter"), ("escape", "escape", "escape"), ("down", "y", "y")):
             for key in ("g", "p", "e", "v", "c", "f2", "question_mark", "o"):
                 burst(app, key, *after)
-                await pilot.pause(0.05)
+                await taken_in(pilot)
                 for _ in range(4):
                     burst(app, "escape")
-                    await pilot.pause(0.02)
+                    await taken_in(pilot)
                 assert app.screen_stack == [main], (key, after)
 
 
