@@ -21,7 +21,7 @@ from trt_tui.core.calibration.cache import (
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.guards.batch_checks import measure_batch_dependence
-from trt_tui.core.guards.byte_images import find_scaled_inputs
+from trt_tui.core.guards.data_guards import find_scaled_inputs
 from trt_tui.core.guards.float_work import measure_float_work_share
 from trt_tui.core.guards.guard import (
     CACHE_SOURCE,

@@ -24,7 +24,7 @@ from trt_tui.core.builder_options import builder_option_specs
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.guards import few_samples, registry
+from trt_tui.core.guards import range_guards, registry
 from trt_tui.core.measure import bootstrap, sample_dependence, stages, target, target_outcome
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.known_gaps import GAP_PATTERNS
@@ -315,7 +315,7 @@ def test_the_build_attempts_have_the_titles_of_reports():
     (WORKFLOW, "at most {} dB larger than that of the config", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
-    ("README.md", "because fewer than {} samples calibrate", few_samples.MIN_CALIBRATION_SAMPLES),
+    ("README.md", "because fewer than {} samples calibrate", range_guards.MIN_CALIBRATION_SAMPLES),
     ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
     ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
     (MEASURE, "if at least {} samples were measured", bootstrap.MIN_SAMPLES),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_cache_header
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.guards.byte_images import find_scaled_inputs
+from trt_tui.core.guards.data_guards import find_scaled_inputs
 from trt_tui.core.guards.guard import (
     CACHE_SOURCE,
     MEASURED_SOURCE,

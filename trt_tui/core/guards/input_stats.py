@@ -97,7 +97,7 @@ def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
 
 def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, per_pixel: bool,
                       mask_names: Collection[str] = ()) -> tuple[UnfitLabels, ...]:
-    """Finds arrays of labels that do not fit the classes of an output; see `trt_tui.core.guards.unfit_labels`.
+    """Finds arrays of labels that do not fit the classes of an output; see `trt_tui.core.guards.data_guards`.
 
     Args:
         per_pixel: True if the output has classes for each pixel.

@@ -9,7 +9,7 @@ from trt_tui.core.calibration.statistics import collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress, declare_as_scalar
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.guards.input_stats import select_evenly_spaced_feeds
-from trt_tui.core.guards.stale_ranges import MAX_RANGE_RATIO, is_range_mismatched
+from trt_tui.core.guards.range_guards import MAX_RANGE_RATIO, is_range_mismatched
 from trt_tui.core.runner import Backend
 
 MAX_CHECKED_SAMPLES = 32
@@ -19,14 +19,14 @@ MAX_CHECKED_RANGES = 24
 """Maximum number of ranges below the largest magnitude that are compared with the choices of all methods."""
 
 CLIPPING_FACTOR = 1.1
-"""Multiple of the range from which a value counts as clipped; see `trt_tui.core.guards.clipped_values`."""
+"""Multiple of the range from which a value counts as clipped; see `trt_tui.core.guards.range_guards`."""
 
 RangeMismatches = dict[str, tuple[float, float]]
 
 
 def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend, *,
                            method_clips: bool, progress: RunProgress | None = None) -> tuple[RangeMismatches, int, int]:
-    """Finds ranges that the values in samples contradict; see `trt_tui.core.guards.stale_ranges`.
+    """Finds ranges that the values in samples contradict; see `trt_tui.core.guards.range_guards`.
 
     Args:
         ranges: The amax by tensor name.

@@ -1,20 +1,23 @@
 """The list of all guards, and functions that run them on facts."""
 
-from trt_tui.core.guards.batch_dependence import BatchDependenceGuard
-from trt_tui.core.guards.byte_images import ByteImagesGuard
-from trt_tui.core.guards.clipped_values import ClippedValuesGuard
-from trt_tui.core.guards.constant_inputs import ConstantInputsGuard
-from trt_tui.core.guards.few_samples import FewSamplesGuard
-from trt_tui.core.guards.float_fallback import FloatFallbackGuard
-from trt_tui.core.guards.foreign_cache import ForeignCacheGuard
-from trt_tui.core.guards.fp16_floor import Fp16FloorGuard
-from trt_tui.core.guards.framework_mismatch import FrameworkMismatchGuard
+from trt_tui.core.guards.data_guards import (
+    BatchDependenceGuard,
+    ByteImagesGuard,
+    ConstantInputsGuard,
+    FrameworkMismatchGuard,
+    InputMismatchGuard,
+    MissingClassesGuard,
+    UnfitLabelsGuard,
+)
 from trt_tui.core.guards.guard import Guard, GuardFacts, GuardResult, GuardWarning
-from trt_tui.core.guards.input_mismatch import InputMismatchGuard
-from trt_tui.core.guards.missing_classes import MissingClassesGuard
-from trt_tui.core.guards.sample_convergence import SampleConvergenceGuard
-from trt_tui.core.guards.stale_ranges import StaleRangesGuard
-from trt_tui.core.guards.unfit_labels import UnfitLabelsGuard
+from trt_tui.core.guards.precision_guards import FloatFallbackGuard, Fp16FloorGuard
+from trt_tui.core.guards.range_guards import (
+    ClippedValuesGuard,
+    FewSamplesGuard,
+    ForeignCacheGuard,
+    SampleConvergenceGuard,
+    StaleRangesGuard,
+)
 
 GUARDS: tuple[Guard, ...] = (FrameworkMismatchGuard(), ConstantInputsGuard(), InputMismatchGuard(), ByteImagesGuard(),
                              UnfitLabelsGuard(), BatchDependenceGuard(), StaleRangesGuard(), ForeignCacheGuard(),
