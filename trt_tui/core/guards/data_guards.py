@@ -9,7 +9,7 @@ from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning, InputStat
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text, number_text
 
-MIN_SQNR_DB = 60.0
+MIN_FRAMEWORK_SQNR_DB = 60.0
 
 
 def fp32_miss_text(guard_facts: GuardFacts) -> str:
@@ -47,7 +47,7 @@ class FrameworkMismatchGuard(Guard):
             return
         for name, errors in (guard_facts.framework_errors or {}).items():
             bad = errors.nonfinite_count or not errors.exact and (errors.sqnr_db is None
-                                                                  or errors.sqnr_db < MIN_SQNR_DB)
+                                                                  or errors.sqnr_db < MIN_FRAMEWORK_SQNR_DB)
             if bad and errors.mismatch is None:
                 yield (self.make_warning(
                     f"FP32 differs from the framework: "
@@ -313,7 +313,7 @@ class UnfitLabelsGuard(Guard):
 
 
 
-MIN_SQNR_DB = 80.0
+MIN_BATCH_SQNR_DB = 80.0
 
 
 class BatchDependenceGuard(Guard):
@@ -336,12 +336,12 @@ class BatchDependenceGuard(Guard):
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         for name, sqnr_db in (guard_facts.batch_sqnr_db or {}).items():
-            if sqnr_db < MIN_SQNR_DB:
+            if sqnr_db < MIN_BATCH_SQNR_DB:
                 difference = f"has an SQNR of {sqnr_db:.1f} dB" if math.isfinite(sqnr_db) else "is not finite"
                 yield self.make_warning(
                     f"{escape_hidden_characters(name)} depends on the other samples of the batch",
                     f"FP32 of a sample alone {difference} against FP32 of the same sample in a batch of "
-                    f"{guard_facts.compared_batch}; rounding alone leaves over {MIN_SQNR_DB:.0f} dB",
+                    f"{guard_facts.compared_batch}; rounding alone leaves over {MIN_BATCH_SQNR_DB:.0f} dB",
                     "Measure at the batch of production (--batch), or export the network in inference mode.")
 
 
