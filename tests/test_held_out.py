@@ -192,6 +192,12 @@ def test_runs_do_not_speak_of_ranges_that_they_do_not_need(run, tmp_path):
     assert "calib" not in (out + err).lower() and json.loads((tmp_path / "fp16.json").read_text())["samples"] == 8
     _, out, err = run(*command, "--batch", 8, "--runs", "int8")
     assert "calibrates and is judged" in err
+    for precision, warns in ((Precision.FP16, False), (Precision.INT8, True)):
+        config = tmp_path / f"{precision}.json"
+        assert run("export", options.model, "--precision", precision, "--format", "json", "-o", config,
+                   *(("--data", options.data) if warns else ()))[0] == 0
+        _, out, err = run("preflight", options.model, "--data", options.data, "--config", config)
+        assert ("few-samples: " in out + err) is warns, out + err
 
 
 def test_the_worst_sample_is_named_by_its_file(run, tmp_path):

@@ -182,6 +182,8 @@ def open_preflight_session(options: Options, config_path: str | None, target: st
                        ) as (session, wait_for_jobs, _):
         if target is not None:
             session.set_target(target)
+        if config_path is not None:  # the guards look at no other run, so INT8 is not calibrated for itself
+            session.options = replace(session.options, runs=(Precision.FP16.value,))
         session.request_comparison(with_group_errors=False)
         wait_for_jobs()
         session.send_request(rq.RunPreflight(session.config))
