@@ -23,15 +23,15 @@ from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.zero_cost_kind import ProposalContext, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, add_zero_cost_moves
-from trt_tui.core.moves.attention_scale_move import (
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.scaling_moves import (
     AttentionScaleMove,
     ScalePlacement,
     attention_scale_refusal_reason,
     make_attention_scale_move,
     placement_refusal_reason,
 )
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -16,8 +16,8 @@ from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
 from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove
 from trt_tui.core.network.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -14,15 +14,17 @@ from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quanti
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
 from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
-from trt_tui.core.moves.attention_scale_move import (
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.scaling_moves import (
+    EqualizationMove,
     ScalePlacement,
+    SmoothQuantMove,
     attention_scale_refusal_reason,
+    equalization_refusal_reason,
     make_attention_scale_move,
     placement_refusal_reason,
+    scaling_refusal_reason,
 )
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.precision import Precision
 

@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 from tests import networks
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
-from trt_tui.core.moves.attention_scale_move import AttentionScaleMove
-from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
-from trt_tui.core.moves.equalization_move import EqualizationMove
-from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
+from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove, RangeMove, RewriteMove
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.rounding_move import RoundingMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.scaling_moves import AttentionScaleMove, EqualizationMove, SmoothQuantMove
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -33,10 +33,11 @@ from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.equalization_move import (
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove
+from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.scaling_moves import (
     CLIP_HEADROOM,
     EQUALIZATION_FORMULAS,
     EqualizationMove,
@@ -44,7 +45,6 @@ from trt_tui.core.moves.equalization_move import (
     equalization_refusal_reason,
     limit_factors,
 )
-from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -18,8 +18,7 @@ from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note, split_off_weights
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

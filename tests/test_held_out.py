@@ -19,7 +19,7 @@ from trt_tui.core.measure.target_outcome import (
     TargetResult,
 )
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

@@ -15,7 +15,6 @@ from trt_tui.core.exporters.markdown import moves_markdown
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import (
     ConfigDifference,
     PrecisionConfig,
@@ -23,10 +22,10 @@ from trt_tui.core.moves.config import (
     list_config_differences,
 )
 from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.layer_moves import BarrierMove, PrecisionMove
 from trt_tui.core.moves.move import GROUP_SUBJECTS, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS, MoveTexts
-from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

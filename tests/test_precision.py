@@ -12,8 +12,7 @@ from trt_tui.core.moves.config import (
     find_next_precision,
     list_config_differences,
 )
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.session.history import ChangeHistory

@@ -27,11 +27,10 @@ from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.rounding_move import RoundingMove, find_rounded_site, quantize_weight
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove, find_rounded_site, quantize_weight
+from trt_tui.core.moves.scaling_moves import SmoothQuantMove
 from trt_tui.core.moves.vectors import decode_integers, decode_vector, encode_integers, encode_vector
 from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
 from trt_tui.core.precision import Precision

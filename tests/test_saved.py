@@ -18,8 +18,7 @@ from tests.driven import LocalSession, save_mlp
 from trt_tui.cli import recent_sessions
 from trt_tui.cli.recent_sessions import record_recent_session
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import client

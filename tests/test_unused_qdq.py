@@ -32,7 +32,7 @@ from trt_tui.core.measure.unused_qdq import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.keep_rules import apply_keep_rules
-from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.layer_moves import PrecisionMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.report import json_record
 from trt_tui.formatting import milliseconds_text

@@ -13,10 +13,9 @@ from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.equalization_move import EqualizationMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove
+from trt_tui.core.moves.scaling_moves import EqualizationMove, SmoothQuantMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, ZeroCostEffort

@@ -33,14 +33,11 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.bundle import BundleContents, SampleRun, write_bundle
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.keep_move import KeepMove
-from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove
+from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, RangeMove, RewriteMove
+from trt_tui.core.moves.scaling_moves import SmoothQuantMove
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision

@@ -13,7 +13,7 @@ from trt_tui.core.exporters.calibration_cache import config_calibration_cache_te
 from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text

@@ -18,8 +18,8 @@ from trt_tui.core.measure.engine_errors import (
     measure_engine_errors,
 )
 from trt_tui.core.measure.results import MARKED, UNFUSED, Accuracy, EngineErrors
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError

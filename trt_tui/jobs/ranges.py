@@ -9,7 +9,7 @@ from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax,
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES
 from trt_tui.errors import InputError

@@ -7,7 +7,7 @@ from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision

@@ -11,7 +11,7 @@ from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.search import SearchSpace
 from trt_tui.errors import InputError

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from trt_tui.core.measure.engine_agreement import ACCUMULATION_GAP_DB, find_engine_divergence, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, GroupErrors
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.errors import CancelledError, TrtTuiError

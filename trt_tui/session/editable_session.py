@@ -9,11 +9,10 @@ from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_met
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.unused_qdq import QdqRemoval
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
+from trt_tui.core.moves.constant_moves import RoundingMove
+from trt_tui.core.moves.layer_moves import BarrierMove, RangeMove
 from trt_tui.core.moves.network_method import list_range_tensors, remove_network_range_method
-from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.measure.unused_qdq import QdqRemoval
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

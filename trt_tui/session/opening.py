@@ -10,7 +10,7 @@ from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text

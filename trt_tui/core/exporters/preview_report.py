@@ -9,7 +9,7 @@ from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

@@ -56,7 +56,6 @@ class FrameworkMismatchGuard(Guard):
                     "Check the export and the preprocessing of both sides before any layer."))
 
 
-
 class ConstantInputsGuard(Guard):
     """The guard that warns if the judged samples are copies of one sample.
 
@@ -80,7 +79,6 @@ class ConstantInputsGuard(Guard):
                 f"all {counted_noun_text(guard_facts.equal_sample_count, 'judged sample')} are the same",
                 "ranges and errors of a single input say nothing about other inputs, and a PASS on it proves nothing",
                     "Give samples that differ from each other, as production feeds them.")
-
 
 
 MIN_SPREAD_RATIO = 2.0
@@ -224,7 +222,6 @@ def _has_reversed_channels(calibration_stats: InputStats, judged_stats: InputSta
     return bool(np.abs(reversed_order[0]).max() < 0.5 * np.abs(direct[0]).max())
 
 
-
 _SCALING_OPERATORS = frozenset((
     "Add", "BatchNormalization", "Div", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
     "LpNormalization", "MeanVarianceNormalization", "Mul", "QuantizeLinear", "RMSNormalization", "ReduceMax",
@@ -275,7 +272,6 @@ class ByteImagesGuard(Guard):
                 "Prepare the data as production does. If production feeds bytes too, the data are right.")
 
 
-
 class UnfitLabelsGuard(Guard):
     """The guard that warns if labels name classes that the output does not have.
 
@@ -312,7 +308,6 @@ class UnfitLabelsGuard(Guard):
                 "Correct the labels, or leave these samples out: no run can be right about them.")
 
 
-
 MIN_BATCH_SQNR_DB = 80.0
 
 
@@ -343,7 +338,6 @@ class BatchDependenceGuard(Guard):
                     f"FP32 of a sample alone {difference} against FP32 of the same sample in a batch of "
                     f"{guard_facts.compared_batch}; rounding alone leaves over {MIN_BATCH_SQNR_DB:.0f} dB",
                     "Measure at the batch of production (--batch), or export the network in inference mode.")
-
 
 
 class MissingClassesGuard(Guard):
@@ -388,4 +382,3 @@ def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:
     missed = [(1 - min(1.0, count / class_facts.judged_samples))**class_facts.calibration_samples
               for count in class_facts.judged_counts.values()]
     return sum(missed) + 2 * math.sqrt(sum(share * (1 - share) for share in missed))
-

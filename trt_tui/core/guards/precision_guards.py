@@ -67,7 +67,6 @@ class Fp16FloorGuard(Guard):
                 "Raise the layers with large shares in the FP16 run to FP32, or use --other bf16.")
 
 
-
 MIN_FLOAT_SHARE = 1 / 3
 
 
@@ -112,4 +111,3 @@ class FloatFallbackGuard(Guard):
                 "of FP32." if fp16_accuracy is not None and fp16_accuracy.nonfinite_count else
                 "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
                 "before layers are raised."))
-

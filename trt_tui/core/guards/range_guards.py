@@ -80,7 +80,6 @@ class StaleRangesGuard(Guard):
             f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data."))
 
 
-
 OLDEST_CACHE_RELEASE, NEWEST_CACHE_RELEASE = (8, 6), (10, 99)
 """Oldest and newest release whose calibration caches are supported."""
 
@@ -134,7 +133,6 @@ class ForeignCacheGuard(Guard):
                 return
 
 
-
 MIN_CALIBRATION_SAMPLES = 32
 
 
@@ -175,7 +173,6 @@ class FewSamplesGuard(Guard):
             f"with fewer than {MIN_CALIBRATION_SAMPLES} the ranges miss rare values, and {guard_facts.quantized_type} "
             "looks better here than it is",
             next_step))
-
 
 
 MIN_CHANGE_DB = 1.0
@@ -222,7 +219,6 @@ class SampleConvergenceGuard(Guard):
                 f"{guard_facts.quantized_type} falls with more calibration samples",
                 f"it gives {points_text}: outliers in a few samples widen all ranges",
                 "Give more samples, and try --calib-method percentile or entropy, which leave them out.")
-
 
 
 MIN_CLIPPED_SHARE = 0.001
@@ -276,4 +272,3 @@ class ClippedValuesGuard(Guard):
             f"judged values are outside the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
             f"they are clipped: {shares}{more}{reached_text}; the calibration samples had smaller values",
             "Calibrate on samples like the judged samples (--calib-data), or on more samples.")
-

@@ -5,10 +5,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMappin
 import numpy as np
 
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.constant_moves import RoundedWeight, RoundingMove, digest_weight_edits
 from trt_tui.core.moves.move import ConstantEdit
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
-from trt_tui.core.moves.rounding_move import RoundedWeight, RoundingMove, digest_weight_edits
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite

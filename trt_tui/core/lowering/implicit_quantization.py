@@ -38,7 +38,7 @@ from trt_tui.core.lowering.lowering_checks import (
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.rounding_move import RoundingMove
+from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.subgraphs import list_subgraphs

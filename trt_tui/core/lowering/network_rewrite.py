@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.network import Network

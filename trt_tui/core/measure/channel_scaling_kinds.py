@@ -6,9 +6,13 @@ from typing import ClassVar
 from trt_tui.core.measure import equalization, zero_cost_moves
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, ProposalContext, ZeroCostKind
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.equalization_move import EqualizationMove, equalization_refusal_reason
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove, scaling_refusal_reason
+from trt_tui.core.moves.scaling_moves import (
+    EqualizationMove,
+    SmoothQuantMove,
+    equalization_refusal_reason,
+    scaling_refusal_reason,
+)
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, smoothquant_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.zero_cost_support import ChannelScaling

@@ -26,7 +26,7 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.measure.zero_cost_kind import ProposalContext
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.equalization_move import (
+from trt_tui.core.moves.scaling_moves import (
     CLIP_HEADROOM,
     EQUALIZATION_FORMULAS,
     EqualizationMove,

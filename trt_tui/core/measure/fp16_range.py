@@ -29,8 +29,8 @@ from trt_tui.core.lowering.rulebook import (
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
 from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes
 from trt_tui.core.measure.results import Caveat
-from trt_tui.core.moves.attention_scale_move import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.scaling_moves import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation

@@ -36,8 +36,8 @@ from trt_tui.core.measure.input_products import (
 )
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keep_move import KeepMove
-from trt_tui.core.moves.rounding_move import RoundingMove, find_rounded_site, quantize_weight
+from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site, quantize_weight
+from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.naming import value_name

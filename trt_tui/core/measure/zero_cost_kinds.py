@@ -21,7 +21,11 @@ from trt_tui.core.measure.zero_cost_kind import (
     ZeroCostKind,
     ZeroCostStage,
 )
-from trt_tui.core.moves.attention_scale_move import (
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
+from trt_tui.core.moves.layer_moves import RangeMove, RewriteMove
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.scaling_moves import (
     PLACEMENT_LABELS,
     SINGLE_PLACEMENTS,
     AttentionScaleMove,
@@ -30,12 +34,6 @@ from trt_tui.core.moves.attention_scale_move import (
     make_attention_scale_move,
     placement_refusal_reason,
 )
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.rounding_move import RoundingMove
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     find_qdq_repair,

@@ -19,11 +19,11 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants
-from trt_tui.core.moves import smoothquant_move, vectors
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.smoothquant_move import DEFAULT_STRENGTH, SmoothQuantMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove
+from trt_tui.core.moves.layer_moves import RewriteMove
+from trt_tui.core.moves.scaling_moves import DEFAULT_STRENGTH, SmoothQuantMove, smoothquant_factors
 from trt_tui.core.moves.zero_cost_checks import rewrite_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.network import Network
@@ -93,7 +93,7 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
 
     Args:
         subjects: Groups whose channels can be scaled.
-        strength: The exponent; see `trt_tui.core.moves.smoothquant_move`.
+        strength: The exponent; see `trt_tui.core.moves.scaling_moves`.
         channel_maxima: Known largest magnitudes by tensor and shape of the divisors. Newly measured ones are added.
         executor: The executor of the samples; this process by default.
 
@@ -124,7 +124,7 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
             for exponent, maxima in ((-1, weight), (1, activation)):
                 np.maximum(maxima, reader.channel_maxima(_weight_magnitudes(network, reader), scaling.channels,
                                                          exponent), out=maxima)
-        factors = smoothquant_move.smoothquant_factors(activation, weight, strength)
+        factors = smoothquant_factors(activation, weight, strength)
         ranges = {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
                   for tensor in measured_tensors[name] if tensor.tensor in network.calibrated_tensors}
         moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)

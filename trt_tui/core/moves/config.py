@@ -11,11 +11,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import DEFAULT_STEPS, Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

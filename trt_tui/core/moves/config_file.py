@@ -20,16 +20,15 @@ import numpy as np
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.moves.move_entries import convert_file_value, encode_move
 from trt_tui.core.moves.move_placement import FileMove, FileMoveApplier, MoveEntry
-from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.quantized_twins import (
     find_float_type_of_quantized_layers,
     find_layers_in_file_precision,
     has_file_precision,
     quantizable_layers_sha256,
 )
-from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import REQUESTABLE, Precision

@@ -1,17 +1,10 @@
-"""The registry of the kinds of move, by their words in files. A new kind has its own module and one entry in the
+"""The registry of the kinds of move, by their words in files. A new kind is a class and one entry in the
 registry."""
 
-from trt_tui.core.moves.attention_scale_move import AttentionScaleMove
-from trt_tui.core.moves.barrier_move import BarrierMove
-from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
-from trt_tui.core.moves.equalization_move import EqualizationMove
-from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
+from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove, RangeMove, RewriteMove
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.moves.rewrite_move import RewriteMove
-from trt_tui.core.moves.rounding_move import RoundingMove
-from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.scaling_moves import AttentionScaleMove, EqualizationMove, SmoothQuantMove
 
 MOVE_KINDS: dict[str, type[Move]] = {
     kind.kind: kind

@@ -7,7 +7,7 @@ from collections import Counter
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.search.ranking import GroupRanking
 from trt_tui.formatting import counted_noun_text

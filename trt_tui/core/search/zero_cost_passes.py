@@ -9,9 +9,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 
 from trt_tui.core.moves.config import MoveKey
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.search.space import SearchSpace
 from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, Trial
 

@@ -5,10 +5,9 @@ from typing import Any
 
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
+from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, Precision
 from trt_tui.formatting import counted_noun_text

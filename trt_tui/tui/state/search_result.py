@@ -9,8 +9,7 @@ from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import ConfigDifference, PrecisionConfig, list_config_differences
-from trt_tui.core.moves.precision_move import PrecisionMove
-from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation
 from trt_tui.core.search.strategy_protocol import Trial

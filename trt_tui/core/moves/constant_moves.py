@@ -1,17 +1,4 @@
-"""The rounding move: the scales and quantized values of one weight, chosen by the error of the layer's output.
-
-Sources of the methods that compute such moves: Frantar et al., "GPTQ: Accurate Post-Training Quantization for
-Generative Pre-trained Transformers" (ICLR 2023), and the choice of scales by the error of the output, layer by layer in
-the order of execution ("sequential MSE" of AIMET).
-
-The move turns the weight into ``quantized value * scale`` and fixes the scale. All lowerings quantize this weight like
-any other, and get the quantized values of the move back exactly: the quotient differs from the quantized value q by at
-most ``|q| * 2**-10`` if weight and scale are rounded to FP16, which is below a half for every type with integers.
-
-The move stores the differences from the nearest values, since almost all of them are 0 and compress well. One file
-therefore still describes a config completely. The differences belong to one weight, whose edits by other moves are part
-of the move as a digest.
-"""
+"""The moves that replace the constants of a layer: its bias, or the quantized values of its weight."""
 
 import functools
 import hashlib
@@ -29,6 +16,58 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType, broadcast_weight_scales
 from trt_tui.errors import InputError
 
+
+@dataclass(frozen=True)
+class BiasCorrectionMove(Move):
+    """A correction that is added to the bias of a layer as long as the layer runs in INT8.
+
+    Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section
+    4.2. Quantized weights shift the mean result of a layer by ``E[W'x'] - E[Wx]``, and a changed bias can compensate
+    for that. The means are measured on the calibration samples (appendix D of the paper).
+
+    Attributes:
+        shift: One number for each output channel in the layer's own units, encoded by `trt_tui.core.moves.vectors`.
+    """
+
+    edits_constants = has_measured_values = True
+    kind, subject_kind = "bias", GROUP_SUBJECTS
+
+    shift: str
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> str:
+        return self.shift
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        bias = network.zero_cost_support.biases.get(subject)
+        if bias is None:
+            return "it cannot run in INT8, so there is no weight error to correct"
+        return bias.refusal_reason or vectors.invalid_vector_reason(self.shift, bias.channels)
+
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+        """Returns the edit of the bias constant if the fusion group runs in INT8, and no edit if not.
+
+        Implements `Move.find_constant_edits`.
+        """
+        bias = network.zero_cost_support.biases[subject]
+        if bias.port is None or default_precisions.precision_of(network.get_group(subject)) is not Precision.INT8:
+            return {}
+        return {bias.port: _BiasShift(vectors.decode_vector(self.shift))}
+
+
+@dataclass(frozen=True, eq=False)
+class _BiasShift(ConstantEdit):
+    shift: np.ndarray
+
+    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
+        if constant is None:
+            return self.shift
+        shifted: np.ndarray = constant + self.shift
+        return shifted.reshape(constant.shape)
+
+
 ROUNDED_PRECISIONS = (Precision.INT8, Precision.INT4)
 """The precisions whose quantized values are integers, so that a weight can be rounded up or down."""
 
@@ -39,6 +78,19 @@ ROUNDED_OPERATORS = frozenset(("Conv", "Gemm", "MatMul"))
 @dataclass(frozen=True)
 class RoundingMove(Move):
     """The scales and the rounding of the weight of one group, used while the group runs in one precision.
+
+    Sources of the methods that compute such moves: Frantar et al., "GPTQ: Accurate Post-Training Quantization for
+    Generative Pre-trained Transformers" (ICLR 2023), and the choice of scales by the error of the output, layer by
+    layer in the order of execution ("sequential MSE" of AIMET).
+
+    The move turns the weight into ``quantized value * scale`` and fixes the scale. All lowerings quantize this weight
+    like any other, and get the quantized values of the move back exactly: the quotient differs from the quantized value
+    q by at most ``|q| * 2**-10`` if weight and scale are rounded to FP16, which is below a half for every type with
+    integers.
+
+    The move stores the differences from the nearest values, since almost all of them are 0 and compress well. One file
+    therefore still describes a config completely. The differences belong to one weight, whose edits by other moves are
+    part of the move as a digest.
 
     Attributes:
         method: "scales" if the values are the nearest ones, "GPTQ" if they were rounded by the error of the output.
