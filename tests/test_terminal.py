@@ -56,7 +56,7 @@ class Shell:
                        "PS1": "ready> "}
         settings = " ".join(f"{key}={shlex.quote(str(value))}" for key, value in environment.items())
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(folder),
-                  f"env {settings} bash --norc --noprofile -i")
+                  f"env -u COLUMNS -u LINES {settings} bash --norc --noprofile -i")  # readline sets both
         self.wait_for("ready>")
 
     def tmux(self, *arguments: str) -> str:
@@ -77,10 +77,6 @@ class Shell:
     @property
     def screen(self) -> str:
         return self.tmux("capture-pane", "-p")
-
-    def line(self, start: str) -> str:
-        """The line of the screen that starts so."""
-        return next((line for line in self.screen.splitlines() if line.strip().startswith(start)), "")
 
     def wait_for(self, *texts: str) -> str:
         """The screen, once it shows all of the texts."""
@@ -121,107 +117,22 @@ def shell(tmp_path: Path) -> Iterator[Callable[..., Shell]]:
 
 
 MLP = "mlp.onnx --no-preview"
-DEMO = "demo --no-preview --whatif-samples 8"
 
 
-def test_the_main_job(shell, tmp_path):
+@pytest.mark.parametrize(("no_terminal", "term", "why"), [
+    ((0,), "xterm", "stdin is not a terminal"), ((1,), "xterm", "stdout is not a terminal"),
+    ((), "dumb", "TERM is dumb")])
+def test_it_says_why_it_does_not_open(run, monkeypatch, no_terminal, term, why):
+    monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor not in no_terminal)
+    monkeypatch.setenv("TERM", term)
+    code, out, err = run("demo")
+    assert code == 2 and why in err and "Next: " in err and not out
+
+
+def test_it_is_stopped_gone_on_with_ended_by_signals_and_resumed(shell, tmp_path):
     one = shell()
-    one.run(DEMO)
-    screen = one.wait_for(" INT8  ", "FAIL", "█", "try")
-    assert all(len(line) <= 80 for line in screen.splitlines()) and len(screen.splitlines()) == 24
-    assert "PASS" in one.line("FP16  ") and "FAIL" in one.line("INT8  ")
-    one.keys("t")
-    one.wait_for("Worst first")
-    until(lambda: "enc1/widen" in one.line(">█"), "had the worst on top", lambda: one.screen)
-    one.keys("Space")
-    one.wait_for("c1 · 1 FP32")
-    one.keys("Down")
-    until(lambda: "depthwise" in one.line(">"), "had the next below", lambda: one.screen)
-    one.keys("Space")
-    one.wait_for("c2 · 2 FP32")
-    until(lambda: "PASS" in one.line("c2"), "met the target")
-    one.keys("z")
-    one.wait_for("c1 · 1 FP32")
-    one.keys(".")
-    one.wait_for("c2 · 2 FP32")
-    one.keys("e")
-    one.wait_for("enter chooses the format")
-    one.keys("Enter")
-    time.sleep(0.3)  # keys that come at once answer one question
-    one.keys("Enter")
-    written = tmp_path / "scenes.precision.json"
-    until(written.exists, "exported")
-    config = json.loads(written.read_text())
-    raised = {name for move in config["moves"] if move.get("precision") == "fp32" for name in move["layers"]}
-    assert {"/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv"} <= raised
-    one.wait_for("enter closes this")
-    one.keys("Enter")
-    until(lambda: "enter closes this" not in one.screen, "closed the dialog", lambda: one.screen)
-    one.keys("q")
-    one.wait_for("code 0")
-
-
-def test_a_broken_file_is_explained(shell, tmp_path):
-    (tmp_path / "broken.onnx").write_bytes(b"no network")
-    one = shell()
-    one.run("broken.onnx")
-    one.wait_for("is not a complete ONNX file")
-    one.keys("Escape", "q")
-    one.wait_for("code")
-
-
-def test_a_signal_restores_the_terminal_and_saves_the_session(shell):
-    one = shell()
-    for number, shown in ((signal.SIGTERM, "PASS"), (signal.SIGHUP, "Resumed: c1")):
-        one.run(MLP)
-        one.wait_for(" INT8  ", shown)
-        if number is signal.SIGTERM:
-            one.keys("Space")
-        one.wait_for("c1 · 1 FP32")
-        app = one.app()
-        child = app.children()
-        assert one.in_alternate_screen and child
-        app.send_signal(number)
-        one.wait_for(f"code {128 + number}")
-        assert not one.in_alternate_screen
-        one.type("echo it is $((20 + 3))")
-        one.wait_for("it is 23")  # what is typed is echoed and run: the terminal's modes are back
-        until(lambda child=child: not any(process.is_running() for process in child), "ended the worker")
-
-
-def test_it_is_stopped_and_gone_on_with(shell):
-    one = shell()
-    one.run(MLP)
-    one.wait_for(" INT8  ", "PASS")
-    one.keys("C-z")
-    one.wait_for("Stopped")
-    assert not one.in_alternate_screen
-    one.type("fg")
-    one.wait_for(" INT8  ", "f1 keys")
-    for number in (signal.SIGSTOP, signal.SIGTSTP):
-        app = one.app()
-        app.send_signal(number)
-        until(lambda app=app: app.status() == psutil.STATUS_STOPPED, "stopped")
-        one.keys("Enter")
-        one.type("clear; fg")
-        one.wait_for(" INT8  ", "f1 keys")
-        assert one.in_alternate_screen
-    one.keys("Space")
-    one.wait_for("c1 · 1 FP32")
-    one.keys("?")
-    one.wait_for("Move up")
-    one.keys("C-z")
-    one.wait_for("Stopped")
-    one.type("fg")
-    one.wait_for("Move up")
-    one.keys("Escape")
-    until(lambda: "Move up" not in one.screen, "closed the help")
-    one.keys("q")
-    until(lambda: not one.in_alternate_screen, "left")
-
-
-def test_bytes_that_are_no_keys_change_nothing_and_it_draws_where_stderr_goes_elsewhere(shell, tmp_path):
-    one = shell()
+    one.run(MLP, "<&-")
+    one.wait_for("stdin is not a terminal", "code 2")
     one.run(MLP, "2>log")
     one.wait_for(" INT8  ", "PASS")
     one.tmux("send-keys", "-H", "e9", "ff", "c3")  # no UTF-8
@@ -232,38 +143,49 @@ def test_bytes_that_are_no_keys_change_nothing_and_it_draws_where_stderr_goes_el
     one.wait_for("copied", "c0 = INT8")
     one.keys("Space")
     one.wait_for("c1 · 1 FP32")
-    one.keys("q")
-    one.wait_for("code 0")
-    assert (tmp_path / "log").read_text() == ""
-
-
-def test_it_says_why_it_does_not_open(shell):
-    one = shell()
-    for around, why in (("{} </dev/null", "stdin is not a terminal"), ("{} | cat", "stdout is not a terminal"),
-                        ("TERM=dumb {}", "TERM is dumb"), ("{} <&-", "stdin is not a terminal")):
-        one.type("clear; " + around.format(f"{PROGRAM} demo") + "; echo code ${PIPESTATUS[0]}")
-        one.wait_for(why, "terminal", "Next: ", "code 2")
+    one.keys("e")
+    one.wait_for("enter chooses the format")
+    one.keys("Enter")
+    time.sleep(0.3)  # keys that come at once answer one question
+    one.keys("Enter")
+    written = tmp_path / "mlp.precision.json"
+    until(written.exists, "exported")
+    assert [move["precision"] for move in json.loads(written.read_text())["moves"]] == ["fp32"]
+    one.wait_for("enter closes this")
+    one.keys("Enter")
+    one.wait_for("f1 keys")
+    one.keys("?")
+    one.wait_for("Move up")
+    one.keys("C-z")
+    one.wait_for("Stopped")
+    assert not one.in_alternate_screen
+    one.type("fg")
+    one.wait_for("Move up")
+    one.keys("Escape")
+    until(lambda: "Move up" not in one.screen, "closed the help")
+    for number in (signal.SIGSTOP, signal.SIGTSTP):
+        app = one.app()
+        app.send_signal(number)
+        until(lambda app=app: app.status() == psutil.STATUS_STOPPED, "stopped")
+        one.keys("Enter")
+        one.type("clear; fg; echo code $?")
+        one.wait_for(" INT8  ", "f1 keys")
+        assert one.in_alternate_screen
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        one.wait_for("c1 · 1 FP32")
+        app = one.app()
+        child = app.children()
+        assert one.in_alternate_screen and child
+        app.send_signal(number)
+        one.wait_for(f"code {128 + number}")
         assert not one.in_alternate_screen
-        one.type("clear")  # the next reason may be the same
-        until(lambda: "code 2" not in one.screen, "cleared the screen")
-
-
-def test_hostile_names_reach_no_terminal(shell, tmp_path):
-    onnx.save(hostile_mlp(), tmp_path / "net.onnx")
-    one = shell(size=(120, 40))
-    one.tmux("set-option", "-g", "set-clipboard", "on")
-    one.tmux("set-option", "-g", "allow-rename", "on")
-    one.run("net.onnx --no-preview")
-    one.wait_for("random inputs", "x1b]0;owned")
-    one.keys("Down", "Down", "Down", "y")
-    one.wait_for("copied")
-    one.keys("q")
-    one.wait_for("code 0")
-    one.run("inspect net.onnx")
-    one.wait_for("x1b]0;owned", "code 0")
-    assert "owned" not in one.tmux("display-message", "-p", "#{pane_title} #{window_name}")
-    buffers = subprocess.run(("tmux", "-L", one.name, "show-buffer"), capture_output=True, text=True).stdout
-    assert "owned" not in buffers or "\\x1b" in buffers
+        one.type("echo it is $((20 + 3))")
+        one.wait_for("it is 23")  # what is typed is echoed and run: the terminal's modes are back
+        until(lambda child=child: not any(process.is_running() for process in child), "ended the worker")
+        if number is signal.SIGTERM:
+            assert (tmp_path / "log").read_text() == ""
+            one.run(MLP)
+            one.wait_for(" INT8  ", "Resumed: c1")
 
 
 def own_terminal() -> None:
@@ -303,17 +225,31 @@ def read(ours: int) -> bytes:
     return b""
 
 
+def read_until_values(read_some: Callable[[], bytes]) -> bytes:
+    """What is written up to the first values."""
+    written, end = b"", time.monotonic() + LIMIT_S
+    while b"PASS" not in written and b"FAIL" not in written:
+        assert time.monotonic() < end and len(written) < 1_000_000, written[-500:]
+        written += read_some()
+    return written
+
+
 @pytest.mark.parametrize("size", [(0, 0), (24, 0)])
-def test_a_terminal_that_tells_no_size_is_drawn_on_and_left(tmp_path, size):
-    """As over a serial line, or from a program that made the terminal and did not size it."""
+def test_a_terminal_that_tells_no_size_is_drawn_on_and_left_by_a_key_or_by_its_loss(tmp_path, monkeypatch, size):
+    """As over a serial line, or from a program that made the terminal and did not size it, also under nohup."""
+    if is_lost := size == (24, 0):
+        monkeypatch.setattr(sys.modules[__name__], "own_terminal", lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     with on_a_line(tmp_path, size) as (app, ours):
-        written, end, asked = b"", time.monotonic() + LIMIT_S, False
+        written = read_until_values(lambda: read(ours))
+        if is_lost:
+            os.close(ours)
+            assert app.wait(LIMIT_S) == 128 + signal.SIGHUP
+            return
+        os.write(ours, b"q")
+        end = time.monotonic() + LIMIT_S
         while app.poll() is None and time.monotonic() < end and len(written) < 1_000_000:
             written += read(ours)
-            if not asked and b"PASS" in written:
-                os.write(ours, b"q")
-                asked = True
-        assert asked and app.wait(5) == 0, written[-500:]
+        assert app.wait(5) == 0, written[-500:]
     assert b"\x1b[m" in written[:written.rindex(b"\x1b[?1049l")][-200:], "the shell gets its own colours back"
     assert len(written) < 1_000_000
 
@@ -341,11 +277,7 @@ def test_it_is_used_over_a_line_of_5_kilobytes_a_second_and_leaves_no_process_wh
             written, seconds = drawn(rate, waits=True)
             return len(written), seconds
 
-        opened, end = b"", time.monotonic() + LIMIT_S
-        while b"PASS" not in opened and b"FAIL" not in opened:
-            assert time.monotonic() < end, opened[-500:]
-            opened += drawn(SLOW)[0]
-        opened += drawn(SLOW, 1.0)[0]
+        opened = read_until_values(lambda: drawn(SLOW)[0]) + drawn(SLOW, 1.0)[0]
         assert opened.startswith(b"opening mlp.onnx"), "said before the app is loaded"
         # Details of a row that arrive late are drawn at its first visits.
         moves = [pressed(key, SLOW) for key in "jjkjkjkjkjkjk"]
@@ -362,19 +294,11 @@ def test_it_is_used_over_a_line_of_5_kilobytes_a_second_and_leaves_no_process_wh
     assert all(0 < count <= 8000 for both in pages.values() for count, _ in both), pages
 
 
-def test_the_app_ends_without_its_terminal_also_where_hangups_are_ignored(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "own_terminal", lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    with on_a_line(tmp_path, (24, 80)) as (app, ours):
-        opened, end = b"", time.monotonic() + LIMIT_S
-        while b"PASS" not in opened and b"FAIL" not in opened:
-            assert time.monotonic() < end, opened[-500:]
-            opened += read(ours)
-        os.close(ours)
-        assert app.wait(LIMIT_S) == 128 + signal.SIGHUP
-
-
-def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
+def test_what_is_written_cell_by_cell_is_what_a_repaint_shows_and_hostile_names_reach_no_terminal(shell, tmp_path):
+    onnx.save(hostile_mlp(), tmp_path / "net.onnx")
     one = shell(term="xterm-256color")
+    for option in ("set-clipboard", "allow-rename"):
+        one.tmux("set-option", "-g", option, "on")
 
     def drawn() -> list[list[tuple]]:
         """The cells of the screen with their colours, of blanks that behind them, once it stands still."""
@@ -402,3 +326,17 @@ def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
             # Only the line of the running jobs may differ: a job that ends meanwhile changes its words.
             words, repainted_words = ("".join(mark for mark, _ in line) for line in (cells, repainted))
             assert {RUNNING_MARK, DONE_MARK} & {*words, *repainted_words} and words != repainted_words, words
+    one.keys("Escape")
+    one.wait_for("f1 keys")
+    one.tmux("resize-window", "-x", "120", "-y", "40")
+    one.wait_for("4 Configs", "f1 keys")
+    assert len(one.screen.splitlines()) == 40
+    one.keys("q")
+    one.wait_for("code 0")
+    one.run("net.onnx --no-preview")
+    one.wait_for("random inputs", "x1b]0;owned")
+    one.keys("Down", "Down", "Down", "y")
+    one.wait_for("copied")
+    assert "owned" not in one.tmux("display-message", "-p", "#{pane_title} #{window_name}")
+    buffers = subprocess.run(("tmux", "-L", one.name, "show-buffer"), capture_output=True, text=True).stdout
+    assert "owned" not in buffers or "\\x1b" in buffers
