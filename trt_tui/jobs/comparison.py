@@ -1,5 +1,4 @@
-"""The job that compares runs with the reference: accuracies, first error shares, errors at the groups, then final error
-shares. A request can name a run whose accumulated errors at the groups come first."""
+"""The job that compares runs: their accuracies, their errors at the groups, and the accuracy of exported networks."""
 
 import contextlib
 import time
@@ -9,27 +8,28 @@ from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
 from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.masks import find_common_mask_name
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.inference import infer_shapes
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.typed_refusals import add_fp32_casts_to_operators
 from trt_tui.core.precision import Precision
 from trt_tui.errors import RunFailedError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import (
-    PendingIntervals,
-    add_metric_intervals,
-    send_accuracies,
-    send_reference_metric,
-)
+from trt_tui.jobs.accuracy import PendingIntervals, add_metric_intervals, send_accuracies, send_reference_metric
 from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.engine_accuracy import measure_lowered_network_accuracy
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
-from trt_tui.jobs.export_accuracy import measure_export_accuracy
 from trt_tui.jobs.exported_run import find_stored_exported_run
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.shares import load_group_errors, send_error_shares
@@ -304,3 +304,39 @@ def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter)
                 reporter.job,
                 f"At {counted_groups} of {counted_noun_text(len(tails), 'group')} the errors count padding too: "
                 f"{reason}. The judged outputs leave it out.", "info"))
+
+
+def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                            runs: Mapping[str, PrecisionConfig], urgency: Urgency = Urgency.ACCURACY) -> Steps[None]:
+    """Measures the accuracy of the exported network for each run in file precision, if TensorRT refuses a part of the
+    file."""
+    for run, config in runs.items():
+        if any(
+                config.precision_of(group) is Precision.FILE and group.file_precision is not None
+                and group.file_precision.refused_nodes for group in workspace.network.groups):
+            yield urgency
+            accuracy = store.load_result(workspace, "amended", config, Accuracy)
+            if accuracy is None:
+                accuracy = yield from _measure_typed_network_accuracy(workspace, config, urgency)
+                store.save_result(workspace, "amended", config, accuracy)
+            reporter.send(ev.AccuracyMeasured(reporter.job, run, config, accuracy, True, RunKind.TYPED_NETWORK))
+
+
+def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfig, urgency: Urgency) -> Steps[Accuracy]:
+    """Executes the typed network of a config as written. Returns its accuracy."""
+    typed_model = lower_from_source_model(workspace.network, config, workspace.ranges).model
+    infer_shapes(typed_model)
+    values = (value for node in typed_model.graph for value in (*node.inputs, *node.outputs) if value is not None)
+    add_fp32_casts_to_operators(typed_model.graph,
+                                {value_name(value): value.dtype
+                                 for value in values
+                                 if value.dtype in PRECISION_BY_HALF_TYPE})
+    steps = measure_lowered_network_accuracy(workspace.analysis, typed_model,
+                                             workspace.find_judged_feeds(config))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            accuracy: Accuracy = stop.value
+            return accuracy
+        yield urgency

@@ -44,7 +44,7 @@ from trt_tui.jobs.check_command import CheckResult
 from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
-from trt_tui.jobs.unused_qdq import remove_previewed_qdq
+from trt_tui.jobs.zero_cost_moves import remove_previewed_qdq
 
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""

@@ -1,14 +1,17 @@
-"""The proposals of zero-cost changes for a config, and the job that measures their values before they are made."""
+"""The jobs that measure zero-cost changes and the other remedies for a group, and that take out unused Q/DQ."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import RunProgress
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.unused_qdq import QdqRemoval, plan_qdq_removal
 from trt_tui.core.measure.zero_cost_kind import (
     ConfigProposal,
     JudgedMeasurement,
@@ -17,15 +20,20 @@ from trt_tui.core.measure.zero_cost_kind import (
     ZeroCostKind,
 )
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import measure_accuracy
 from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
+from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.executors import get_executor
+from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
@@ -183,3 +191,109 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
         lambda title: reporter.make_progress_callback(title, is_preemptible=True),
         lambda config, moves: add_zero_cost_moves(config, workspace.network, moves))
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]
+
+
+def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.MeasureRemedies) -> Steps[None]:
+    """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
+    group, config = workspace.network.get_group(request.group), request.config
+    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
+    remedies = _list_remedies(workspace, store, reporter, group, config)
+    ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
+    measured: list[tuple[str, MeasuredProposal]] = []
+    for key, proposal in remedies:
+        for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
+            if accuracy.samples >= accuracy.total:
+                measured.append((key, (proposal, accuracy)))
+            yield Urgency.REMEDIES
+        distinct = list_distinct_proposals(config, [entry for _, entry in measured])
+        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(
+            ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label)
+            for key, (proposal, accuracy) in measured if accuracy is not None
+            and any(proposal is distinct_proposal for distinct_proposal, _ in distinct))))
+    if not remedies:
+        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
+
+
+_Remedies: TypeAlias = list[tuple[str, ConfigProposal]]
+"""The remedies for a group: the key that selects each, and its label with the resulting config."""
+
+
+def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,
+                   config: PrecisionConfig) -> _Remedies:
+    remedies: _Remedies = []
+    current = config.precision_of(group)
+    remedies += [(ev.ZERO_COST_KEY, proposal) for proposal in
+                 propose_zero_cost_moves(
+                     workspace, store, reporter, [group], config,
+                     [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
+                     may_replace_file_precision=True)]
+    higher = find_next_precision(group, current, True, config.precision_steps)
+    if higher is not current and higher is not Precision.FP32:
+        remedies.append(("=", ConfigProposal(higher.label, config.with_group_precision([group], higher))))
+    if current is not Precision.FP32:
+        remedies.append(("space", ConfigProposal(Precision.FP32.label,
+                                                 config.with_group_precision([group], Precision.FP32))))
+    if group.calibrated_qdq_sites(current):
+        ranges = measure_ranges_by_method(workspace, reporter, [group], config)
+        current_method = workspace.calibration.method if workspace.calibration is not None else ""
+        methods = list_range_methods(QUANTIZED_TYPES[current]) if config.fixed_range_tensors.isdisjoint(ranges) else (
+        )  # the ranges are measured without the factors of these channels
+        for method in methods:
+            if method == current_method:
+                continue
+            remedy_config = config
+            for tensor, by_method in ranges.items():
+                remedy_config = remedy_config.with_range(tensor, RangeMove(by_method[method], method))
+            remedies.append(("r", ConfigProposal(f"{method} range", remedy_config)))
+    return remedies
+
+
+def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                        request: rq.RemoveUnusedQdq) -> Steps[None]:
+    """Sends the config without unused Q/DQ, with the kernels and the accuracy before and after."""
+    config = request.config
+    if not is_tensorrt_rtx_installed():
+        raise BackendUnavailableError(NOT_INSTALLED.title, NOT_INSTALLED.cause, NOT_INSTALLED.next_step)
+    if reason := preview_mismatch_reason(workspace):
+        raise InputError("the preview does not hold for this TensorRT", reason,
+                         "Build the config, and raise the layers that the engine page lists.")
+    ensure_ranges(workspace, store, reporter, [config])
+    client = PreviewClient(workspace, store, reporter, workspace.ranges)
+    preview = yield from client.preview_config(config)
+    if preview.refusal is not None:
+        raise InputError("the config has no preview", preview.refusal.description, preview.refusal.next_step)
+    removal = yield from remove_previewed_qdq(workspace.network, config, preview, client.preview_config,
+                                              request.fixed_reasons)
+    if removal.groups:
+        accuracies = []
+        for measured_config in (config, removal.config):
+            accuracy = Accuracy({})
+            for partial in measure_accuracy(workspace, store, reporter, measured_config, request.phase):
+                accuracy = partial
+                yield Urgency.WHAT_IF
+            reporter.send(ev.AccuracyMeasured(reporter.job, "config", measured_config, accuracy, True))
+            accuracies.append(accuracy)
+        removal = replace(removal, accuracies=(accuracies[0], accuracies[1]))
+    reporter.send(ev.UnusedQdqRemoved(reporter.job, config, removal))
+
+
+def remove_previewed_qdq(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
+                         preview_config: Callable[[PrecisionConfig], Steps[Preview | None]] | Callable[
+                             [PrecisionConfig], Steps[Preview]], fixed_reasons: Mapping[str, str]) -> Steps[QdqRemoval]:
+    """Returns the removal of the unused Q/DQ of a config, with a preview of each config that it tries.
+
+    Args:
+        preview: The preview of the config.
+        preview_config: The preview of another config; None if it has none.
+        fixed_reasons: The reasons why some groups keep their precision, by group name.
+    """
+    plan = plan_qdq_removal(network, config, preview, fixed_reasons)
+    try:
+        tried_config = next(plan)
+        while True:
+            changed_preview = yield from preview_config(tried_config)
+            tried_config = plan.send(changed_preview)
+    except StopIteration as stop:
+        removal: QdqRemoval = stop.value
+        return removal
