@@ -85,7 +85,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     group = next(group for group in driven.outline.groups if group.activation_qdq_sites()
                  and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)
     tensor = group.activation_qdq_sites()[0].tensor
-    stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, 0, (0,) * 30 + (9,) + (0,) * 33, {}, None)
+    stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, (0,) * 30 + (9,) + (0,) * 33, {}, None)
     driven.results.statistics[group.name] = {tensor: stats}
     said = " ".join(loss_reason_texts(driven, RowValues(TreeModel(driven.outline), driven.config), group))
     assert f"the file's range {number_text(driven.outline.quantized_ranges[tensor])} of amax 9000" in said

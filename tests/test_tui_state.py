@@ -66,7 +66,7 @@ def found(session, measure=ColourMeasure.SHARE, run="config", last=None):
     return build_row_values(session, MODEL, measure, run, last)
 
 
-def test_the_next_and_the_previous_bad_row_are_found_from_every_kind_of_row(session):
+def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
     listing = LayerList(session)
     listing.open_network(local.outline("with_sequence"))
     model = listing.tree_model
@@ -81,18 +81,16 @@ def test_the_next_and_the_previous_bad_row_are_found_from_every_kind_of_row(sess
         listing.view = view
         listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
         listing.sort_rows()
-        for row, following, previous in ((rows[0], inside, after), (rows[1], after, before), (node, after, before),
-                                         (rows[2], before, inside), (folded, before, after), (None, before, after)):
-            assert listing.find_neighbouring_bad_group(row, True) == following
-            assert listing.find_neighbouring_bad_group(row, False) == previous
-        assert listing.find_neighbouring_bad_group(rows[1], True, includes_current=True) == inside
+        for row, following in ((rows[0], inside), (rows[1], after), (node, after), (rows[2], before), (folded, before),
+                               (None, before)):
+            assert listing.find_next_bad_group(row) == following
+        assert listing.find_next_bad_group(rows[1], includes_current=True) == inside
         listing._row_values = RowValues(model, session.config)
-        assert listing.find_neighbouring_bad_group(rows[0], True) is None
+        assert listing.find_next_bad_group(rows[0]) is None
     listing.view, listing.sort_weights = View.TREE, None
     listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
     for row in (scope, ungrouped):
-        assert listing.find_neighbouring_bad_group(row, True) == inside
-        assert listing.find_neighbouring_bad_group(row, False) == before
+        assert listing.find_next_bad_group(row) == inside
 
 
 @pytest.mark.parametrize(("drawn", "shown"),
@@ -441,7 +439,7 @@ def test_the_reason_fits_the_codes_of_the_row(session):
 
 def _stats(amax, rms, top=None, histogram=None):
     counts = histogram or tuple(1000 if 30 <= i <= 45 else 0 for i in range(64))
-    return TensorStats(amax, rms, rms * 2, rms * 3, 1000, 0, counts, {}, top)
+    return TensorStats(amax, rms, rms * 2, rms * 3, 1000, counts, {}, top)
 
 
 def test_the_detail_of_every_kind_of_row(session):

@@ -14,12 +14,6 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages", "lib-dynload")
 """The names of folders that Python always searches."""
 
-_SAFE_PATH_OPTION = "-P" if sys.version_info >= (3, 11) else "-I"
-"""The Python option that keeps the current folder off the path. `multiprocessing` passes the option to its processes.
-
-Python 3.10 lacks ``-P``. Its ``-I`` also ignores PYTHONPATH and the user's packages, which `python_command` restores.
-"""
-
 _START_CODE = ("import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
                "import runpy; runpy.run_module({module!r}, None, '__main__', True)")
 """The Python code that runs a module in a new process.
@@ -37,7 +31,7 @@ def python_command(module: str, *arguments: object) -> list[str]:
     """
     named_folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     path = list(dict.fromkeys(filter(None, (*named_folders, *sys.path))))
-    options = [_SAFE_PATH_OPTION, "-B"] if sys.dont_write_bytecode else [_SAFE_PATH_OPTION]
+    options = ["-P", "-B"] if sys.dont_write_bytecode else ["-P"]  # -P keeps the current folder off the path
     return [sys.executable, *options, "-c", _START_CODE.format(path=path, module=module), *map(str, arguments)]
 
 
@@ -61,7 +55,7 @@ def remove_current_folder_from_path() -> None:
 def remove_start_folder_from_path() -> None:
     """Removes the current folder from the head of the module search path, where ``python -m trt_tui`` puts that folder.
     """
-    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+    if not (sys.flags.isolated or sys.flags.safe_path):
         if sys.path[0] == _get_current_folder() and not _is_installed(sys.path[0]):
             del sys.path[0]
 

@@ -72,7 +72,6 @@ class TensorStats:
         p99: The 99th percentile of ``|x|``.
         p9999: The 99.99th percentile of ``|x|``.
         count: Number of values.
-        zeros: Number of values that are exactly zero.
         log_histogram: Counts of nonzero ``|x|`` in 64 bins. Bin i covers [2^(i - 40), 2^(i - 39)); the first and last
             bin also hold the values beyond.
         ranges: The amax that each of `RANGE_METHODS` chooses for INT8.
@@ -87,7 +86,6 @@ class TensorStats:
     p99: float
     p9999: float
     count: int
-    zeros: int
     log_histogram: tuple[int, ...]
     ranges: dict[str, float]
     dominant_channels: DominantChannels | None
@@ -204,7 +202,6 @@ class StatsReducer:
             p99=histogram.magnitude_percentile(99),
             p9999=histogram.magnitude_percentile(99.99),
             count=count,
-            zeros=self._zero_count,
             log_histogram=tuple(np.bincount(bins, exponents, minlength=64).astype(int).tolist()),
             ranges={method: choose_amax(histogram, method) for method in list_range_methods(INT8)},
             dominant_channels=self._find_dominant_channels(),

@@ -258,7 +258,7 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
         unquantized_groups |= {group.name for name in _find_attention_products(network)
                                if (group := network.find_group(name)) is not None}
     if settings.other is not Precision.FP32:
-        fp32_groups |= {group.name for group in lists.find_groups_by_operator_list("op_types_to_exclude_fp16")}
+        fp32_groups |= {group.name for group in lists.find_groups_excluded_from_fp16()}
     _set_layer_precisions(settings, network, unquantized_groups, fp32_groups)
     if quantize_record.get("enable_gemv_detection_for_trt") is not False:
         settings.notes.append(
@@ -399,10 +399,11 @@ class _ModelOptNameLists:
         return [group for group in self.network.groups
                 if any(self._is_excluded_layer(name) for name in group.layers if name in group.main_layers)]
 
-    def find_groups_by_operator_list(self, list_key: str) -> list[FusionGroup]:
-        """Finds the groups with a main layer whose operator is in a list."""
+    def find_groups_excluded_from_fp16(self) -> list[FusionGroup]:
+        """Finds the groups with a main layer whose operator ModelOpt excludes from FP16."""
+        excluded_types = self.lists["op_types_to_exclude_fp16"]
         return [group for group in self.network.groups
-                if any(self.network.get_layer(name).op_type in self.lists[list_key] for name in group.main_layers)]
+                if any(self.network.get_layer(name).op_type in excluded_types for name in group.main_layers)]
 
     def _is_excluded_layer(self, layer_name: str) -> bool:
         operator, types = self.network.get_layer(layer_name).op_type, self._types
