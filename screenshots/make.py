@@ -85,7 +85,7 @@ async def shoot(name: str, size: tuple[int, int], steps: Sequence[str]) -> None:
             elif step == "pause":
                 await pilot.pause(0.4)
             elif step == "theme":
-                app.screen.action_do("theme")
+                app.theme = "trt-light"
                 await pilot.pause(0.3)
             else:
                 await pilot.press(step)

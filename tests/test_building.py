@@ -84,7 +84,7 @@ def test_what_was_judged_stands_where_a_further_part_fails(backend, named_networ
                             select_judged_outputs(network, ())) for batch in (4, 8))
     made = list(
         build_and_judge_engine(usual, Builder(backend, network, fails), FP16, {}, [0, 1],
-                               BuildPlan(other_shapes={"max": most}), quick=False, cache=None, wake=lambda: None))[-1]
+                               BuildPlan(other_shapes={"max": most}), cache=None, wake=lambda: None))[-1]
     assert isinstance(made, EngineResult) and made.accuracy.samples == 8 and note in made.measurement_note
     assert set(made.shape_accuracies) == (set() if fails == "max" else {"max"})
     assert (made.latency_ms is None) == (fails == "latency")

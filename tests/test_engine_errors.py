@@ -136,7 +136,7 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scrip
     cache = EngineCache(tmp_path / "engines")
     steps = list(
         repeated_builds.build_and_judge_repeatedly(None, None, None, {}, (), BuildPlan(builds_per_config=4),
-                                                   quick=False, cache=cache, wake=print))
+                                                   cache=cache, wake=print))
     assert [one.worst_output_errors.sqnr_db for one in steps[-1].repeated_builds] == [30.0, 20.0, 25.0]
     assert steps[-1].accuracy.worst_output[1].errors.sqnr_db == 20.0
     assert any("build 2 of 4 failed: no luck" in str(one) for one in steps)

@@ -36,10 +36,10 @@ def session(session, mlp):
     return start
 
 
-def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False, marked: bool = False) -> ev.EngineBuilt:
+def built(driven: DrivenSession, config: PrecisionConfig, marked: bool = False) -> ev.EngineBuilt:
     """Builds a config; returns what came of it."""
     before = len(driven.seen)
-    driven.request_build(quick=quick, config=config, with_marked_engine=marked)
+    driven.request_build(config=config, with_marked_engine=marked)
     driven.until_idle()
     assert driven.error is None, driven.error
     return of(driven.seen[before:], ev.EngineBuilt)[-1]
@@ -76,7 +76,7 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     check = driven.results.fp32_engine
     assert check == checked[0].result and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 16
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
-    assert first.builder_name == TITLES[release] and first.device_name == "Stand-in GPU" and not first.is_quick_build
+    assert first.builder_name == TITLES[release] and first.device_name == "Stand-in GPU"
     assert first.accuracy.samples == first.accuracy.total == 12 and set(first.accuracy.outputs) == {"y"}
     assert 5 < first.accuracy.worst_output[1].errors.sqnr_db < 60
     median, least, most = first.latency_ms
@@ -177,16 +177,10 @@ def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it
     standin("10.16.1")
     driven = session()
     driven.set_config(FP16)
-    assert built(driven, FP16,
-                 quick=True).result.is_quick_build and driven.get_run_results("config").engine_result.is_quick_build
     full = replace(
         built(driven, FP16).result, engine_errors=driven.get_run_results("config").engine_result.engine_errors)
-    assert not full.is_quick_build and full.build_origin != "engine cache" and driven.get_run_results(
+    assert full.build_origin != "engine cache" and driven.get_run_results(
         "config").engine_result == full
-    assert built(driven, FP16, quick=True).result.is_quick_build
-    assert driven.get_run_results("config").engine_result == full and "The quick build is not shown" in "".join(
-        driven.log[-2:])
-    assert sorted(header["config"]["builder_optimization_level"] for header in headers(tmp_path)) == [1, 3, 3]
     driven.set_config(INT8)
     assert driven.get_run_results("config").engine_result is None and driven.get_run_results(
         "fp16").engine_result == full

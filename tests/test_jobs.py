@@ -15,7 +15,7 @@ from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.preview import PREVIEW_GPUS, Preview, PreviewRefusal, choose_compute_capability
+from trt_tui.core.engines.preview import Preview, PreviewRefusal, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure import group_sweep
 from trt_tui.core.moves.config import PrecisionConfig
@@ -245,12 +245,10 @@ def test_the_gpu_of_previews_can_be_chosen(opened, monkeypatch):
 
     default, key = requested(FP16)
     assert default is None
-    for gpu in PREVIEW_GPUS:
-        worker.answer(rq.ChoosePreviewGpu(gpu))
+    for gpu in (gpus := ((7, 5), (8, 6), (12, 0))):
+        worker.workspace.options = replace(worker.workspace.options, compute_capability=gpu)
         assert requested(FP16)[0] == gpu and requested(FP16)[1] != key
-        assert choose_compute_capability(PREVIEW_GPUS, (9, 0), gpu) == gpu
-    worker.answer(rq.ChoosePreviewGpu(None))
-    assert requested(FP16) == (None, key)
+        assert choose_compute_capability(gpus, (9, 0), gpu) == gpu
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):

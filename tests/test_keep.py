@@ -153,20 +153,18 @@ async def test_rules_in_the_app_are_one_step(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-async def test_one_key_acts_on_all_that_is_found(tmp_path):
+async def test_the_list_of_precisions_leads_to_all_that_is_found(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        await press(pilot, "0")
-        assert "filter the rows first" in status(main)
         await press(pilot, "slash")
         app.screen.query_one("#filter", Input).value = "/softmax|norm|mlp|fc/"
-        await press(pilot, "enter", "0", "8")
+        await press(pilot, "enter", "p", "0", "8")
         config, found = main.session.config, main.presenter.layer_list.matches
         groups = [group for group in main.session.outline.groups if group.name in found]
         lowered = [group for group in groups if config.precision_of(group) is Precision.INT8]
         assert 0 < len(lowered) < len(groups) and f"{len(groups) - len(lowered)} unchanged" in status(main)
-        await press(pilot, "0", "3")
+        await press(pilot, "p", "0", "3")
         assert all(main.session.config.precision_of(group) is Precision.FP32 for group in groups)
-        await press(pilot, "0", "0")
+        await press(pilot, "p", "0", "0")
         assert not main.session.config.precision_moves
         await press(pilot, "z")
         assert len(main.session.config.precision_moves) == len(groups)  # one step

@@ -32,7 +32,6 @@ from trt_tui.core.engines.preview import (
     build_preview,
     choose_compute_capability,
     find_added_kernels,
-    find_groups_sharing_kernel,
     find_groups_splitting_mha,
     find_possibly_ineffective_groups,
     find_split_attention_groups,
@@ -176,8 +175,6 @@ def test_what_a_group_computes_in_and_with_whom(recorded, name, group, precision
     made = preview.implementations[group]
     asked = config.precision_of(network.get_group(group))
     assert (made.implemented_precision(asked), set(made.kernel_mates), made.in_mha) == (precision, shares, mha)
-    assert [one.name for one in find_groups_sharing_kernel(network.get_group(group), preview.implementations, network)
-            ] == [one.name for one in network.groups if one.name in {group, *shares}]
 
 
 @pytest.mark.parametrize(("name", "marks"), [

@@ -50,7 +50,7 @@ def f1(outputs, labels):
 """
 
 OPTIONS_OF_OTHER_TOOLS = {
-    "--calib", "--exportLayerInfo", "--exportOutput", "--exportProfile", "--fp16", "--int8",  # trtexec
+    "--calib", "--exportLayerInfo", "--exportOutput", "--exportProfile", "--fp16", "--int8", "--loadEngine",  # trtexec
     "--layerPrecisions", "--profilingVerbosity", "--profile", "--minShapes", "--optShapes", "--maxShapes",
     *(spec.option for spec in builder_option_specs().values()),
     "--load-outputs", "--onnx-outputs",  # polygraphy

@@ -33,12 +33,12 @@ VIT = local.outline()
 @pytest.fixture
 def built(tmp_path, measured_before):
     """Opens, measures and builds the all-INT8 config and, unless told otherwise, one with the loudest group raised."""
-    def make(builder=None, quick: bool = False, mixed: bool = True) -> local.NullSession:
+    def make(builder=None, mixed: bool = True) -> local.NullSession:
         session = local.measured(tmp_path, target="sqnr>=10", builder=builder)
-        session.request_build(quick)
+        session.request_build()
         if mixed:
             session.rest().toggle_fp32([VIT.group_by_name[QKV]])
-            session.rest().request_build(quick)
+            session.rest().request_build()
         return session.rest()
 
     return make
@@ -140,11 +140,7 @@ def test_what_to_check_is_listed_once(built):
     assert "not a precision problem: the FP32 engine differs" in comparison_table(differing)
 
 
-def test_quick_builds_and_engines_that_cannot_run_are_called_so(built):
-    session = built(H200, quick=True)
-    time = number_text(session.results[session.config].engine_result.latency_ms[0])
-    assert f"{time} quick" in rows_of(comparison_table(session))["config engine"]
-    assert f"{time} (quick)" in comparison_markdown(session.comparison_record(), VIT, session.config)
+def test_engines_that_cannot_run_are_called_so(built):
     session = built(NO_GPU, mixed=False)
     size = megabytes_text(session.get_run_results("int8").engine_result.engine_bytes)
     title = "INT8 engine (TensorRT-RTX 1.7.1.35)"

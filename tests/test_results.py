@@ -77,15 +77,6 @@ def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     assert results[raised].accuracy == verdict(40.0) and results[INT8].accuracy == verdict(20.0)
 
 
-def test_a_preview_takes_the_place_of_no_engine_built_in_full():
-    preview, full = EngineResult(verdict(20.0), "TensorRT",
-                                 is_quick_build=True), EngineResult(verdict(21.0), "TensorRT")
-    results = SessionResults()
-    assert results.store_engine_result(INT8, preview) and results.store_engine_result(
-        INT8, full) and not results.store_engine_result(INT8, preview)
-    assert results[INT8].engine_result is full
-
-
 def test_an_event_that_measures_nothing_is_refused():
     with pytest.raises(TypeError, match="JobDone"):
         SessionResults().apply(ev.JobDone(1))

@@ -78,14 +78,13 @@ def test_history_names_and_target_come_back(store):
     names = {PrecisionConfig(): "c0", config("a"): "best"}
     first = store()
     first.save_session(STRUCTURE, SavedSession.from_state(
-        outline(), past, ConfigNames(names.items(), exported_configs=[config("a")]), "sqnr>=20", preview_gpu=(8, 6)))
+        outline(), past, ConfigNames(names.items(), exported_configs=[config("a")]), "sqnr>=20"))
     first.release_session_lock()
     saved = store().load_session(STRUCTURE, "/models/net.onnx")
     back = saved.to_change_history()
     assert configs_of(back) == configs_of(past) and back.state.target_text == "sqnr>=20"
     assert saved.to_config_names().exported_configs == {config("a")}
     assert saved.to_config_names() == names and saved.target == "sqnr>=20" and saved.note == ""
-    assert saved.preview_gpu == (8, 6)
 
 
 def distinct(configs):

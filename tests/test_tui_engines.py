@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests import local, screen
+from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import formatting
 from trt_tui.core.engines.group_implementations import GroupImplementation
@@ -22,7 +22,6 @@ from trt_tui.formatting import megabytes_text, number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
-from trt_tui.tui.screens.dialogs import Picker
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state import detail, engine_page, engine_texts, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
@@ -54,9 +53,9 @@ def start(tmp_path, measured_before):
 @pytest.fixture
 def build(start):
     """Opens a session and builds all in INT8; returns it with the engine."""
-    def make(*arguments, quick=False, **options):
+    def make(*arguments, **options):
         session = start(*arguments, **options)
-        session.request_build(quick)
+        session.request_build()
         assert session.rest().results[session.config].engine_result is not None, session.error
         return session, session.results[session.config].engine_result
 
@@ -121,22 +120,6 @@ def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step_hint(session, found(session)).text
     session.toggle_fp32(FIRST)
     assert "i shows" not in next_step_hint(session, found(session)).text
-
-
-def test_a_quick_build_is_called_one_wherever_its_time_stands(build):
-    session, result = build(quick=True)
-    for width in WIDTHS:
-        line = table(session, width)["c0 ="]
-        assert f"{number_text(result.latency_ms[0])} quick" in " ".join(line.split())
-        assert megabytes_text(result.engine_bytes) not in line.split()
-    _, lines = config_table(session, 60)
-    assert "quick" in text(lines[0].line) and number_text(result.latency_ms[0]) not in text(lines[0].line)
-    assert engine_texts.build_result_text(result, 200).startswith("built quickly in ")
-    assert "ms" not in text(column_title_line(fit_columns(80, True), found(session))).split()
-    assert "in a quick build" in engine_texts.group_engine_sentences(engine_texts.find_shown_engine(session),
-                                                                     VIT.group_by_name[QKV], Precision.INT8)[0]
-    session.set_target("sqnr>=5")
-    assert "b builds c0 in full" in next_step_hint(session, found(session)).text
 
 
 @pytest.mark.parametrize("metric", [True, False])
@@ -467,27 +450,3 @@ def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) ->
     session.requests_previews = True
     session.request_preview()
     assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())
-
-
-@pytest.mark.usefixtures("quick")
-async def test_the_gpu_of_previews_is_chosen_on_the_screen_and_remembered(tmp_path, monkeypatch):
-    async with screen.opened(tmp_path, network="small_resnet", target="sqnr>=40") as (app, main, pilot):
-        session = app.session
-        monkeypatch.setattr(type(session), "can_preview_engines", True)
-        session.results.get_or_create_results(session.config).preview = PREVIEW
-        await screen.press(pilot, "f12")
-        assert isinstance(app.screen, Picker) and app.screen.chosen_value == PREVIEW.compute_capability
-        await screen.press(pilot, "3")
-        assert session.preview_gpu == (8, 6) and session.get_run_results("config").preview is None
-        sent = [one for one in session.child.sent if isinstance(one, rq.ChoosePreviewGpu | rq.PreviewEngine)]
-        assert sent[-2:] == [rq.ChoosePreviewGpu((8, 6)), sent[-1]] and isinstance(sent[-1], rq.PreviewEngine)
-        assert rq.ChoosePreviewGpu((8, 6)) in session._list_reopen_requests()
-        await screen.press(pilot, "z")
-        assert session.preview_gpu is None and session.child.sent[-2] == rq.ChoosePreviewGpu(None)
-        await screen.press(pilot, "full_stop")
-        assert session.preview_gpu == (8, 6)
-        await screen.settle(pilot)
-    again = local.NullSession(local.options(tmp_path, "small_resnet", True, False), folder=tmp_path)
-    again.start()
-    again.rest()
-    assert again.preview_gpu == (8, 6) and rq.ChoosePreviewGpu((8, 6)) in again.child.sent

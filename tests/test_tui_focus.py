@@ -16,7 +16,7 @@ from trt_tui.tui.screens.export import ExportDialog
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-PLACES = {"the rows": ("end", "up"), "a dialog": ("p",), "a line to type": ("g",), "a page": ("c",),
+PLACES = {"the rows": ("end", "up"), "a dialog": ("p",), "a line to type": ("g",), "a page": ("o",),
           "the jobs": ("f9",), "the configs": ("4",), "the filter": ("slash", "c")}
 """Where the keys may be, and how they get there."""
 

@@ -19,25 +19,26 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 CHANGES = {
     "toggle": ("space",), "higher": ("equals_sign",), "lower": ("equals_sign", "equals_sign", "minus"),
-    "precision": ("p", "3"), "barrier": ("slash", *"relu", "enter", "end", "f"), "rules": ("5", "right", "enter"),
+    "precision": ("slash", *"conv", "enter", "p", "0", "3"),
+    "barrier": ("slash", *"relu", "enter", "end", "f"), "rules": ("5", "right", "enter"),
     "range": ("r",),
     "type_range": ("6", *["backspace"] * 9, "2", "full_stop", "5", "enter"), "methods": ("7", "7", "3"),
-    "all_found": ("slash", *"conv", "enter", "0", "3"), "filter": ("slash", *"fc", "enter"),
+    "filter": ("slash", *"fc", "enter"),
     "close": ("slash", *"fc", "enter", "escape"), "target": ("g", "end", "backspace", "5", "enter"),
-    "configs": ("space", "down", "space", "c", "end", "enter"), "name": ("c", "n", *"best", "enter", "escape"),
-    "pane_configs": ("space", "4", "end", "enter", "1"),
+    "configs": ("space", "down", "space", "c", "end", "enter", "1"),
+    "name": ("c", "c", "n", *"best", "enter", "escape", "1"),
     "next_bad": ("slash", *"pool", "enter", "n")}
 """The keys of each action that changes what is kept in a session: config, target, filter, names and notes."""
 
-UNDONE_ELSEWHERE = {"toggle_kernel", "remove_qdq", "free", "find", "preview_gpu"}
+UNDONE_ELSEWHERE = {"free", "find"}
 """Changes of configs that need long measurements or previews. They are undone in test_unused_qdq.py,
-test_tui_controllers.py, test_tui_search.py and test_tui_engines.py; toggle_kernel changes the config as toggle does."""
+test_tui_controllers.py and test_tui_search.py."""
 
 NO_CHANGES = {
-    "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "previous_bad", "first_nan", "undo",
-    "redo", "view", "colour", "sort", "sort_by", "copy", "pane_tree", "pane_detail", "pane_blocks",
-    "pictures", "build", "quick_build", "engine", "compare", "stop", "jobs", "export", "log",
-    "help", "explain", "theme", "quit", "sessions"}
+    "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "first_nan", "undo",
+    "redo", "view", "colour", "sort", "copy", "pane_tree", "pane_detail", "pictures", "build", "engine",
+    "compare", "stop", "jobs", "export", "log",
+    "help", "explain", "quit", "sessions"}
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 
 

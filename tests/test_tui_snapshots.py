@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from textual import constants
 from textual.widgets import Input
 
 from tests.local import H200, NO_GPU, QKV, Clock
@@ -46,13 +47,14 @@ WALKS = {
         "configs-small": "escape c", "help-small": "escape question_mark", "rules-small": "escape 5",
         "find-small": "escape a down down", "explanation-small": "escape w f3", "values-small": "escape n 8",
         "samples-small": "2 enter", "classes-small": "3", "methods-small": "escape 7 7", "detail-small": "escape w 2",
-        "worst_first-small": "2 t", "blocks-small": "3 down right", "target_met-small": "t w space n space n space",
+        "worst_first-small": "2 t", "blocks-small": "t down right", "target_met-small": "t w space n space n space",
         "sessions-small": "S", "sessions-tiny": "", "search_result-small": "escape z z z a enter a",
         "stale-small": "escape w b space"}),
     "wide pages": ({}, {
-        "compared-large": "", "compared-huge": "", "light-large": "f8", "explanation-large": "f8 w f3",
-        "worst_first-huge": "escape t", "blocks-large": "3 down right", "search_result-large": "t w a enter a",
+        "compared-large": "", "compared-huge": "", "explanation-large": "w f3",
+        "worst_first-huge": "escape t", "blocks-large": "t down right", "search_result-large": "t w a enter a",
         "found-large": "enter n", "stale-large": "z w b space"}),
+    "the light theme": ({}, {"light-large": ""}),
     "a failed opening": ({"held": (rq.OpenNetwork,)}, {"loading-small": "", "error-small": "", "error-large": ""}),
     "no values": ({"random": True, "held": (rq.CompareRuns,)}, {"empty-small": "", "empty-large": ""}),
     "NaN": ({"network": "overflowing", "metric": False}, {"nan-large": "v 6"}),
@@ -63,7 +65,7 @@ WALKS = {
     "an engine for elsewhere": ({"builder": NO_GPU}, {"engine_cannot_run-small": "b"}),
     "FP32 that loses": ({"builder": replace(H200, check=0.3, worse=0.8)}, {"fp32_engine_fails-small": "b j"}),
     "before a build": ({"builder": H200}, {
-        "exports-small": "e", "find_with_builds-large": "escape a down down", "engine_preview-small": "escape f6"}),
+        "exports-small": "e", "find_with_builds-large": "escape a down down"}),
     "a build": ({"builder": H200, "held": (rq.BuildEngine,)}, {"building-small": "b", "jobs-small": "f9"}),
     "a failed build": ({"builder": FAILING}, {"build_failed-small": "b"}),
     "a search": ({"searched": 20}, {"searching-small": "a enter"}),
@@ -113,6 +115,8 @@ async def test_pictures(tmp_path, monkeypatch, walk):
     monkeypatch.chdir("/" if shows_folder else tmp_path)  # no picture holds a test's folder
     if walk == "without colours":
         monkeypatch.setenv("NO_COLOR", "1")
+    if walk == "the light theme":
+        monkeypatch.setattr(constants, "DEFAULT_THEME", "trt-light")
     app = make_app(tmp_path if shows_folder else Path(), **options)
     async with app.run_test(size=SIZES[next(iter(pictures)).partition("-")[2]]) as pilot:
         await settle(pilot)

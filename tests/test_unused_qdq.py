@@ -44,6 +44,7 @@ from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
+from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 from trt_tui.tui.state import detail, preview_texts
 
 FP32, FP16, INT8, FP8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4
@@ -531,15 +532,15 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
     monkeypatch.setattr(zero_cost_moves, "is_tensorrt_rtx_installed", lambda: True)
     async with opened(tmp_path, LARGE) as (app, main, pilot):
         session = app.session
-        action = main.presenter.actions["remove_qdq"]
-        assert action.disabled_reason() == "there is no preview: --no-preview turns it off"
+        refusal = main._get_controller(ZeroCostController)._qdq_removal_refusal
+        assert refusal() == "there is no preview: --no-preview turns it off"
         session.requests_previews = True
-        assert action.disabled_reason() == "the preview is being built"
+        assert refusal() == "the preview is being built"
         before = session.config
         session.apply_event(ev.EnginePreviewed(0, before, preview_of(before)))
-        assert action.disabled_reason() == ""
+        assert refusal() == ""
         session.requests_previews = False
-        await answered(pilot, "semicolon")
+        await answered(pilot, "9", "q")
         kernels = len(outline.groups)
         said = f"Took the Q/DQ of 3 layers out: {kernels + 4} to {kernels} kernels, 4 to 0 conversions, ~"
         assert said in status(main) and "z undoes it" in status(main)
@@ -550,9 +551,9 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
         assert text.startswith("FP16 by the preview") and "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text
         assert any(line.startswith("Took the Q/DQ of 3 layers out") for line in session.log)
         session.apply_event(ev.EnginePreviewed(0, changed, preview_of(changed)))
-        assert action.disabled_reason() == "no quantized layer runs in a float type (preview RTX 1.7, SM89)"
-        await answered(pilot, "semicolon")
-        assert "no quantized layer runs in a float type" in status(main) and session.config == changed
+        assert refusal() == "no quantized layer runs in a float type (preview RTX 1.7, SM89)"
+        await answered(pilot, "9", "q", "escape")
+        assert session.config == changed
         await answered(pilot, "z")
         assert session.config == before and not session.history.can_undo
 
@@ -566,7 +567,7 @@ async def test_a_config_that_changed_meanwhile_is_left_alone_and_fixed_layers_ar
         await settle(pilot)
         preview = engine(outline, user_config, (group.name,), {group.name: 2})
         session.apply_event(ev.EnginePreviewed(0, user_config, preview))
-        assert main.presenter.actions["remove_qdq"].disabled_reason() == (
+        assert main._get_controller(ZeroCostController)._qdq_removal_refusal() == (
             f"{group.name}: INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions; set to INT8 by you")
         removal, _ = planned(outline, ALL_INT8, engine(outline, ALL_INT8, (group.name,), {group.name: 2}),
                              lambda config: engine(outline, config))
@@ -586,7 +587,7 @@ def test_the_detail_pane_says_it_and_how_to_act(recorded) -> None:
     sentences = preview_texts.implementation_sentences(before, network.get_group(CELU), INT8, {})
     assert sentences[0].startswith("preview RTX 1.7, SM89: ≠ FP32, requested INT8")
     assert sentences[1] == ("INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion "
-                            "(key ; takes them out)")
+                            "(key 9 takes them out)")
     sentences = preview_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
     assert not any("Q/DQ" in sentence for sentence in sentences)
 

@@ -171,7 +171,6 @@ class Workspace:
         self.given_moves: Mapping[MoveKey, Move] = {}
         self.check_results: dict[str, Any] = {}
         self.separate_pass_values: dict[object, Any] = {}
-        self.preview_capability = options.compute_capability
         self._full_workspace: Workspace | None = None
         self._replaced_files: tuple[str, ...] = ()
         self._last_check_s = 0.0

@@ -116,8 +116,8 @@ def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, Precision
 
 def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: BuildPlan, cache: EngineCache | None,
           log: list[str]) -> EngineResult:
-    making = build_and_judge_engine(case.analysis(config), backend, config, case.ranges, case.feeds, plan, quick=False,
-                                    cache=cache, wake=lambda: None)
+    making = build_and_judge_engine(case.analysis(config), backend, config, case.ranges, case.feeds, plan, cache=cache,
+                                    wake=lambda: None)
     for made in making:
         if isinstance(made, Wait):
             time.sleep(0.02)

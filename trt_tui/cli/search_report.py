@@ -198,7 +198,7 @@ def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
                 or not target):
             continue
         value = target.measured_value(engine.accuracy)
-        if value is None or engine.is_quick_build:
+        if value is None:
             continue
         raised = len(config.find_raised_groups(session.opened_network.outline))
         name = session.config_names.get(config, "")

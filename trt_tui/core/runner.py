@@ -197,8 +197,7 @@ FixedShape = tuple[int, ...]
 Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
 """The smallest, usual and largest shape by input name."""
 
-MIN_OPTIMIZATION_LEVEL, LOW_OPTIMIZATION_LEVEL = 0, 1
-"""The lowest optimization level, and the level of a quick build."""
+MIN_OPTIMIZATION_LEVEL = 0
 
 
 @dataclass(frozen=True)
@@ -225,16 +224,9 @@ class BuildSettings:
     def without_timing_cache(self) -> BuildSettings:
         return replace(self, builder_options=replace(self.builder_options, timing_cache=""))
 
-    def with_low_build_effort(self) -> BuildSettings:
-        """Returns the settings with the optimization level of a quick build."""
-        return self._with_optimization_level(LOW_OPTIMIZATION_LEVEL)
-
     def with_lowest_build_effort(self) -> BuildSettings:
         """Returns the settings with the lowest optimization level, at which the builder times no kernels."""
-        return self._with_optimization_level(MIN_OPTIMIZATION_LEVEL)
-
-    def _with_optimization_level(self, optimization_level: int) -> BuildSettings:
-        return replace(self, builder_options=replace(self.builder_options, optimization_level=optimization_level))
+        return replace(self, builder_options=replace(self.builder_options, optimization_level=MIN_OPTIMIZATION_LEVEL))
 
 
 @dataclass(frozen=True)

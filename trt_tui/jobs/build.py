@@ -63,7 +63,7 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
     if can_run_engines(builder, workspace.plan.settings):
         fp32 = PrecisionConfig.from_precision(Precision.FP32)
         yield from build_engines_in_parallel(workspace, store, reporter,
-                                             (fp32, config, *request.later_configs) if not request.quick else ())
+                                             (fp32, config, *request.later_configs))
         fp32_result = yield from _build_and_send_fp32_engine(workspace, store, reporter, builder, fp32,
                                                              is_optional=config != fp32)
         if config == fp32:
@@ -71,39 +71,35 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
             return
     cached = store.load_engine_result(workspace, config) if request.with_marked_engine else None
     if cached is None or cached.failure_reason:
-        yield from build_and_judge_config(workspace, store, reporter, config, request.quick)
+        yield from build_and_judge_config(workspace, store, reporter, config)
     else:
         reporter.send(ev.EngineBuilt(reporter.job, config, cached))
-    if request.with_marked_engine or builder.capabilities.debug_tensors and not request.quick:
+    if request.with_marked_engine or builder.capabilities.debug_tensors:
         yield from engine_errors.send_engine_errors(workspace, store, reporter, config, request.with_marked_engine)
 
 
-def build_and_judge_config(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                           quick: bool = False) -> Steps[EngineResult]:
+def build_and_judge_config(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                           config: PrecisionConfig) -> Steps[EngineResult]:
     """Builds and measures the engine of a config, and sends and returns the result.
 
     If each config is built several times, workers make the builds in parallel.
-
-    Args:
-        quick: True for a build at the lowest effort, whose result is not stored.
     """
-    if not quick and _choose_build_plan(workspace, config).builds_per_config > 1:
+    if _choose_build_plan(workspace, config).builds_per_config > 1:
         yield from build_engines_in_parallel(workspace, store, reporter, (config,))
         if (cached := store.load_engine_result(workspace, config)) is not None:
             reporter.send(ev.EngineBuilt(reporter.job, config, cached))
             return cached
     return (yield from
             _run_and_report_build(workspace, store, reporter, config,
-                                  start_build(workspace, workspace.ranges, config, quick, store.engines, reporter.wake),
-                                  quick))
+                                  start_build(workspace, workspace.ranges, config, store.engines, reporter.wake)))
 
 
-def start_build(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool,
+def start_build(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig,
                 cache: EngineCache, wake: Callable[[], None]) -> BuildSteps:
     """Returns the steps that build and measure the engine of a config with the workspace's builder."""
     return build_and_judge_repeatedly(workspace.analysis, _require_builder(workspace), config, ranges,
                                       workspace.find_judged_feeds(config), _choose_build_plan(workspace, config),
-                                      quick=quick, cache=cache, wake=wake)
+                                      cache=cache, wake=wake)
 
 
 def _choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPlan:
@@ -150,7 +146,7 @@ class BuildTask:
                     build_and_judge_engine_once(context.analysis,
                                                 _require_builder(context), config, self._ranges,
                                                 self._feeds_by_config[config],
-                                                _choose_build_plan(context, config), index, quick=False, cache=cache,
+                                                _choose_build_plan(context, config), index, cache=cache,
                                                 wake=self._wake)) as steps:
                 for step in steps:
                     if isinstance(step, BuildOutput):
@@ -228,8 +224,8 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
                                       fp32_config) or (workspace.refused_fp32_engine if is_optional else None)
     if result is None:
         try:
-            build_steps = start_build(workspace, workspace.ranges, fp32_config, False, store.engines, reporter.wake)
-            result = yield from _run_and_report_build(workspace, store, reporter, fp32_config, build_steps, False,
+            build_steps = start_build(workspace, workspace.ranges, fp32_config, store.engines, reporter.wake)
+            result = yield from _run_and_report_build(workspace, store, reporter, fp32_config, build_steps,
                                                       "FP32 engine: ")
         except (CancelledError, BackendUnavailableError):
             raise
@@ -243,11 +239,8 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
 
 
 def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                          build_steps: BuildSteps, quick: bool, phase_prefix: str = "") -> Steps[EngineResult]:
+                          build_steps: BuildSteps, phase_prefix: str = "") -> Steps[EngineResult]:
     """Runs the steps of a build, reports the progress, and sends and returns the result.
-
-    Args:
-        quick: True for a build at the lowest effort, whose result is not stored.
     """
     start_time, phase = time.monotonic(), ""
     printed: list[tuple[str, str]] = []
@@ -257,8 +250,7 @@ def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: Jo
                 case EngineResult():
                     step = replace(step, builder_warnings=list_known_warnings(printed))
                     _send_short_messages(workspace, reporter, printed)
-                    if not quick:
-                        store.save_engine_result(workspace, config, step)
+                    store.save_engine_result(workspace, config, step)
                     if not phase_prefix:
                         reporter.send(ev.EngineBuilt(reporter.job, config, step))
                     return step

@@ -47,7 +47,7 @@ _MAX_FP32_ROW_ERROR = 1e-4
 
 def build_and_judge_engine(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
-    feed_indices: Sequence[int], plan: BuildPlan, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
+    feed_indices: Sequence[int], plan: BuildPlan, *, cache: EngineCache | None, wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]:
     """Builds the engine of a config and measures its accuracy and latency. Yields the `EngineResult` last.
 
@@ -55,7 +55,6 @@ def build_and_judge_engine(
     measured without a profiler, and the time of each layer in separate executions.
 
     Args:
-        quick: True to build at the lowest effort.
         cache: The cache of engines and timing caches; None to use no cache.
 
     Raises:
@@ -63,7 +62,7 @@ def build_and_judge_engine(
         TrtTuiError: The build or an execution failed.
     """
     network, samples = analysis.network, analysis.samples
-    settings = make_build_settings(analysis, feed_indices, plan, config, quick=quick,
+    settings = make_build_settings(analysis, feed_indices, plan, config,
                                    debug_tensors=backend.capabilities.debug_tensors)
     engine: BuiltEngine | None = None
     kept_tensors = analysis.extra_outputs
@@ -78,7 +77,7 @@ def build_and_judge_engine(
     result = EngineResult(
         None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds, "; ".join(
             (*engine.notes, *_builder_options_note(plan), *_low_effort_note(engine),
-             *_extra_outputs_note(kept_tensors))), backend.device, build_origin=engine.origin, is_quick_build=quick,
+             *_extra_outputs_note(kept_tensors))), backend.device, build_origin=engine.origin,
         attempts=engine.attempts, other_precisions=find_groups_in_other_precision(network, config, engine.attempts[-1],
                                                                                   {}))
     if not can_run_engines(backend, settings):
@@ -126,17 +125,11 @@ def build_and_judge_engine(
 
 
 def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: BuildPlan, config: PrecisionConfig, *,
-                        quick: bool = False, debug_tensors: bool = False) -> BuildSettings:
-    """Returns the build settings of an engine that is measured on some feeds.
-
-    Args:
-        quick: True to build at the lowest effort.
-    """
+                        debug_tensors: bool = False) -> BuildSettings:
+    """Returns the build settings of an engine that is measured on some feeds."""
     settings = replace(plan.settings, tf32=config.tf32,
                        builder_options=plan.settings.builder_options.options_for_measured_engine,
                        debug_tensors=debug_tensors)
-    if quick:
-        settings = settings.with_low_build_effort()
     return replace(settings,
                    profile={**find_shape_profile(analysis.network, analysis.samples, feed_indices), **settings.profile})
 

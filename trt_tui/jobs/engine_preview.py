@@ -92,13 +92,6 @@ def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
         reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=refusal)))
 
 
-def run_choose_preview_gpu_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                               request: rq.ChoosePreviewGpu) -> Steps[None]:
-    """Sets the GPU of all later previews."""
-    workspace.preview_capability = request.compute_capability
-    yield from ()
-
-
 def is_tensorrt_rtx_installed() -> bool:
     return importlib.util.find_spec("tensorrt_rtx") is not None
 
@@ -180,7 +173,7 @@ class PreviewClient:
         sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
         self._preview_network = _make_preview_network(workspace, sha256)
         self._profile, self._requested_capability = _choose_optimization_profile(
-            workspace), workspace.preview_capability
+            workspace), workspace.options.compute_capability
         self._gpu_capability: tuple[int, int] | None = None
         with suppress(BackendUnavailableError):  # without a GPU, the user has to name a compute capability
             self._gpu_capability = find_first_device().compute_capability

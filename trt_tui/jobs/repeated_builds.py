@@ -42,7 +42,7 @@ class BuildOutput:
 
 def build_and_judge_engine_once(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
-    feed_indices: Sequence[int], plan: BuildPlan, build_number: int, *, quick: bool, cache: EngineCache | None,
+    feed_indices: Sequence[int], plan: BuildPlan, build_number: int, *, cache: EngineCache | None,
     wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderMessage | Wait | BuildOutput, None, None]:
     """Builds and measures the engine of a config once. Yields the `BuildOutput` last.
@@ -54,7 +54,7 @@ def build_and_judge_engine_once(
         folder = stack.enter_context(create_scratch_folder()) if build_number else None
         fresh_plan = plan if folder is None else replace(plan, settings=plan.settings.without_timing_cache())
         own_cache = EngineCache(folder / "engines") if folder is not None else cache
-        for step in build_and_judge_engine(analysis, backend, config, ranges, feed_indices, fresh_plan, quick=quick,
+        for step in build_and_judge_engine(analysis, backend, config, ranges, feed_indices, fresh_plan,
                                            cache=own_cache, wake=wake):
             if isinstance(step, EngineResult):
                 yield BuildOutput(
@@ -69,21 +69,21 @@ def build_and_judge_engine_once(
 
 def build_and_judge_repeatedly(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
-    feed_indices: Sequence[int], plan: BuildPlan, *, quick: bool, cache: EngineCache | None,
+    feed_indices: Sequence[int], plan: BuildPlan, *, cache: EngineCache | None,
     wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]:
     """Builds and measures the engine of a config as often as the build plan requests. Yields the worst result last.
 
-    A quick build, or an engine that cannot run here, is built once.
+    An engine that cannot run here is built once.
 
     Raises:
         TrtTuiError: The first build failed. If a later build fails, the error is logged and the build is ignored.
     """
     reducer = WorstBuildReducer(cache)
-    for build_number in range(1 if quick else max(1, plan.builds_per_config)):
+    for build_number in range(max(1, plan.builds_per_config)):
         try:
             for step in build_and_judge_engine_once(analysis, backend, config, ranges, feed_indices, plan, build_number,
-                                                    quick=quick, cache=cache, wake=wake):
+                                                    cache=cache, wake=wake):
                 if isinstance(step, BuildOutput):
                     reducer.add_build(step)
                 else:

@@ -326,7 +326,6 @@ class BuildEngine(Request):
     `EngineBuilt`.
 
     Attributes:
-        quick: True to build at the lowest effort.
         with_marked_engine: True to measure errors at the groups of a marked engine too, which `EngineErrorsMeasured`
             answers. A release with debug tensors answers with this event without such a request.
         later_configs: The configs of the next requests. Workers build all of them in parallel.
@@ -334,13 +333,11 @@ class BuildEngine(Request):
 
     job_kind = JobKind("trt_tui.jobs.build.run_build_job", "build of {config}", Urgency.BUILD)
     config: PrecisionConfig
-    quick: bool = False
     with_marked_engine: bool = False
     later_configs: tuple[PrecisionConfig, ...] = ()
 
     def job_title(self, config_name: str = "", has_builder: bool = True) -> str:
-        work = "execution of the export" if not has_builder else "quick build" if self.quick else "build"
-        return f"{work} of {config_name or 'a config'}"
+        return f"{'build' if has_builder else 'execution of the export'} of {config_name or 'a config'}"
 
 
 @dataclass(frozen=True)
@@ -516,19 +513,6 @@ class PreviewEngine(Request):
     with_effects: bool = True
     low_priority: bool = False
     after_opening: bool = False
-
-
-@dataclass(frozen=True)
-class ChoosePreviewGpu(Request):
-    """A request to preview all engines from now on for another GPU. There is no answer.
-
-    Attributes:
-        compute_capability: The compute capability of the GPU, as (major, minor); None for the default.
-    """
-
-    job_kind = JobKind("trt_tui.jobs.engine_preview.run_choose_preview_gpu_job", "choosing the GPU of previews",
-                       needs_hashes=False)
-    compute_capability: tuple[int, int] | None
 
 
 @dataclass(frozen=True)

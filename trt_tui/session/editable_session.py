@@ -52,10 +52,6 @@ class EditableSession(ReportingSession):
         """Requests the tensor statistics and the remedies of a fusion group."""
 
     @abstractmethod
-    def _set_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
-        """Previews all engines for another GPU from now on."""
-
-    @abstractmethod
     def request_preview(self) -> None:
         """Requests a preview of the engine that the builder would make from the config."""
 
@@ -230,9 +226,6 @@ class EditableSession(ReportingSession):
             self.update_target_baseline()
         self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
         self.config_names.restore_chosen_names(state.chosen_names)
-        if state.preview_gpu != self.preview_gpu:
-            self._set_preview_gpu(state.preview_gpu)
-            self.request_preview()
         if self.config != earlier_config:
             self._save_and_measure_config()
         else:

@@ -133,9 +133,7 @@ class EventReducer:
     @apply.register
     def _apply_built_engine(self, event: ev.EngineBuilt) -> None:
         state = self._state
-        if not state.results.store_engine_result(event.config, event.result):
-            state.log.append("The quick build is not shown: this config was built in full before.")
-            return
+        state.results.store_engine_result(event.config, event.result)
         state.last_built_config = event.config
         state.config_names.get_config_name(event.config)
         state.save_session()

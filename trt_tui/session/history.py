@@ -34,7 +34,6 @@ class UserState:
         filter_text: The filter of the rows; "" for no filter.
         chosen_names: The names that the user gave to configs.
         choice_reasons: The reasons of the search for the moves of ``config``, by group or tensor.
-        preview_gpu: The compute capability of previews, as (major, minor); None for the default.
     """
 
     config: PrecisionConfig
@@ -42,7 +41,6 @@ class UserState:
     filter_text: str = ""
     chosen_names: Mapping[PrecisionConfig, str] = field(default_factory=dict)
     choice_reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
-    preview_gpu: tuple[int, int] | None = None
 
 
 class ChangeHistory:

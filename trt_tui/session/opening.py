@@ -102,9 +102,6 @@ class SessionOpener:
         state = self._state
         state.history, state.config_names, state.saved_sha256 = saved_session.to_change_history(
         ), saved_session.to_config_names(), saved_session.sha256
-        if saved_session.preview_gpu is not None and state.options.compute_capability is None:
-            state.preview_gpu = saved_session.preview_gpu
-            self._send_request(rq.ChoosePreviewGpu(state.preview_gpu))
         count = len(state.config.moves)
         state.notice = (f"Resumed: {state.config_names.get_config_name(state.config)}, "
                         f"{count} {'change' if count == 1 else 'changes'}.")

@@ -239,13 +239,9 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     def _apply_preview(self, event: ev.EnginePreviewed) -> None:
         self.get_or_create_results(event.config).preview = event.preview
 
-    def store_engine_result(self, config: PrecisionConfig, result: EngineResult) -> bool:
-        """Stores the engine of a config. Returns False if a quick build would replace a full build, which stays."""
-        measured = self.get_or_create_results(config)
-        if result.is_quick_build and measured.engine_result is not None and not measured.engine_result.is_quick_build:
-            return False
-        measured.runs[RunKind.BUILT_ENGINE] = result
-        return True
+    def store_engine_result(self, config: PrecisionConfig, result: EngineResult) -> None:
+        """Stores the engine of a config."""
+        self.get_or_create_results(config).runs[RunKind.BUILT_ENGINE] = result
 
 
 def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:

@@ -97,13 +97,12 @@ class _SessionFileHeader(msgspec.Struct):
 
 
 class SavedSession(msgspec.Struct):
-    """A saved session: the history of configs, their names, the target, and the GPU of previews.
+    """A saved session: the history of configs, their names, and the target.
 
     Attributes:
         sha256: The hash of the weights behind the ranges; "" if unknown.
         outcome: The result of the target for the current config when the session was saved; "" if it was unknown.
         samples: The number of samples of that result, as text.
-        preview_gpu: The compute capability of previews, as (major, minor); None for the default.
     """
 
     format: str
@@ -118,12 +117,10 @@ class SavedSession(msgspec.Struct):
     sha256: str = ""
     outcome: str = ""
     samples: str = ""
-    preview_gpu: tuple[int, int] | None = None
 
     @classmethod
     def from_state(cls, outline: NetworkOutline, history: ChangeHistory, config_names: ConfigNames, target: str,
-                   sha256: str = "", outcome: str = "", samples: str = "",
-                   preview_gpu: tuple[int, int] | None = None) -> SavedSession:
+                   sha256: str = "", outcome: str = "", samples: str = "") -> SavedSession:
         """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind."""
         past, current, future = history.snapshot()
         current = replace(current, target_text=target)
@@ -135,7 +132,7 @@ class SavedSession(msgspec.Struct):
                        StoredConfig.from_precision_config(config, name, config in config_names.exported_configs,
                                                           config_names.search_doubts.get(config))
                        for config, name in list(config_names.items())[-MAX_STORED_CONFIGS:]
-                   ], target, sha256=sha256, outcome=outcome, samples=samples, preview_gpu=preview_gpu)
+                   ], target, sha256=sha256, outcome=outcome, samples=samples)
 
     def to_change_history(self) -> ChangeHistory:
         """Returns the history, in which all states have the names of the saved session."""

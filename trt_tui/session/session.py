@@ -157,8 +157,7 @@ class Session(EditableSession):
         if self.outline is None:
             return []
         opening = rq.OpenNetwork(self.options, self.source, self.outline.structure_sha256)
-        gpu = [rq.ChoosePreviewGpu(self.preview_gpu)] if self.preview_gpu != self.options.compute_capability else []
-        return [opening, *gpu, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
+        return [opening, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
 
     # -- measurements ---------------------------------------------------------------------------------------------
 
@@ -223,23 +222,6 @@ class Session(EditableSession):
             self.send_request(
                 rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
                                  after_opening=after_opening))
-
-    def choose_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
-        """Previews all engines for another GPU from now on, and remembers the GPU with the session.
-
-        Args:
-            compute_capability: The compute capability, as (major, minor); None for the default.
-        """
-        with self.undoable_change():
-            self._set_preview_gpu(compute_capability)
-        self.request_preview()
-
-    def _set_preview_gpu(self, compute_capability: tuple[int, int] | None) -> None:
-        self.preview_gpu = compute_capability
-        for results in self.results.values():
-            results.preview = None
-        self.results.zero_cost_changes.clear()
-        self.send_request(rq.ChoosePreviewGpu(compute_capability))
 
     def request_qdq_removal(self) -> None:
         """Requests the config without unused Q/DQ, which becomes the current config as one change."""
@@ -313,12 +295,11 @@ class Session(EditableSession):
             (self.config, sample))) is None or not single_sample.is_complete:
             self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample))
 
-    def request_build(self, quick: bool = False, config: PrecisionConfig | None = None,
+    def request_build(self, config: PrecisionConfig | None = None,
                       with_marked_engine: bool = False, later_configs: Iterable[PrecisionConfig] = ()) -> None:
         """Requests that the background process builds and measures an engine of a config.
 
         Args:
-            quick: True builds with low effort.
             config: The config; None for the current config.
             with_marked_engine: True also builds the marked engine, which has the result of each group as an output.
             later_configs: Configs that will be built next.
@@ -331,8 +312,7 @@ class Session(EditableSession):
         if self.is_searching and self.builder is not None:
             raise NotReadyError("a search is going on, which builds engines too", "", "Stop it, or wait.")
         self.send_request(
-            rq.BuildEngine(config if config is not None else self.config, quick, with_marked_engine,
-                           tuple(later_configs)))
+            rq.BuildEngine(config if config is not None else self.config, with_marked_engine, tuple(later_configs)))
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
         """Stores the reason why an engine or an executed export is missing, for a comparison that continues without

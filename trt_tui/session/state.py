@@ -78,7 +78,6 @@ class SessionState:
         error: The last error.
         warnings: Messages that stay on screen; ``log`` contains all messages, ``notice`` is the last message to show.
         last_answer: The answer to the last request that writes or reads a file.
-        preview_gpu: The compute capability for which engines are previewed; None for the default.
         preview_refusal: The reason why no config of this session can have a preview, as soon as it is known.
         method_comparison: The last comparison of range methods.
         was_interrupted: True if a command was interrupted and shows the results so far.
@@ -116,7 +115,6 @@ class SessionState:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
-        self.preview_gpu: tuple[int, int] | None = options.compute_capability
         self.preview_refusal: PreviewRefusal | None = None
         self.last_answer: ev.CommandAnswer | None = None
         self.method_comparison: ev.RangeMethodsCompared | None = None
@@ -265,7 +263,7 @@ class SessionState:
     def user_state(self) -> UserState:
         """Everything that the user changes, as it is now. The history contains copies of earlier states."""
         return UserState(self.config, self.target_text or "", self.filter_text, dict(self.config_names.chosen_names),
-                         dict(self.choice_reasons), self.preview_gpu)
+                         dict(self.choice_reasons))
 
     @contextmanager
     def undoable_change(self) -> Iterator[None]:
@@ -551,5 +549,4 @@ class SessionState:
             partial(SavedSession.from_state, self.outline, ChangeHistory.from_snapshot(*self.history.snapshot()),
                     self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256,
                     " ".join(outcome_texts(self.config_target_outcomes(self.config))),
-                    f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else "",
-                    self.preview_gpu))
+                    f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else ""))

@@ -62,7 +62,7 @@ class Focus(enum.Enum):
 _FOOTERS: Mapping[Focus, Mapping[str, str]] = {
     Focus.BLOCKS: {"open": "go to row", "toggle": "", "higher": "", "lower": "", "precision": "", "undo": "",
                    "view": "", "explain": "", "next_bad": "", "colour": "", "build": "", "find": "", "quit": ""},
-    Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "previous_bad": "", "toggle": "", "higher": "", "lower": "",
+    Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "toggle": "", "higher": "", "lower": "",
                    "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
                    "quit": ""},
     Focus.CONFIGS: {"open": "select", "configs": "name", "pane_tree": "list", "undo": "", "build": "", "export": "",

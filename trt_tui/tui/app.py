@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from textual import events, on
+from textual import constants, events, on
 from textual.binding import Binding
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -64,7 +64,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
             self.add_class("-no-color")
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
-        self.theme = themes.DARK.name
+        self.theme = (themes.LIGHT if constants.DEFAULT_THEME == themes.LIGHT.name else themes.DARK).name
         self.options = options
         self.session = session_factory(options, self.post_session_event, **session_options)
         keymap, self._key_file_warning = keys.read_key_file(keys.user_keys_path())

@@ -20,19 +20,16 @@ KeyTable = Mapping[str, tuple[str, ...]]
 KEYS: KeyTable = {
     "up": ("up", "k"), "down": ("down", "j"), "left": ("left", "h"), "right": ("right", "l"), "open": ("enter",),
     "page_up": ("pageup",), "page_down": ("pagedown",), "first": ("home",), "last": ("end",),
-    "next_bad": ("n",), "previous_bad": ("comma", "N"), "first_nan": ("w",), "filter": ("slash",), "all_found": ("0",),
-    "toggle": ("space",), "toggle_kernel": ("u",), "higher": ("equals_sign",), "lower": ("minus",),
+    "next_bad": ("n",), "first_nan": ("w",), "filter": ("slash",),
+    "toggle": ("space",), "higher": ("equals_sign",), "lower": ("minus",),
     "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
-    "free": ("9",), "remove_qdq": ("semicolon",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
+    "free": ("9",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
     "sessions": ("S",), "view": ("t",),
-    "colour": ("v",), "sort": ("s",), "sort_by": ("apostrophe",),
-    "copy": ("y",),
-    "pane_tree": ("1",), "pane_detail": ("2",), "pane_blocks": ("3",), "pane_configs": ("4",),
-    "pictures": ("8",), "build": ("b",), "quick_build": ("f6",), "engine": ("i",), "find": ("a",),
-    "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",),
+    "colour": ("v",), "sort": ("s",), "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",),
+    "configs": ("4", "c"), "pictures": ("8",), "build": ("b",), "engine": ("i",), "find": ("a",),
+    "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",),
     "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
-    "explain": ("f3",),
-    "preview_gpu": ("f12",), "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
+    "explain": ("f3",), "close": ("escape",), "quit": ("q",)}
 """The default keys of the actions on the main screen. The first key of each action needs no ctrl, and no
 shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
 
@@ -48,6 +45,15 @@ REMOVED_KEYS: Mapping[str, str] = {
     "f7": "{engine} shows the errors inside an engine, and polygraphy debug reduce finds the operator",
     "Z": "{undo} undoes the changes one by one, and {redo} redoes them",
     **dict.fromkeys("md", "{export} exports two configs, and trt-tui compare --config A --config B compares them"),
+    "3": "{view} changes the view: tree, worst first, blocks",
+    "f6": "start with --trtexec --builderOptimizationLevel=0, and {build} builds quickly",
+    "f8": "TEXTUAL_THEME=trt-light in the environment starts with the light theme",
+    "f12": "start with --compute-capability 8.9 to preview the engines of another GPU",
+    "u": "{toggle} raises one row; the detail pane names the rows that share its kernel",
+    "0": "{precision} lists all rows of the filter as its last entry",
+    "semicolon": "{free} lists the unused Q/DQ among the changes",
+    "apostrophe": "{sort} chooses the column",
+    **dict.fromkeys(("comma", "N"), "{next_bad} goes on from the last bad row to the first"),
     "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables"}
 """The message for each key that had an action in an earlier release: the way round, with action ids in braces."""
 

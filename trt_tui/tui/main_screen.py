@@ -23,7 +23,7 @@ from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.view import ViewController
-from trt_tui.tui.keys import KEYS, REMOVED_KEYS, fill_in_keys
+from trt_tui.tui.keys import KEYS, REMOVED_KEYS, fill_in_keys, key_text
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.jobs import JobsPage
@@ -93,7 +93,7 @@ class MainScreen(ReliableTimers, Screen[None]):
             with Vertical(id="right"):
                 yield TitleRule(id="detail-rule")
                 yield Lines(id="detail")
-                yield TitleRule(fill_in_keys("{pane_configs} Configs"), id="configs-rule")
+                yield TitleRule(fill_in_keys("{configs} Configs"), id="configs-rule")
                 yield Lines(id="configs-header")
                 yield ConfigList(id="configs")
         yield TitleRule(id="job-rule")
@@ -164,7 +164,7 @@ class MainScreen(ReliableTimers, Screen[None]):
 
     def action_show_way_round(self, key: str) -> None:
         """Shows what replaces the action that a key had in an earlier release."""
-        self.presenter.show_message(f"{key}: {fill_in_keys(REMOVED_KEYS[key])}")
+        self.presenter.show_message(f"{key_text(key)}: {fill_in_keys(REMOVED_KEYS[key])}")
 
     def action_see(self, view: str) -> None:
         """Shows the view whose name was clicked."""

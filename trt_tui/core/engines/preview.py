@@ -243,20 +243,6 @@ def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[
     return added
 
 
-def find_groups_sharing_kernel(group: FusionGroup, implementations: Mapping[str, GroupImplementation],
-                               network: NetworkOutline) -> tuple[FusionGroup, ...]:
-    """Finds a group and the groups in the same kernel, in network order."""
-    implementation = implementations.get(group.name)
-    names = {group.name, *(implementation.kernel_mates if implementation is not None else ())}
-    return tuple(mate for mate in network.groups if mate.name in names)
-
-
-PREVIEW_GPUS: Mapping[tuple[int, int], str] = {
-    (7, 5): "Turing: T4, RTX 20", (8, 0): "Ampere: A100", (8, 6): "Ampere: A10, RTX 30", (8, 9): "Ada: L4, RTX 40",
-    (12, 0): "Blackwell: RTX 50", (12, 1): "Blackwell: GB10"}
-"""The compute capabilities for which TensorRT-RTX 1.7 builds engines, with examples of such GPUs."""
-
-
 def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]], gpu_capability: tuple[int, int] | None,
                               requested_capability: tuple[int, int] | None = None,
                               min_capability: tuple[int, int] | None = None) -> tuple[int, int]:
@@ -318,4 +304,3 @@ def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGr
         and implementation.in_mha
     }
     return tuple(group.name for group in groups if group.attention in fused_attentions)
-

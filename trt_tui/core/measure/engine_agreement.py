@@ -321,8 +321,6 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
         lines.append(
             f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")
-    if engine_result.is_quick_build:
-        lines.append("this is a quick build: build it in full")
     if config.tf32:
         lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
     if quantizes_activations(network, config):

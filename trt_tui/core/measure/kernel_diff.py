@@ -58,8 +58,7 @@ def diff_kernels(first_results: ConfigResults, second_results: ConfigResults) ->
     """
     first_engine, second_engine = first_results.engine_result, second_results.engine_result
     if (first_engine is not None and second_engine is not None and first_engine.engine_report is not None
-            and second_engine.engine_report is not None and (first_engine.builder_name, first_engine.is_quick_build)
-            == (second_engine.builder_name, second_engine.is_quick_build)):
+            and second_engine.engine_report is not None and first_engine.builder_name == second_engine.builder_name):
         return _diff_previews(
             f"as built, {first_engine.builder_name}",
             *(Preview(kernels=list_kernels(engine_report))

@@ -426,8 +426,6 @@ class EngineResult(RunResult):
         engine_report: The engine layers, if the backend lists them.
         implementations: The implementation of each group, by group name.
         build_origin: The start of the build: "cold", "timing cache" or "engine cache".
-        is_quick_build: True if the build used the lowest optimization effort, so that its latency and size are not
-            those of production.
         shape_accuracies: The accuracy at other shapes of the profile ("min", "max"), if requested.
         attempts: The build attempts; the last one built the engine. See `trt_tui.core.engines.fallback_ladder`.
         other_precisions: If the engine was not built as requested: the groups that run in another precision, with that
@@ -453,7 +451,6 @@ class EngineResult(RunResult):
     engine_report: EngineReport | None = None
     implementations: Mapping[str, GroupImplementation] = field(default_factory=dict)
     build_origin: str = ""
-    is_quick_build: bool = False
     shape_accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
     attempts: tuple[BuildAttempt, ...] = ()
     other_precisions: Mapping[str, Precision] = field(default_factory=dict)

@@ -187,8 +187,6 @@ TERMS = (
     Term("fused", "The layer is inside a kernel that does not report its types."),
     Term("MHA split", "Without this precision the attention would run as one MHA kernel."),
     Term("gap", "The dB by which the engine is worse than its simulation.", ("engine gap",)),
-    Term("quick build", "A build at optimization level 0. Its latency and size are not those of production.",
-         ("quick",)),
     Term("ms", "The median latency of one execution in milliseconds. In the list: the time of the row's kernels.",
          ("latency",)),
     Term("MB", "The size of the engine file in 10^6 bytes.", ("size",)),

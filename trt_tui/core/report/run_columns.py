@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB
@@ -161,13 +160,6 @@ def _median_text(latency_ms: tuple[float, float, float], _: str) -> str:
     return number_text(latency_ms[0])
 
 
-def _latency_text(quick_text: str, engine: EngineResult, _: str) -> str:
-    """The median latency, with words behind that of a quick build."""
-    if engine.latency_ms is None:
-        return ""
-    return number_text(engine.latency_ms[0]) + (quick_text if engine.is_quick_build else "")
-
-
 def _sqnr_as_executed_text(accuracy: Accuracy, _: str) -> str:
     return _error_column(list_error_columns("configs")[0], "configs").format_value(accuracy, "")
 
@@ -198,10 +190,8 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
               lambda count, mark: str(count) if count < 1e5 else number_text(float(count)), ("simulated", ),
               narrow_title="bad", narrow_width=4),
     RunColumn("engine", "engine.accuracy", _sqnr_as_executed_text, ("configs", )),
-    RunColumn("ms", "engine", partial(_latency_text, " quick"), ("runs", )),
-    RunColumn("ms", "engine", partial(_latency_text, " (quick)"), ("verdict", )),
-    RunColumn("ms", "engine.latency_ms", _median_text, ("stages", "configs", "search", "built"), key="latency_ms",
-              width=6, narrow_width=5),
+    RunColumn("ms", "engine.latency_ms", _median_text, ("runs", "verdict", "stages", "configs", "search", "built"),
+              key="latency_ms", width=6, narrow_width=5),
     RunColumn("MB", "engine.engine_bytes", lambda byte_count, mark: megabytes_text(byte_count),
               ("runs", "verdict", "configs", "search", "built"), key="engine_bytes", width=6, narrow_width=5),
     RunColumn(EXPORTED_NETWORK, "exported_run.accuracy", _sqnr_as_executed_text, ("configs", ),
@@ -213,7 +203,6 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
     RunColumn("device memory", "engine.device_memory_bytes", lambda byte_count, mark: byte_size_text(byte_count),
               ("engines", ), key="device_memory_bytes"),
     RunColumn("ms, CUDA graph", "engine.cuda_graph_ms", _median_text, ("engines", ), key="cuda_graph_ms"),
-    RunColumn("effort", "engine.is_quick_build", lambda is_quick, mark: "quick", ("engines", ), key="quick"),
     RunColumn("note", "engine.measurement_note", _plain_text, ("engines", ), key="note"),
 )
 """All columns but those of error metrics, which `list_run_columns` adds, in the order of every table. A title stands

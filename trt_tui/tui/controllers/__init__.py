@@ -13,7 +13,7 @@ from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.controllers.export import ExportController
 from trt_tui.tui.controllers.job import JobController
 from trt_tui.tui.controllers.navigation import NavigationController
-from trt_tui.tui.controllers.precision import PrecisionController, QdqController, RuleController
+from trt_tui.tui.controllers.precision import PrecisionController, RuleController
 from trt_tui.tui.controllers.ranges import RangeController
 from trt_tui.tui.controllers.row_filter import FilterController
 from trt_tui.tui.controllers.search import SearchController
@@ -23,7 +23,7 @@ from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 
 CONTROLLERS: tuple[type[Controller],
                    ...] = (NavigationController, FilterController, PrecisionController, RuleController, RangeController,
-                           ZeroCostController, QdqController, HistoryController, ExplanationController, ViewController,
+                           ZeroCostController, HistoryController, ExplanationController, ViewController,
                            ChartController, BuildController, SearchController, JobController, TargetController,
                            ConfigController, ExportController, ApplicationController)
 """All controllers, in the order in which the help page lists their actions."""

@@ -1,4 +1,4 @@
-"""The actions on the application itself: log, help page, theme, close and quit."""
+"""The actions on the application itself: log, help page, close and quit."""
 
 from trt_tui.core.report.glossary import Term
 from trt_tui.tui.controllers.controller import Controller, register_action
@@ -10,7 +10,7 @@ from trt_tui.tui.state.tree import View
 
 
 class ApplicationController(Controller):
-    """The controller of the log, the help page, the theme, closing and quitting."""
+    """The controller of the log, the help page, closing and quitting."""
 
     @register_action(label="log", help="Show why a job failed, then the log; at its end the reasons "
                      "for PASS? and FAIL? in full", group="Files")
@@ -34,12 +34,6 @@ class ApplicationController(Controller):
                 self.presenter.perform_action(choice)
 
         self.open_dialog(HelpPage(self.presenter.actions.values(), list_explained_terms()), apply_choice)
-
-    @register_action(label="theme", help="Light or dark", group="Application")
-    def theme(self) -> None:
-        """Switches between the dark and the light theme."""
-        app = self.presenter.app
-        app.theme = "trt-light" if app.theme == "trt-dark" else "trt-dark"
 
     @register_action(label="close", help="Close the topmost dialog or pane", group="Application")
     def close(self) -> None:

@@ -15,11 +15,16 @@ from trt_tui.tui.state.change_texts import change_text
 class ConfigController(Controller):
     """The controller of the config list."""
 
-    @register_action(label="configs", help="All configs with their results; enter selects one", group="Configs",
-                     disabled_reason=Controller.network_not_open_reason, footer=55)
+    @register_action(label="configs", help="Go to the configs; again: all of them with their results. Enter selects "
+                     "one", group="Configs", disabled_reason=Controller.network_not_open_reason, footer=55)
     def configs(self) -> None:
-        """Shows the page of all configs, and switches to the config that the user chooses there."""
-        self.open_dialog(ConfigsPage(self.session), self.select_config)
+        """Focuses the config list. If the list has the focus already, or no room, the page of all configs opens."""
+        presenter = self.presenter
+        if presenter.screen.has_class("-wide", "-tall") and not presenter.config_list.has_focus:
+            presenter.zoom_pane("")
+            presenter.config_list.focus()
+        else:
+            self.open_dialog(ConfigsPage(self.session), self.select_config)
 
     def select_config(self, config: PrecisionConfig) -> None:
         """Makes a config the current one."""

@@ -94,12 +94,13 @@ class NavigationController(Controller):
     @register_action(label="next bad", help="Go to the next row with a share of 1 % or more, or NaN or Inf",
                      group="Move", disabled_reason=bad_row_jump_disabled_reason, footer=45)
     def next_bad(self) -> None:
-        self._go_to_bad_row(True)
-
-    @register_action(label="previous bad", help="Go to the row before with a share of 1 % or more, or NaN or Inf",
-                     group="Move", disabled_reason=bad_row_jump_disabled_reason)
-    def previous_bad(self) -> None:
-        self._go_to_bad_row(False)
+        presenter = self.presenter
+        has_several_groups = presenter.is_heat_map_focused and len(presenter.list_chosen_groups()) > 1
+        name = self.layer_list.find_next_bad_group(presenter.current_row, has_several_groups)
+        if name is None:
+            presenter.show_message("no bad row matches the filter")
+        else:
+            presenter.go_to_group(name)
 
     def worst_row_jump_disabled_reason(self) -> str:
         """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
@@ -133,13 +134,3 @@ class NavigationController(Controller):
         self.layer_list.opened_paths = (self.layer_list.opened_paths
                                         | path if is_opened else self.layer_list.opened_paths - path)
         self.presenter.draw_layer_tree(row.key)
-
-    def _go_to_bad_row(self, forward: bool) -> None:
-        presenter = self.presenter
-        has_several_groups = presenter.is_heat_map_focused and len(presenter.list_chosen_groups()) > 1
-        name = self.layer_list.find_neighbouring_bad_group(presenter.current_row, forward,
-                                                           forward and has_several_groups)
-        if name is None:
-            self.presenter.show_message("no bad row matches the filter")
-        else:
-            self.presenter.go_to_group(name)

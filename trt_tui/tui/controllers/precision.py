@@ -1,24 +1,20 @@
 """The actions that change precisions: of the selected rows, of layers with unused Q/DQ, and by keep rules."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence, Set
 
-from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove
 from trt_tui.core.network.layers import FusionGroup
-from trt_tui.core.precision import ASSIGNABLE, Precision
+from trt_tui.core.precision import ASSIGNABLE, REQUESTABLE, Precision
 from trt_tui.formatting import counted_noun_text
-from trt_tui.jobs import events as ev
-from trt_tui.jobs import requests as rq
 from trt_tui.session.editable_session import find_stepped_precision
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.screens.rules import RulesDialog
-from trt_tui.tui.state.preview_texts import preview_refusal_text
 
 
 def precision_choice_text(precision: Precision) -> str:
@@ -30,7 +26,32 @@ def precision_choice_text(precision: Precision) -> str:
     return f"{precision.label}  ({': '.join(notes)})" if notes else precision.label
 
 
+def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | None,
+                          old_config: PrecisionConfig) -> str:
+    """Returns a message about a precision change for many groups: how many changed, and how many did not and why.
+
+    Args:
+        precision: The requested precision; None for the default precision of each group.
+        old_config: The config before the change.
+    """
+    refusal_counts: Counter[str] = Counter()
+    for group in groups:
+        if group.name in old_config.groups_kept_by_rule:
+            refusal_counts["kept by rule"] += 1
+        elif precision is not None and precision not in group.allowed_precisions:
+            refusal_counts[group.refusal_reasons.get(precision, "not possible")] += 1
+    changed_count = len(groups) - refusal_counts.total()
+    summary = (
+        f"{counted_noun_text(changed_count, 'group')} "
+        f"{'in the default precision' if precision is None else 'in ' + precision.label}"
+    )
+    refusals_text = "; ".join(f"{count}: {reason}" for reason, count in refusal_counts.most_common(3))
+    return f"{summary}; {refusal_counts.total()} unchanged ({refusals_text})" if refusal_counts else summary
+
+
 _HIGHEST_PRECISION_TEXT = "this is the highest precision"
+_DEFAULT_ANSWER, _MATCHES_ANSWER = "default", "matches"
+"""The list entries that give groups their default precision, and that lead to the list for all matching rows."""
 
 
 class PrecisionController(Controller):
@@ -79,24 +100,6 @@ class PrecisionController(Controller):
         self.session.toggle_fp32(self.presenter.list_chosen_groups())
         self.presenter.handle_config_change()
 
-    def kernel_toggle_disabled_reason(self) -> str:
-        """Returns the reason why the rows that share a kernel cannot be toggled together; "" if they can be toggled."""
-        if reason := self.no_chosen_groups_reason():
-            return reason
-        if self.layer_list.row_values.preview is None and not self.layer_list.row_values.implementations:
-            return "the rows that share a kernel are not known yet"
-        has_mates = len(self._list_groups_sharing_kernel()) > len(self.presenter.list_chosen_groups())
-        return "" if has_mates else "it shares its kernel with no other row"
-
-    @register_action(label="with kernel", help="Toggle FP32 for all rows in the kernel of this row",
-                     group="Change", disabled_reason=kernel_toggle_disabled_reason)
-    def toggle_kernel(self) -> None:
-        """Changes all groups that share a kernel with the selected groups between FP32 and their default precision."""
-        groups = self._list_groups_sharing_kernel()
-        self.session.toggle_fp32(groups)
-        self.presenter.handle_config_change()
-        self.presenter.show_message(f"{counted_noun_text(len(groups), 'row')} of one kernel", "")
-
     @register_action(label="up", help="Raise by one of the precisions in use", group="Change",
                      disabled_reason=raise_disabled_reason, footer=11)
     def higher(self) -> None:
@@ -109,10 +112,12 @@ class PrecisionController(Controller):
         """Reduces the precision of the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(False)
 
-    @register_action(label="precision", help="Choose a precision from a list", group="Change",
+    @register_action(label="precision", help="Choose a precision from a list, for the row or all rows that match the "
+                     "filter", group="Change",
                      disabled_reason=precision_change_disabled_reason, footer=50)
     def precision(self) -> None:
-        """Shows the list of precisions, and applies the chosen one to the selected groups."""
+        """Shows the list of precisions, and applies the chosen one to the selected groups. The last entry leads to the
+        list for all rows that match the filter."""
         groups = self.presenter.list_chosen_groups()
         current_precisions = {self.session.config.precision_of(group) for group in groups}
         items = []
@@ -125,14 +130,51 @@ class PrecisionController(Controller):
             items.append(
                 PickerItem(precision.letter,
                            precision_choice_text(precision) + capable_text, precision, refusal))
+        matches = self.layer_list.matches or set()
+        if matches:
+            items.append(PickerItem("0", f"all {counted_noun_text(len(matches), 'fused layer')} that match the filter…",
+                                    _MATCHES_ANSWER))
         title = groups[0].name if len(groups) == 1 else counted_noun_text(len(groups), "fused layer")
 
-        def set_chosen_precision(precision: Precision) -> None:
+        def set_chosen_precision(precision: Precision | str) -> None:
+            if not isinstance(precision, Precision):
+                self._choose_precision_of_matches(matches)
+                return
             self.session.set_precision(groups, precision)
             self.presenter.handle_config_change()
 
         current_precision = current_precisions.pop() if len(current_precisions) == 1 else None
         self.open_dialog(Picker(f"Precision of {title}", items, current_precision), set_chosen_precision)
+
+    def _choose_precision_of_matches(self, matches: Set[str]) -> None:
+        """Asks for a precision for all rows that match the filter, and applies it as one config change."""
+        session = self.session
+        groups = [group for group in session.opened_network.outline.groups if group.name in matches]
+        free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
+        kept_reason = "" if free_groups else f"all are kept by rule: {shown_key('rules')} changes the rules"
+        items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason)]
+        for precision in REQUESTABLE:
+            capable_groups = [group for group in free_groups if precision in group.allowed_precisions]
+            if capable_groups or precision is not Precision.FILE:
+                capable_text = f"  {len(capable_groups)} of {len(groups)} can" if len(capable_groups) < len(
+                    groups) else ""
+                items.append(
+                    PickerItem(precision.letter,
+                               precision_choice_text(precision) + capable_text, precision,
+                               "" if capable_groups else "none can"))
+
+        def set_precision_of_matches(chosen_precision: Precision | str) -> None:
+            old_config = session.config
+            precision = chosen_precision if isinstance(chosen_precision, Precision) else None
+            if precision is None:
+                session.set_config(old_config.without_group_precision(free_groups), free_groups)
+            else:
+                session.set_precision(free_groups, precision)
+            self.presenter.handle_config_change()
+            self.presenter.show_message(precision_change_text(groups, precision, old_config), "")
+
+        self.open_dialog(Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} that match", items),
+                         set_precision_of_matches)
 
     def barrier_disabled_reason(self) -> str:
         """Returns the reason why a fusion barrier behind the selected row is impossible; "" if it is possible."""
@@ -158,18 +200,6 @@ class PrecisionController(Controller):
             f"{group.final_tensor} becomes a network output: TensorRT does not fuse across it"
             if is_barrier else "the fusion barrier is removed", "")
 
-    def _list_groups_sharing_kernel(self) -> tuple[FusionGroup, ...]:
-        """Returns the selected groups and all groups that share a kernel with one of them."""
-        row_values, outline = self.layer_list.row_values, self.layer_list.tree_model.outline
-        implementations = (row_values.preview.implementations
-                           if row_values.preview is not None else row_values.implementations)
-        names = {
-            mate.name
-            for group in self.presenter.list_chosen_groups()
-            for mate in find_groups_sharing_kernel(group, implementations, outline)
-        }
-        return tuple(group for group in outline.groups if group.name in names)
-
     def _step_chosen_precisions(self, upwards: bool) -> None:
         old_config = self.session.config
         self.session.step_precisions(self.presenter.list_chosen_groups(), upwards)
@@ -183,53 +213,6 @@ class PrecisionController(Controller):
         if group is not None and lowest in group.refusal_reasons:
             return f"no lower: {group.refusal_reasons[lowest]}"
         return "this is the lowest precision"
-
-
-class QdqController(Controller):
-    """The controller of the action that takes unused Q/DQ out of the config."""
-
-    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handler that shows what was taken out."""
-        return {ev.UnusedQdqRemoved: self._show_removal}
-
-    def _show_removal(self, event: ev.UnusedQdqRemoved) -> None:
-        removal = event.removal
-        if not removal.groups:
-            kept = [unused.group_name for unused in removal.kept_groups if not unused.fixed_reason]
-            self.presenter.show_message("no Q/DQ can be taken out"
-                                        + (f": the engine is worse without those of {kept[0]}" if kept else ""))
-        elif self.session.config == removal.config:
-            self.presenter.handle_config_change()
-            self.presenter.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
-        else:
-            self.presenter.show_message("the config has changed, so its Q/DQ stay: "
-                                        f"{shown_key('remove_qdq')} tries it again")
-
-    def qdq_removal_disabled_reason(self) -> str:
-        """Returns the reason why no Q/DQ can be taken out of the config; "" if some can."""
-        session = self.session
-        if reason := self.missing_samples_reason():
-            return reason
-        if session.pending_requests.has_request(rq.RemoveUnusedQdq):
-            return "unused Q/DQ are being taken out"
-        preview = session.get_run_results("config").preview
-        if preview is None or preview.refusal is not None:
-            return preview_refusal_text(session) or ("the preview is being built" if session.can_preview_engines else
-                                                     "there is no preview: --no-preview turns it off")
-        unused = session.find_unused_quantization(preview)
-        if any(not item.fixed_reason for item in unused):
-            return ""
-        if unused:
-            return f"{unused[0].group_name}: {unused[0].description}"
-        return f"no quantized layer runs in a float type (preview {preview.builder_text})"
-
-    @register_action(label="Q/DQ out", help="Take out the Q/DQ of layers that run in a float type anyway, as the "
-                                            "preview shows", group="Change",
-                     disabled_reason=qdq_removal_disabled_reason)
-    def remove_qdq(self) -> None:
-        """Requests the config without unused Q/DQ, which becomes the current config as one change."""
-        self.session.request_qdq_removal()
-        self.presenter.draw_all()
 
 
 class RuleController(Controller):

@@ -128,15 +128,15 @@ class Presenter(ScreenPanes):
         self.heat_map.focus()
 
     def zoom_pane(self, pane_name: str) -> None:
-        """Gives one pane the whole room for panes: "list", "detail" or "configs"; "" restores the normal layout."""
-        for name in ("list", "detail", "configs"):
+        """Gives one pane the whole room for panes: "list" or "detail"; "" restores the normal layout."""
+        for name in ("list", "detail"):
             self.screen.set_class(name == pane_name, f"-zoom-{name}")
         self.draw_after_layout()
 
     @property
     def zoomed_pane_name(self) -> str:
-        """The name of the pane that has the whole room: "list", "detail" or "configs"; "" in the normal layout."""
-        return next((name for name in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{name}")), "")
+        """The name of the pane that has the whole room: "list" or "detail"; "" in the normal layout."""
+        return next((name for name in ("list", "detail") if self.screen.has_class(f"-zoom-{name}")), "")
 
     @property
     def focus(self) -> Focus:
@@ -158,8 +158,6 @@ class Presenter(ScreenPanes):
         self.freeze_row_order()
         if self.layer_list.matches is not None and group_name not in self.layer_list.matches:
             self.clear_filter()
-        if self.zoomed_pane_name == "configs":
-            self.zoom_pane("")
         if self.layer_list.view is View.BLOCKS:
             self.set_view(View.TREE)
         self.layer_tree.focus()

@@ -112,24 +112,19 @@ class ViewController(Controller):
             if self.layer_list.view is View.BLOCKS else "")
 
     @register_action(
-        label="sort", help="Sort again if the order is out of date; else worst first, and again: network order. A "
+        label="sort", help="Sort again if the order is out of date; else choose the column that sorts the rows. A "
                            "click on a column title sorts by it", group="Look",
         disabled_reason=sort_disabled_reason)
     def sort(self) -> None:
         """Sorts the rows again by their column if their order is out of date, as the title of the list says.
 
-        An order that is not out of date becomes the order by error share, and that order becomes network order.
+        Otherwise a dialog lists the displayed columns, from left to right.
         """
         layer_list = self.layer_list
-        is_stale = layer_list.has_row_values and layer_list.is_row_order_stale
-        self.sort_rows_by(layer_list.sort_column if is_stale else SHARE_COLUMN)
-
-    @register_action(label="sort by", help="Choose the column that sorts the rows", group="Look",
-                     disabled_reason=sort_disabled_reason)
-    def sort_by(self) -> None:
-        """Asks which column sorts the rows. The dialog lists the displayed columns, from left to right."""
-        layer_list = self.layer_list
         if not layer_list.has_row_values:
+            return
+        if layer_list.is_row_order_stale:
+            self.sort_rows_by(layer_list.sort_column)
             return
         columns = [LAYER_COLUMNS_BY_ID[name] for name in fit_columns(
             self.presenter.layer_tree.row_width or self.presenter.screen_width, layer_list.row_values.has_engines)]
@@ -199,36 +194,6 @@ class ViewController(Controller):
     def pane_detail(self) -> None:
         """Switches the detail pane between normal and full size."""
         self.presenter.zoom_pane("" if self.presenter.zoomed_pane_name == "detail" else "detail")
-
-    def heat_map_disabled_reason(self) -> str:
-        """Returns the reason why the heat map cannot be shown; "" if it can be shown."""
-        return self.network_not_open_reason() or ("" if self.layer_list.tree_model.blocks is not None
-                                                  else "this network does not repeat, so it has no blocks")
-
-    @register_action(label="blocks", help="Go to the blocks", group="Look", disabled_reason=heat_map_disabled_reason)
-    def pane_blocks(self) -> None:
-        """Shows and focuses the heat map, with its cursor on the selected group."""
-        group = self.presenter.current_group
-        self.presenter.set_view(View.BLOCKS)
-        self.presenter.focus_heat_map(group.name if group is not None else "")
-        self.presenter.zoom_pane(self.presenter.zoomed_pane_name if self.presenter.zoomed_pane_name == "list" else "")
-
-    @register_action(label="configs", help="Go to the configs; again: full screen, and back", group="Look",
-                     disabled_reason=Controller.network_not_open_reason)
-    def pane_configs(self) -> None:
-        """Focuses the config list. If the list already has the focus, switches it between normal and full size.
-
-        If the screen has no room for the list, the page of configs opens.
-        """
-        presenter = self.presenter
-        if presenter.zoomed_pane_name == "detail":
-            presenter.zoom_pane("")
-        if presenter.config_list.display or presenter.zoomed_pane_name == "list":
-            has_focus = presenter.config_list.has_focus
-            presenter.zoom_pane("configs" if has_focus and presenter.zoomed_pane_name != "configs" else "")
-            presenter.config_list.focus()
-        else:
-            self.presenter.perform_action("configs")
 
 
 class ChartController(Controller):

@@ -14,10 +14,16 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem
+from trt_tui.tui.state.preview_texts import preview_refusal_text
+
+_QDQ_ANSWER = "unused Q/DQ"
+"""The list entry that takes unused Q/DQ out of the config."""
 
 
 class ZeroCostController(Controller):
@@ -31,7 +37,38 @@ class ZeroCostController(Controller):
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that fill in values while the list is open."""
-        return {ev.ZeroCostChangesMeasured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values}
+        return {ev.ZeroCostChangesMeasured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values,
+                ev.UnusedQdqRemoved: self._show_removal}
+
+    def _show_removal(self, event: ev.UnusedQdqRemoved) -> None:
+        """Shows which unused Q/DQ were taken out."""
+        removal = event.removal
+        if not removal.groups:
+            kept = [unused.group_name for unused in removal.kept_groups if not unused.fixed_reason]
+            self.presenter.show_message("no Q/DQ can be taken out"
+                                        + (f": the engine is worse without those of {kept[0]}" if kept else ""))
+        elif self.session.config == removal.config:
+            self.presenter.handle_config_change()
+            self.presenter.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
+        else:
+            self.presenter.show_message("the config has changed, so its Q/DQ stay: "
+                                        f"{shown_key('free')} tries it again")
+
+    def _qdq_removal_refusal(self) -> str:
+        """Returns the reason why no Q/DQ can be taken out of the config; "" if some can."""
+        session = self.session
+        if session.pending_requests.has_request(rq.RemoveUnusedQdq):
+            return "unused Q/DQ are being taken out"
+        preview = session.get_run_results("config").preview
+        if preview is None or preview.refusal is not None:
+            return preview_refusal_text(session) or ("the preview is being built" if session.can_preview_engines else
+                                                     "there is no preview: --no-preview turns it off")
+        unused = session.find_unused_quantization(preview)
+        if any(not item.fixed_reason for item in unused):
+            return ""
+        if unused:
+            return f"{unused[0].group_name}: {unused[0].description}"
+        return f"no quantized layer runs in a float type (preview {preview.builder_text})"
 
     def zero_cost_disabled_reason(self) -> str:
         """Returns the reason why neither the selected row nor the network has a possible zero-cost change; "" if one
@@ -43,7 +80,7 @@ class ZeroCostController(Controller):
             return ""
         reasons = {**self._find_network_reasons(config),
                    **(find_refusal_reasons(outline, config, group) if group is not None else {})}
-        if not all(reasons.values()) or not all(self._find_network_reasons(config).values()):
+        if not all((*reasons.values(), *self._find_network_reasons(config).values(), self._qdq_removal_refusal())):
             return ""
         return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items())
 
@@ -69,7 +106,11 @@ class ZeroCostController(Controller):
                    PickerColumn(value_title, is_right_aligned=True), PickerColumn("cost")]
         self._dialog = Picker(title, self._list_items(), session.config, columns)
 
-        def apply_chosen_config(chosen_config: PrecisionConfig) -> None:
+        def apply_chosen_config(chosen_config: PrecisionConfig | str) -> None:
+            if isinstance(chosen_config, str):
+                session.request_qdq_removal()
+                self.presenter.draw_all()
+                return
             session.set_config(chosen_config, self._find_changed_groups(chosen_config))
             self.presenter.handle_config_change()
 
@@ -120,6 +161,8 @@ class ZeroCostController(Controller):
                   for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured"))
+        qdq_refusal = self._qdq_removal_refusal()
+        items.append(PickerItem("" if qdq_refusal else "q", "unused Q/DQ out", _QDQ_ANSWER, qdq_refusal))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
         network_reasons = {**self._find_network_reasons(config)}
         for title in dict.fromkeys((*row_reasons, *network_reasons)):

@@ -16,7 +16,7 @@ from trt_tui.tui.widgets.lines import Lines
 class ConfigsPage(Dialog):
     """The page of all configs with their results. Its result is the config that the user chooses."""
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("c", "close", id="configs"), Binding("n", "name", id="name")]
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("4,c", "close", id="configs"), Binding("n", "name", id="name")]
 
     def __init__(self, session: Session) -> None:
         super().__init__()

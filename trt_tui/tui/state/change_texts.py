@@ -29,8 +29,6 @@ def change_text(session: Session, before: UserState, after: UserState, titles: M
         texts.append(f"target: {before.target_text or 'default'} → {after.target_text or 'default'}")
     if before.filter_text != after.filter_text:
         texts.append(f"filter: {after.filter_text}" if after.filter_text else f"filter {before.filter_text} removed")
-    if before.preview_gpu != after.preview_gpu:
-        texts.append(f"GPU of previews: {_gpu_text(before.preview_gpu)} → {_gpu_text(after.preview_gpu)}")
     texts += _name_change_texts(session, before, after)
     more_count = len(texts) - _MAX_LISTED_CHANGES
     more_texts = [f"{more_count} more"] * (more_count > 0)
@@ -52,10 +50,6 @@ def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outlin
     if before.tf32 != after.tf32:
         texts.append("TF32 allowed" if after.tf32 else "TF32 not allowed")
     return texts
-
-
-def _gpu_text(compute_capability: tuple[int, int] | None) -> str:
-    return "default" if compute_capability is None else "SM{}{}".format(*compute_capability)
 
 
 def _name_change_texts(session: Session, before: UserState, after: UserState) -> list[str]:

@@ -110,4 +110,4 @@ def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, 
     latency = number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED
     value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
     value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
-    return (value_text, ""), ("quick", "dim") if engine.is_quick_build else (latency, "")
+    return (value_text, ""), (latency, "")

@@ -23,7 +23,6 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
-from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, pad_or_shorten, worst_sqnr_span, wrap_text
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
@@ -71,7 +70,7 @@ def engine_page_lines(session: Session, width: int) -> list[Line]:
     if engine_report is not None:
         lines += _precision_share_lines(engine_report)
         lines += _other_precision_group_lines(session, shown_engine, width)
-        if slowest := _slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width):
+        if slowest := _slowest_layer_lines(engine_report, width):
             lines += [[], *slowest]
     return lines
 
@@ -85,16 +84,12 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
     if not result.is_built_as_requested:
         for index, text in enumerate(attempt_lines(result.attempts, result.other_precisions)):
             lines += _labelled_lines("" if index else "tried", text, width, "warn")
-    if result.is_quick_build:
-        lines += _labelled_lines("", "a preview: its latency and size are not those of production; "
-                                 f"{shown_key('build')} builds in full", width)
     if result.accuracy is None:
         return lines + _labelled_lines("run", result.measurement_note or CANNOT_RUN_TEXT, width)
     if result.latency_ms is not None:
         median, minimum, maximum = result.latency_ms
-        word = ", of the quick build" if result.is_quick_build else ""
         lines += _labelled_lines(
-            "latency", f"median {milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)}{word}",
+            "latency", f"median {milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)}",
             width)
     if result.cuda_graph_ms is not None:
         median, minimum, maximum = result.cuda_graph_ms
@@ -195,7 +190,7 @@ def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, wi
     return lines
 
 
-def _slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width: int) -> list[Line]:
+def _slowest_layer_lines(engine_report: EngineReport, width: int) -> list[Line]:
     """Returns the slowest engine layers with their times and, if there is room, bars; an empty list without times."""
     timed = sorted(((layer.ms, layer) for layer in engine_report.layers if layer.ms), key=lambda entry: -entry[0])
     if not timed:
@@ -203,7 +198,7 @@ def _slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, widt
     total = sum(ms for ms, _ in timed)
     bar = max(0, min(20, width - _RIGHT_CELLS - 24))
     room = max(10, width - _RIGHT_CELLS - bar)
-    lines: list[Line] = [[("Slowest layers" + (" of the quick build" if is_quick_build else ""), "strong")]]
+    lines: list[Line] = [[("Slowest layers", "strong")]]
     for ms, layer in timed[:_MAX_SLOWEST_LAYERS]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind

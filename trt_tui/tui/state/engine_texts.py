@@ -167,8 +167,7 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
         text += f", {group.precision_label(requested_precision)} requested since"
     parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
     if implementation.latency_ms is not None:
-        build_text = " in a quick build" if shown_engine.result.is_quick_build else ""
-        parts.append(f"{milliseconds_text(implementation.latency_ms)}{build_text}")
+        parts.append(milliseconds_text(implementation.latency_ms))
     if implementation.reformat_count:
         parts.append(f"{counted_noun_text(implementation.reformat_count, 'reformat')} around it")
     sentences = [" · ".join(parts)]
@@ -207,18 +206,16 @@ def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requeste
 
 def build_origin_text(engine_result: EngineResult) -> str:
     """Returns a phrase about the build of an engine, such as ``built in 26 s with a timing cache``."""
-    title = "built quickly" if engine_result.is_quick_build else "built"
     if engine_result.build_origin == "engine cache":
-        return f"{title}, from the engine cache"
+        return "built, from the engine cache"
     origin_text = {"timing cache": " with a timing cache", "cold": " cold"}.get(engine_result.build_origin, "")
-    return f"{title} in {duration_text(engine_result.build_s)}{origin_text}" if engine_result.build_s else title
+    return f"built in {duration_text(engine_result.build_s)}{origin_text}" if engine_result.build_s else "built"
 
 
-def latency_texts(latency_ms: tuple[float, float, float], is_quick_build: bool) -> tuple[str, str]:
+def latency_texts(latency_ms: tuple[float, float, float]) -> tuple[str, str]:
     """Returns the text of the median latency with minimum and maximum, and the text of the median alone."""
     median, minimum, maximum = latency_ms
-    short_text = f"{'quick ' if is_quick_build else ''}{milliseconds_text(median)}"
-    return f"{short_text} ({number_text(minimum)} to {number_text(maximum)})", short_text
+    return f"{milliseconds_text(median)} ({number_text(minimum)} to {number_text(maximum)})", milliseconds_text(median)
 
 
 def precision_share_texts(engine_report: EngineReport) -> tuple[str, str]:
@@ -248,7 +245,7 @@ def build_result_text(engine_result: EngineResult, width: int) -> str:
     if engine_result.accuracy is None:
         parts.append((engine_result.measurement_note or "cannot run here", "cannot run here"))
     if engine_result.latency_ms is not None:
-        parts.append(latency_texts(engine_result.latency_ms, engine_result.is_quick_build))
+        parts.append(latency_texts(engine_result.latency_ms))
     if engine_result.engine_report is not None:
         parts.append(precision_share_texts(engine_result.engine_report))
         parts += [(text, text) for text in _reformat_layer_texts(engine_result.engine_report)]

@@ -179,8 +179,7 @@ def _build_effect(session: Session, row_values: RowValues, group: FusionGroup) -
     results, name = session.get_run_results("config"), config_name(session)
     if session.builder is None:
         return f"executes the exported network of {name}" if results.exported_run is None else ""
-    return f"builds the engine of {name}" if (results.engine_result is None
-                                              or results.engine_result.is_quick_build) else ""
+    return f"builds the engine of {name}" if results.engine_result is None else ""
 
 
 _ROW_EFFECTS = {"toggle": _toggle_effect, "build": _build_effect}
@@ -585,9 +584,8 @@ def _sample_count_text(session: Session, count: int) -> str:
 def _engine_source_text(engine: EngineResult, name: str) -> str:
     name_text = f" of {name}" if name else ""
     samples = f", measured on {counted_noun_text(engine.accuracy.samples, 'sample')}" if engine.accuracy else ""
-    quick = ", in a quick build" if engine.is_quick_build else ""
     builder = builder_device_text(engine.builder_name, engine.device_name)
-    return f"From the engine{name_text}, built by {builder}{quick}{samples}."
+    return f"From the engine{name_text}, built by {builder}{samples}."
 
 
 def _not_measured_text(session: Session) -> str:

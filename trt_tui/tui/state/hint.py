@@ -119,10 +119,9 @@ def _exported_hint(session: Session) -> Hint:
 
 
 def _has_failed_build(session: Session) -> bool:
-    """Returns True if the last full build of the current config, or the last execution of its export, failed."""
+    """Returns True if the last build of the current config, or the last execution of its export, failed."""
     outcome = next((job.outcome for job in reversed(session.pending_requests.jobs)
-                    if isinstance(job.request, BuildEngine) and job.request.config == session.config
-                    and not job.request.quick), "")
+                    if isinstance(job.request, BuildEngine) and job.request.config == session.config), "")
     return outcome == FAILED
 
 
@@ -244,7 +243,4 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     if not passes:
         return _raise_row_hint(session, row_values, cursor_group,
                                "the build misses the target: ") if is_simulated_met else Hint()
-    if result.is_quick_build and not _has_failed_build(session):
-        return Hint((f"next: {shown_key('build')} builds {config_name(session)} in full, this was a quick build",
-                     f"next: {shown_key('build')} builds {config_name(session)} in full"), ("build",))
     return export

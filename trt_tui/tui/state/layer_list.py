@@ -231,9 +231,8 @@ class LayerList:
             return None
         return self.tree_model.rows_by_group[worst].path if worst in self.row_values.bad_rows else None
 
-    def find_neighbouring_bad_group(self, current_row: VisibleRow | None, forward: bool,
-                                    includes_current: bool = False) -> str | None:
-        """Returns the name of the next or previous bad group in the list, and continues at the other end of the list.
+    def find_next_bad_group(self, current_row: VisibleRow | None, includes_current: bool = False) -> str | None:
+        """Returns the name of the next bad group in the list, and continues at its beginning.
 
         None if no group is bad.
 
@@ -252,10 +251,8 @@ class LayerList:
         start = next((index for index, line in enumerate(lines) if line.key == start_key), -1)
         bad_groups = {index: line.row.group.name for index, line in enumerate(lines)
                       if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_rows}
-        indices = list(bad_groups) if forward else list(reversed(bad_groups))
-        following = [index for index in indices
-                     if (index > start if forward else index < start) or (includes_current and index == start)]
-        return bad_groups[(following or indices)[0]] if indices else None
+        following = [index for index in bad_groups if index > start or (includes_current and index == start)]
+        return bad_groups[(following or list(bad_groups))[0]] if bad_groups else None
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:

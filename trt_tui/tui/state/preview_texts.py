@@ -100,15 +100,14 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
     if implementation.kernel_mates:
         parts.append(
             f"{'one MHA kernel' if implementation.in_mha else 'one kernel'} with "
-            f"{groups_in_kernel_text(implementation, group, titles)} "
-            "(u: FP32 for all of them)")
+            f"{groups_in_kernel_text(implementation, group, titles)}")
     if implementation.cast_count:
         parts.append(f"{counted_noun_text(implementation.cast_count, 'cast')} around it")
     if implementation.reformat_count > implementation.cast_count:
         parts.append(
             f"{counted_noun_text(implementation.reformat_count - implementation.cast_count, 'reformat')} around it")
     unused = find_unused_quantization_of_group(group, requested_precision, implementation)
-    unused_sentences = [f"{unused.description} (key {shown_key('remove_qdq')} takes them out)"] if unused else []
+    unused_sentences = [f"{unused.description} (key {shown_key('free')} takes them out)"] if unused else []
     barrier_effects = [
         preview.barrier_effects[tensor]
         for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)

@@ -428,13 +428,10 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
     row_values.implementations, row_values.engine_config_name = (shown_engine.result.implementations,
                                                                  shown_engine.name if shown_engine.is_stale else "")
     _count_other_precision_groups(row_values, shown_engine.result.implementations)
-    if not shown_engine.result.is_quick_build:
-        row_values.group_times = {
-            name: implementation.latency_ms
-            for name, implementation in shown_engine.result.implementations.items()
-            if implementation.latency_ms is not None
-        }
-        row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
+    row_values.group_times = {name: implementation.latency_ms
+                              for name, implementation in shown_engine.result.implementations.items()
+                              if implementation.latency_ms is not None}
+    row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
 
 
 def _count_other_precision_groups(row_values: RowValues, implementations: Mapping[str, GroupImplementation]) -> None:

@@ -261,8 +261,7 @@ def _cell_style(column: RunColumn, run_row: RunRow, text: str) -> str:
     if text.endswith("!"):
         return "warn"
     if column.title == MARGIN_MARK or column.path in ("accuracy.worst_output", "sqnr_gap_db") or (
-            text == NOT_MEASURED) or (
-            column.source == "engine" and run_row.engine is not None and run_row.engine.is_quick_build):
+            text == NOT_MEASURED):
         return "dim"
     if column.path == "accuracy.nonfinite_count":
         return "dim" if text == "0" else "bad"
@@ -515,9 +514,6 @@ def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy
     spans = _run_spans(RunRow(accuracy, engine=engine, sqnr_gap_db=gap_db), columns)
     if not engine.is_built_as_requested:
         spans[0] = f"{OTHER_PRECISION_MARK}{spans[0][0]}", "warn"
-    if engine.is_quick_build:
-        spans = [("quick", "dim") if column.title == "MB" else span
-                 for span, column in zip(spans, columns, strict=True)]
     return _padded_cells(spans, columns)
 
 
