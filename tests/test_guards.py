@@ -22,7 +22,6 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.guards.batch_checks import measure_batch_dependence
 from trt_tui.core.guards.data_guards import find_scaled_inputs
-from trt_tui.core.guards.float_work import measure_float_work_share
 from trt_tui.core.guards.guard import (
     CACHE_SOURCE,
     CONFIG_SOURCE,
@@ -42,6 +41,7 @@ from trt_tui.core.guards.input_stats import (
     find_unfit_labels,
     measure_input_stats,
 )
+from trt_tui.core.guards.precision_guards import measure_float_work_share
 from trt_tui.core.guards.range_checks import find_mismatched_ranges, measure_clipped_shares
 from trt_tui.core.guards.registry import GUARDS, run_guards
 from trt_tui.core.measure.analysis import Analysis

@@ -19,7 +19,7 @@ from trt_tui.core.measure.results import ErrorShare, GroupErrors
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.core.search import auto, greedy, prefix_search, top_down
+from trt_tui.core.search import strategies
 from trt_tui.core.search.ranking import GroupRanking, choose_ranking
 from trt_tui.core.search.refinement import assign_intermediate_precisions, revert_unneeded_groups
 from trt_tui.core.search.space import SearchSpace
@@ -38,20 +38,20 @@ from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, mil
 T = TypeVar("T")
 
 SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
-    "auto": auto.run_auto_strategy,
-    "greedy": greedy.raise_groups_greedily,
-    "bisect": prefix_search.bisect_from_first_layers,
-    "bisect-reverse": prefix_search.bisect_from_last_layers,
-    "linear": prefix_search.raise_from_first_layers,
-    "linear-reverse": prefix_search.raise_from_last_layers,
-    "worst-first": prefix_search.raise_worst_groups_first,
-    "scoped": top_down.reduce_in_network_order,
-    "lower": top_down.reduce_slowest_groups_first,
+    "auto": strategies.run_auto_strategy,
+    "greedy": strategies.raise_groups_greedily,
+    "bisect": strategies.bisect_from_first_layers,
+    "bisect-reverse": strategies.bisect_from_last_layers,
+    "linear": strategies.raise_from_first_layers,
+    "linear-reverse": strategies.raise_from_last_layers,
+    "worst-first": strategies.raise_worst_groups_first,
+    "scoped": strategies.reduce_in_network_order,
+    "lower": strategies.reduce_slowest_groups_first,
 }
 """The search strategies by the names on the command line."""
 
 TOP_DOWN_METHODS = ("scoped", "lower")
-"""The methods that begin with all groups raised; see `trt_tui.core.search.top_down`."""
+"""The methods that begin with all groups raised; see `trt_tui.core.search.strategies`."""
 
 
 QDQ_STEP, REVERT_STEP = "Q/DQ", "revert"
@@ -78,7 +78,7 @@ class SearchResult:
         is_met: True if the config meets the tolerance with the margin, within the budgets.
         raise_reasons: The reason why each group is raised, by group name, in network order.
         summary: The outcome in one line.
-        reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
+        reduction_steps: The trials of a strategy of `trt_tui.core.search.strategies`, in their order.
     """
 
     config: PrecisionConfig
@@ -277,7 +277,7 @@ class Search:
                 raised = yield from _label_trials(revert_unneeded_groups(context, raised), REVERT_STEP)
             yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
         if not self._meets_tolerance(self.best_evaluation):
-            yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
+            yield from _label_trials(strategies.raise_groups_within_budget(context), "budget")
         yield from self._revert_one_by_one()
         self.outcome = SearchOutcome.MET if self._meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
@@ -303,7 +303,7 @@ class Search:
     @property
     def method_text(self) -> str:
         """The description of the search method for users; for `auto` with the chosen strategy and its reason."""
-        return auto.describe_auto_strategy(self.context) if self.method_name == "auto" else self.method_name
+        return strategies.describe_auto_strategy(self.context) if self.method_name == "auto" else self.method_name
 
     # -- budgets and results --------------------------------------------------------------------------------------
 

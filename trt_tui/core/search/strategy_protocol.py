@@ -205,7 +205,7 @@ class StrategyContext:
         start_evaluation: The evaluation of the start config.
         chosen_ranges: Replaced ranges that the search has chosen, by tensor.
         group_costs: The multiply-accumulates of each group in the higher precision; empty if unknown.
-        reduction_steps: The trials of a strategy of `trt_tui.core.search.top_down`, in their order.
+        reduction_steps: The trials of a strategy of `trt_tui.core.search.strategies`, in their order.
         fixed_groups: The groups that such a search could not reduce; None before its strategy has run.
         zero_cost_sets: Sets of zero-cost moves that the search has chosen.
         zero_cost_effort: The effort for zero-cost moves and other ranges so far, with the budget.
