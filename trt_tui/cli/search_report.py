@@ -9,7 +9,7 @@ from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown, setup_text
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.causes import cause_lines
-from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.metric_scoring import metric_part_rows
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import move_tables

@@ -9,7 +9,7 @@ from pathlib import Path
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
-from trt_tui.core.exporters.calibration_cache import config_calibration_cache_text
+from trt_tui.core.exporters.precision_json import config_calibration_cache_text
 from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig

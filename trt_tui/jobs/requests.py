@@ -429,7 +429,7 @@ class ReadEngineFile(Request):
         path: The path of an engine, which `Options.backend` loads, or of the JSON of trtexec --exportLayerInfo.
     """
 
-    job_kind = JobKind("trt_tui.jobs.engine_inspection.run_engine_inspection_job", "reading {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.dumps.run_engine_inspection_job", "reading {file}", Urgency.BUILD,
                        is_replaceable=False, needs_hashes=False)
     path: str
 

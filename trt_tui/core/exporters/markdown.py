@@ -9,7 +9,7 @@ from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.measure.bootstrap import MIN_SAMPLES
 from trt_tui.core.measure.causes import NO_CAUSE_TEXT
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
-from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.metric_scoring import metric_part_rows
 from trt_tui.core.measure.results import Cause, profile_shapes_text
 from trt_tui.core.moves.config import PrecisionConfig, move_tables
 from trt_tui.core.network.layers import NetworkOutline

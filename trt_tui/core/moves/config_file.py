@@ -21,7 +21,7 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
-from trt_tui.core.moves.move_entries import convert_file_value, encode_move
+from trt_tui.core.moves.move_kinds import convert_file_value, encode_move
 from trt_tui.core.moves.move_placement import FileMove, FileMoveApplier, MoveEntry
 from trt_tui.core.moves.quantized_twins import (
     find_float_type_of_quantized_layers,

@@ -14,8 +14,13 @@ import msgspec
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import KeepMove, PrecisionMove
 from trt_tui.core.moves.move import Move, SubjectKind
-from trt_tui.core.moves.move_entries import UnknownMoveKindError, convert_file_value, decode_move, entry_type_error
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.move_kinds import (
+    MOVE_KINDS,
+    UnknownMoveKindError,
+    convert_file_value,
+    decode_move,
+    entry_type_error,
+)
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
