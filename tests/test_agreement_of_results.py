@@ -17,9 +17,8 @@ from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.tui import config_status
-from trt_tui.tui.state.config_list import config_table
+from trt_tui.tui.state.config_list import config_table, find_toggle_result
 from trt_tui.tui.state.summary import summary_lines
-from trt_tui.tui.state.toggles import find_toggle_result
 
 pytestmark = pytest.mark.shares_cache
 

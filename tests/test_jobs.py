@@ -24,8 +24,8 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import engine_preview, ranges, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.accuracy import MIN_RAISED_SHARE
 from trt_tui.jobs.preview_requests import PreviewRequest
-from trt_tui.jobs.shares import MIN_RAISED_SHARE
 from trt_tui.jobs.steps import Urgency, Wait
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options

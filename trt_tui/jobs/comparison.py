@@ -26,13 +26,19 @@ from trt_tui.errors import RunFailedError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import PendingIntervals, add_metric_intervals, send_accuracies, send_reference_metric
+from trt_tui.jobs.accuracy import (
+    PendingIntervals,
+    add_metric_intervals,
+    load_group_errors,
+    send_accuracies,
+    send_error_shares,
+    send_reference_metric,
+)
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.engine_accuracy import measure_lowered_network_accuracy
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import find_stored_exported_run
 from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.shares import load_group_errors, send_error_shares
 from trt_tui.jobs.steps import Steps, Urgency, Wait, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace

@@ -33,6 +33,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import (
     add_metric_intervals,
+    load_group_errors,
     measure_accuracies_in_parallel,
     measure_accuracy,
     send_reference_metric,
@@ -53,7 +54,6 @@ from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.search_builds import count_candidate_macs
 from trt_tui.jobs.search_job import SearchJob
-from trt_tui.jobs.shares import load_group_errors
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves

@@ -21,6 +21,7 @@ from trt_tui.formatting import (
     shorten_number_in_text,
 )
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, pad_or_shorten, shorten_path
+from trt_tui.tui.state.config_list import ToggleResult
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BARRIER_MARK,
@@ -35,7 +36,6 @@ from trt_tui.tui.state.marks import (
 )
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.text_plots import bar_text
-from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _MAX_WIDTH_CELLS = 120

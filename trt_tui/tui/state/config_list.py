@@ -1,26 +1,40 @@
-"""The list of configs with their results."""
+"""The list of configs with their results, and the judged value after a row is toggled between FP32 and its default
+precision."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.results import EngineResult, ExportedRun
+from trt_tui.core.lowering.folded_constants import toggle_fp32
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun, OutputErrors
 from trt_tui.core.measure.target import AGREEMENT, ALL_PARTS, Target
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
     cell_width,
+    decibels_text,
     number_text,
     pad_left,
     pad_right,
 )
+from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import target_outcome_line, target_value_span
+from trt_tui.tui.config_status import (
+    config_meets_target_simulated,
+    is_within_noise,
+    meets_target,
+    target_outcome_line,
+    target_outcome_text,
+    target_value_span,
+)
 from trt_tui.tui.spans import Line, Span, clip_line
 from trt_tui.tui.state import engine_texts
-from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK
+from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.target_gauge import value_margin_text
 
 
@@ -111,3 +125,89 @@ def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, 
     value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
     value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
     return (value_text, ""), (latency, "")
+
+
+@dataclass(frozen=True)
+class ToggleResult:
+    """The judged value with one row toggled, and its target outcome.
+
+    Attributes:
+        outcome_text: FAIL or FAIL? if the value misses the target; PASS or PASS? if it meets a target that the config
+            misses. ``≈`` if the value equals that of the config within noise, and so does its outcome. ``on 8`` if only
+            8 samples were measured, which decides nothing.
+        margin: The distance by which the value is better than the bound of the target; None if it is unknown.
+        is_partial: True if not all required samples were measured.
+        margin_of_error_text: The margin of the value, such as ``±2.1``, as `value_margin_text` gives it.
+    """
+
+    value_text: str = ""
+    outcome_text: str = ""
+    value_style: str = ""
+    outcome_style: str = ""
+    margin: float | None = None
+    is_partial: bool = False
+    margin_of_error_text: str = ""
+
+
+def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> PrecisionConfig:
+    """Returns the current config with some groups toggled, also while the network is still being opened."""
+    outline = session.outline
+    return (toggle_fp32(outline, session.config, groups) if outline is not None else
+            session.config.with_toggled_fp32(groups))
+
+
+def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
+    """Returns the judged value after the groups of a row or scope are toggled.
+
+    The value is from a measured what-if, else from the error share of a row that the key raises to FP32. It is empty if
+    both are missing, or if the scope has too many groups to be measured.
+    """
+    config = session.config
+    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
+        return ToggleResult()
+    toggled_config = find_toggled_config(session, groups)
+    if toggled_config == config:
+        return ToggleResult()
+    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
+    if accuracy is not None:
+        value_text, style = target_value_span(session, accuracy)
+        value_text = value_text.removesuffix(" dB")
+        margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
+        if accuracy.samples < accuracy.total:
+            return ToggleResult(value_text, f"on {accuracy.samples}", style, "dim", margin, True)
+        outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
+        error_text = value_margin_text(session.target or Target("sqnr", 0.0), accuracy)
+        return ToggleResult(value_text, outcome_text, style, outcome_style, margin, margin_of_error_text=error_text)
+    is_raised = len(groups) == 1 and toggled_config.precision_of(groups[0]) is Precision.FP32
+    return _estimate_toggle_from_share(session, groups[0]) if is_raised else ToggleResult()
+
+
+def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
+    """Returns the outcome of a toggled row and its style, as `ToggleResult.outcome_text` describes it."""
+    meets_toggled, meets_now = meets_target(session, accuracy), config_meets_target_simulated(session, session.config)
+    config_accuracy = session.results.get_results_or_empty(session.config).accuracy
+    has_same_outcome = meets_toggled is None or meets_toggled is (meets_now is not False)
+    if (has_same_outcome and not accuracy.fails_every_target and config_accuracy is not None
+            and is_within_noise(session, accuracy, config_accuracy)):
+        return SAME_VALUE_MARK, "dim"
+    if meets_toggled is None or meets_toggled and meets_now is not False:
+        return "", ""
+    return target_outcome_text(session, accuracy), "good" if meets_toggled else "bad"
+
+
+def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
+    """Returns the SQNR with one row raised, which was measured together with the share of that row.
+
+    The result is empty if the target is not an SQNR of the worst judged output.
+    """
+    target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
+    if (share is None or share.sqnr_if_raised_db is None or target is None or target.kind != "sqnr"
+            or target.output_name is not None):
+        return ToggleResult()
+    value_text, margin = decibels_text(share.sqnr_if_raised_db), share.sqnr_if_raised_db - target.value
+    if share.samples < session.count_judging_samples(session.config):
+        return ToggleResult(value_text, f"on {share.samples}", "", "dim", margin, True)
+    accuracy = Accuracy({"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples,
+                        total=share.samples)
+    outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
+    return ToggleResult(value_text, outcome_text, "", outcome_style, margin)

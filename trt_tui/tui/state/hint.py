@@ -20,8 +20,8 @@ from trt_tui.tui.config_status import (
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import shorten_path
 from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
 from trt_tui.tui.state.row_values import RowValues
-from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result
 
 _MAX_JUDGED_RAISES = 20
 """The maximum number of rows whose raise is judged at each key."""

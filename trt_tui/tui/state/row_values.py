@@ -22,6 +22,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, current_config_meets_target, is_measuring_current_config
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts, preview_texts
+from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BAND_GLYPHS,
@@ -38,7 +39,6 @@ from trt_tui.tui.state.marks import (
     UNKNOWN_GLYPH,
     USER_RANGE_MARK,
 )
-from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result
 from trt_tui.tui.state.tree import TreeModel
 
 
