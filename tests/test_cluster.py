@@ -259,10 +259,11 @@ def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path)
     found = running.done(Errand(tmp_path), items)
     assert Counter(item for item, _ in found) == Counter(items) and all(came[0] == item for item, came in found)
     assert len({pid for _, (_, pid) in found}) >= 2 and os.getpid() not in {pid for _, (_, pid) in found}
+    running.until(lambda: running.hired.cluster.last_lost_address)  # the list of workers is read at intervals
+    running.serving(2)
     (told,) = [text for _, text in running.hired.take_new_messages() if "is lost" in text]
     assert ("ended by signal 9: other workers continue its work" in told
             and "(1 lost)" in running.hired.cluster.worker_count_text)
-    running.serving(2)
     assert running.hired.cluster.transfer_counts.files == before == 0  # workers of this host read the same files
 
 
