@@ -9,6 +9,7 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenWorker
+from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.onnx import export_typed_network
@@ -112,7 +113,8 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
         with pytest.raises(InputError, match="c.json is an input file"):
             check_output_paths("net.onnx", {}, "c.json", *paths, config_output=config_to)
     with pytest.raises(InputError, match="c.json is an input file"):
-        check_output_paths("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_output="new.json")
+        check_output_paths("net.onnx", {"production": BuilderOptions(timing_cache="c.json")}, "c.json", "new.json",
+                           config_output="new.json")
     with pytest.raises(SystemExit):
         main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
     assert "goes to a file" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def frame(session, size=(96, 30)) -> ChartFrame:
 
 def stats(amax=16.0, top=None) -> TensorStats:
     counts = tuple(1000 if 30 <= place <= 43 else 0 for place in range(64))
-    return TensorStats(amax, 1.0, amax / 8, amax / 4, 14000, 0, counts, {}, top)
+    return TensorStats(amax, 1.0, amax / 8, amax / 4, 14000, counts, {}, top)
 
 
 def test_bars_strips_and_sparklines():

@@ -288,6 +288,11 @@ class ScalePlacement(StrEnum):
     SCALING = "scaling"
 
 
+PLACEMENT_TEXTS = {
+    ScalePlacement.QUERY: "the weights of Q", ScalePlacement.KEY: "the weights of K",
+    ScalePlacement.BOTH: "the weights of Q and K", ScalePlacement.SCALING: "the scaling in front of QK"}
+"""The places of the scale for users."""
+
 PLACEMENT_LABELS = {ScalePlacement.QUERY: "in Q", ScalePlacement.KEY: "in K", ScalePlacement.BOTH: "in Q and K",
                     ScalePlacement.SCALING: "in front"}
 """The places of the scale, short, for lists."""
@@ -322,6 +327,11 @@ class AttentionScaleMove(Move):
     @property
     def effect_key(self) -> tuple[str, float]:
         return self.placement, self.factor
+
+    @property
+    def placement_text(self) -> str:
+        """The place of the scale for users, in `MOVE_TEXTS`."""
+        return PLACEMENT_TEXTS[ScalePlacement(self.placement)]
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         if reason := attention_scale_refusal_reason(network, subject):
