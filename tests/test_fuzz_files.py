@@ -19,6 +19,10 @@ def test_a_damaged_file_opens_or_is_refused(start, tmp_path):
     assert {kind for kind, _ in ends.values()} == {"opened", "refused"}  # it is neither too weak nor too strong
 
 
+def test_a_conv_of_more_groups_than_channels_takes_no_memory(tmp_path):
+    assert outcome(63739, tmp_path)[0] == "opened"
+
+
 @pytest.mark.parametrize("case", COMPARED)
 def test_a_damaged_file_compares_or_is_refused(case, tmp_path):
     kind, text = outcome(case, tmp_path, compare=True)

@@ -202,6 +202,8 @@ class ChannelTracer(SizeReader):
         if shape is None or sizes is None or not self.graph.is_float(layer.outputs[0]):
             return ""
         conv_groups = self.graph.node(layer.name).attributes.get_int("group", 1)
+        if conv_groups < 1 or shape[0] % conv_groups:
+            return ""
         forward = layer.op_type == "Conv"
         inputs, outputs = (shape[1] * conv_groups, shape[0]) if forward else (shape[0], shape[1] * conv_groups)
         source = self._read_numbers(layer.inputs[0])
