@@ -31,9 +31,9 @@ from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session import results, state
-from trt_tui.session.event_reducer import EventReducer
 from trt_tui.session.history import ConfigNames
 from trt_tui.session.results import SessionResults
+from trt_tui.session.session import Session
 from trt_tui.tui.state.detail import loss_reason_texts
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.summary import summary_lines
@@ -185,7 +185,7 @@ def events_of(base: type[ev.Event] = ev.Event) -> list[type[ev.Event]]:
 
 @pytest.mark.parametrize("event", events_of(), ids=lambda event: event.__name__)
 def test_a_session_takes_every_event(event):
-    handlers = vars(EventReducer)["apply"].dispatcher
+    handlers = vars(Session)["_apply"].dispatcher
     assert handlers.dispatch(event) is not handlers.dispatch(object), f"a session does not know {event.__name__}"
 
 

@@ -20,7 +20,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import engine_build, ranges
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session import event_reducer, jobs
+from trt_tui.session import jobs, session
 from trt_tui.tui.state import job_list, session_list
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -80,7 +80,7 @@ def steady(monkeypatch):
     monkeypatch.setattr(ranges, "time", Clock(0.004))
     monkeypatch.setattr(jobs, "time", Clock(0.0))
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
-    monkeypatch.setattr(event_reducer, "time", noon)
+    monkeypatch.setattr(session, "time", noon)
     monkeypatch.setattr(job_list, "time", noon)
     monkeypatch.setattr(session_list, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1),
                                                               strftime=noon.strftime))

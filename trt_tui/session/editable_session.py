@@ -1,7 +1,6 @@
 """The part of a session that its user changes: precisions, ranges, configs, filter and names, with undo."""
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -16,10 +15,11 @@ from trt_tui.core.moves.network_method import list_range_tensors, remove_network
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
+from trt_tui.core.search import Evaluation
 from trt_tui.errors import InputError, NotReadyError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import requests as rq
-from trt_tui.session.reporting_session import ReportingSession
+from trt_tui.session.measuring_session import MeasuringSession
 
 
 def find_stepped_precision(config: PrecisionConfig, group: FusionGroup, upwards: bool) -> Precision:
@@ -37,27 +37,11 @@ def find_stepped_precision(config: PrecisionConfig, group: FusionGroup, upwards:
     return Precision.FILE if file_rank < current_rank and is_reached else found
 
 
-class EditableSession(ReportingSession):
-    """A session that its user can change, with undo. Subclasses send the requests that measure a changed config.
+class EditableSession(MeasuringSession):
+    """A session that its user can change, with undo. A changed config is measured at once.
 
     `SessionState.set_target` changes the target, with undo too.
     """
-
-    @abstractmethod
-    def send_request(self, request: rq.Request) -> None:
-        """Sends a request to the background process."""
-
-    @abstractmethod
-    def request_group_details(self, group: FusionGroup) -> None:
-        """Requests the tensor statistics and the remedies of a fusion group."""
-
-    @abstractmethod
-    def request_preview(self) -> None:
-        """Requests a preview of the engine that the builder would make from the config."""
-
-    @abstractmethod
-    def request_toggles(self) -> None:
-        """Requests the simulated accuracy with each row toggled."""
 
     def toggle_fp32(self, groups: Iterable[FusionGroup]) -> None:
         """Toggles fusion groups between FP32 and their default precisions.
@@ -182,6 +166,28 @@ class EditableSession(ReportingSession):
         self._apply_config_change(removal.config,
                                   [self.opened_network.outline.get_group(name) for name in removal.move_reasons],
                                   removal.move_reasons)
+
+    def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
+        """Makes a config that the search offers the current config, as one change.
+
+        Args:
+            evaluation: The evaluation of the config in the search; None if there is none.
+
+        Returns:
+            False if there is no search, or the config is the current config already.
+        """
+        search_status = self.search_status
+        if search_status is None or config == self.config:
+            return False
+        before = self.config.precision_moves
+        changed = [group for group in self.opened_network.outline.groups
+                   if config.precision_moves.get(group.name) != before.get(group.name)]
+        search_status.adopted_config = config
+        end_event = search_status.end_event
+        if evaluation is not None and end_event is not None and not end_event.has_other_samples:
+            self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
+        self._apply_config_change(config, changed, search_status.find_move_reasons(config))
+        return True
 
     def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
         """Makes a config the current config.
