@@ -10,6 +10,7 @@ import onnx
 
 from tests import networks
 from trt_tui.core.data.samples import JudgedFeeds
+from trt_tui.core.measure.result_kind import K, ResultKind, V
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -67,6 +68,11 @@ def stuck_data(folder: Path) -> Path:
 def of(events: Collection[ev.Event], *types: type) -> list[ev.Event]:
     """Those of some types."""
     return [event for event in events if isinstance(event, types)]
+
+
+def values(events: Collection[ev.Event], kind: ResultKind[K, V]) -> list[V]:
+    """The measured values of a kind."""
+    return [event.value for event in of(events, ev.Measured) if event.kind == kind]
 
 
 class Wire:

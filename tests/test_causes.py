@@ -22,9 +22,10 @@ from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.causes import (
+    GROUP_DETAILS,
     NO_CAUSE_TEXT,
     CauseFacts,
-    GroupFacts,
+    GroupDetails,
     are_shares_conclusive,
     find_causes,
     find_vanishing_values,
@@ -398,7 +399,7 @@ def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_h
     errors = GroupErrors(Precision.FP16, isolated=ErrorMetrics(inf=8), fp16_state="overflows", fp16_largest=1e5,
                          fp16_largest_layer="MatMul /fc", ref_max=1e5,
                          overflow_text="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite")
-    session.results.group_facts[group.name] = GroupFacts()
+    session.results.keep(GROUP_DETAILS, group.name, GroupDetails())
 
     def lines(config: PrecisionConfig, state: str) -> list[str]:
         session.results.get_or_create_results(lowered).group_errors[group.name] = replace(errors, fp16_state=state)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests import standins
-from tests.driven import DrivenSession, DrivenWorker, of, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, of, save_mlp, values
 from trt_tui.core.measure.engine_agreement import engine_variation_notes, fp32_engine_fault_text
+from trt_tui.core.measure.results import FP32_ENGINE
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
@@ -70,11 +71,11 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     builder = driven.builder
     assert (builder.device, builder.can_run) == ("Stand-in GPU", True)
     first = built(driven, INT8).result
-    checked = of(driven.seen, ev.Fp32EngineMeasured)
-    order = [type(event) for event in of(driven.seen, ev.Fp32EngineMeasured, ev.EngineBuilt)]
-    assert order == [ev.Fp32EngineMeasured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
+    checked = values(driven.seen, FP32_ENGINE)
+    order = [type(event) for event in of(driven.seen, ev.Measured, ev.EngineBuilt)]
+    assert order == [ev.Measured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
     check = driven.results.fp32_engine
-    assert check == checked[0].result and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 16
+    assert check == checked[0] and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 16
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
     assert first.builder_name == TITLES[release] and first.device_name == "Stand-in GPU"
     assert first.accuracy.samples == first.accuracy.total == 12 and set(first.accuracy.outputs) == {"y"}
@@ -198,8 +199,8 @@ def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_be
         driven.request_build(config=INT8)
     driven.send_request(rq.MeasureWhatIf(driven.config, with_shares=True))
     driven.until_idle()
-    kinds = [type(event) for event in of(driven.seen, ev.AccuracyMeasured, ev.Fp32EngineMeasured, ev.EngineBuilt)]
-    assert kinds.index(ev.AccuracyMeasured) < kinds.index(ev.Fp32EngineMeasured) < kinds.index(ev.EngineBuilt)
+    kinds = [type(event) for event in of(driven.seen, ev.AccuracyMeasured, ev.Measured, ev.EngineBuilt)]
+    assert kinds.index(ev.AccuracyMeasured) < kinds.index(ev.Measured) < kinds.index(ev.EngineBuilt)
 
 
 def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tmp_path) -> None:
@@ -211,7 +212,7 @@ def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tm
     driven.stop_jobs()
     driven.until_type(ev.JobCancelled)
     assert driven.child_pid == pid and not driven.is_busy and driven.error is None
-    assert not of(driven.seen, ev.EngineBuilt, ev.Fp32EngineMeasured) and headers(tmp_path) == []
+    assert not of(driven.seen, ev.EngineBuilt) and not values(driven.seen, FP32_ENGINE) and headers(tmp_path) == []
     assert built(driven, FP32).result.accuracy is not None and driven.child_pid == pid
 
 
@@ -277,7 +278,7 @@ def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_pa
     assert result.accuracy is result.latency_ms is result.engine_report is None and result.engine_bytes > 1000
     assert ("compute capability 8.9" in result.measurement_note
             and "cannot run on this machine" in result.measurement_note)
-    assert not of(driven.seen, ev.Fp32EngineMeasured)
+    assert not values(driven.seen, FP32_ENGINE)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
     assert "int8-engine" in driven.comparison_record()["runs"]
 

@@ -8,9 +8,10 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import DrivenWorker, of, save_mlp
+from tests.driven import DrivenWorker, of, save_mlp, values
 from trt_tui.core.data.held_out import choose_held_out_feeds, find_shared_feeds
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.single_sample import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.measure.target_outcome import (
     HeldOutResult,
     HeldOutValue,
@@ -219,10 +220,10 @@ def test_the_worst_sample_is_named_by_its_file(run, tmp_path):
         assert f"NaN {name}" in (tmp_path / "out.md").read_text()
     options = replace(options, data=str(tmp_path / "files"), batch=4)
     worker = opened(tmp_path, options)
-    errors = of(worker.answer(rq.MeasureSampleErrors(FP16)), ev.SampleErrorsMeasured)[-1].errors
+    errors = values(worker.answer(rq.MeasureSampleErrors(FP16)), SAMPLE_ERRORS)[-1]
     worst = errors.names[errors.worst_position]
     assert str(worst) == "b.npz #3" and len(errors.names) == 64 and str(errors.names[8]) == "a.npz #8"
-    alone = of(worker.answer(rq.MeasureSingleSample(FP16, {"fp16": FP16}, worst)), ev.SingleSampleMeasured)[-1].sample
+    alone = values(worker.answer(rq.MeasureSingleSample(FP16, {"fp16": FP16}, worst)), SINGLE_SAMPLES)[-1]
     assert alone.name == worst and np.isnan(alone.values_by_run["fp16"])
 
 

@@ -12,12 +12,13 @@ import pytest
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from tests import networks
-from tests.driven import DrivenWorker, of, save_mlp
+from tests.driven import DrivenWorker, of, save_mlp, values
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.preview import Preview, PreviewRefusal, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure import group_sweep
+from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -35,7 +36,7 @@ INT8 = PrecisionConfig.from_precision(Precision.INT8)
 RUNS = {"fp16": FP16, "int8": INT8}
 EVERYTHING = rq.CompareRuns(RUNS, with_group_errors=True, shares_run="int8")
 MEASURED = (ev.AccuracyMeasured, ev.GroupErrorsMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured,
-            ev.RemediesMeasured, ev.TensorStatsMeasured, ev.EngineBuilt)
+            ev.Measured, ev.EngineBuilt)
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_the_first_verdicts_come_before_anything_else_is_measured(opened, tmp_pa
     worker.ask(rq.MeasureRemedies(worker.network.groups[0].name, INT8))
     measured = of(worker.finish(), *MEASURED)
     assert [(type(e), e.run) for e in measured[:2]] == [(ev.AccuracyMeasured, "fp16"), (ev.AccuracyMeasured, "int8")]
-    looked = next(i for i, e in enumerate(measured) if isinstance(e, ev.TensorStatsMeasured))
+    looked = next(i for i, e in enumerate(measured) if isinstance(e, ev.Measured) and e.kind == GROUP_DETAILS)
     mapped = {name for e in measured[:looked] if isinstance(e, ev.ErrorSharesMeasured) for name in e.shares}
     assert mapped == {group.name for group in worker.network.groups}, "what every group owns comes before a look at one"
     assert any(isinstance(e, ev.GroupErrorsMeasured) for e in measured[looked:])
@@ -162,7 +163,7 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
     assert {e.run for e in of(mine, ev.AccuracyMeasured) if e.final} == set(RUNS)
     assert {e.run for e in of(mine, ev.GroupErrorsMeasured) if e.final} == set(RUNS)
     assert {e.run for e in of(mine, ev.ErrorSharesMeasured) if e.done == e.total} == set(RUNS)
-    options = [e for e in events if e.job == tried and isinstance(e, ev.RemediesMeasured)][-1].options
+    options = values([e for e in events if e.job == tried], ev.REMEDIES)[-1]
     assert [option.key for option in options] == ["9", "9", "=", "space", "r", "r", "r"]
     assert all(option.accuracy.samples == 12 for option in options)
 
@@ -203,7 +204,7 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
     told = of(worker.finish(), *MEASURED, ev.EnginePreviewed)
     assert {type(event) for event in told} == {ev.AccuracyMeasured} and told[-1].final
     worker.ask(rq.MeasureTensorStats(worker.network.groups[0].name))
-    assert of(worker.finish(), ev.TensorStatsMeasured)
+    assert values(worker.finish(), GROUP_DETAILS)
     answers.append(Preview())
     told = of(worker.finish(), *MEASURED, ev.EnginePreviewed)
     assert [type(event) for event in told][:2] == [ev.EnginePreviewed, ev.ErrorSharesMeasured]
@@ -313,7 +314,7 @@ def test_a_sweep_for_statistics_gives_way_and_is_made_again(opened):
                         lambda: worker.ask(rq.MeasureWhatIf(raised(worker, 0))))
     events = worker.finish()
     assert [e.job for e in of(events, ev.JobDone)] == [asked[0], looked]
-    assert len(of(events, ev.TensorStatsMeasured)) == 1
+    assert len(values(events, GROUP_DETAILS)) == 1
 
 
 def test_progress_is_reported_at_most_ten_times_a_second(opened, tmp_path):
@@ -694,7 +695,7 @@ def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
     for name, free in (("/norm/LayerNormalization", ["SmoothQuant"]),
                        ("/gemm/Gemm", ["SmoothQuant", "bias correction"])):
         events = worker.answer(rq.MeasureRemedies(name, given))
-        ways = [one for one in of(events, ev.RemediesMeasured)[-1].options if one.key == ev.ZERO_COST_KEY]
+        ways = [one for one in values(events, ev.REMEDIES)[-1] if one.key == ev.ZERO_COST_KEY]
         assert all(one.label.startswith(label) for one, label in zip(ways, free, strict=True))
         assert all(one.label.endswith(", no longer in file precision") for one in ways)
         for one in ways:

@@ -14,10 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import standins
-from tests.driven import DrivenWorker
+from tests.driven import DrivenWorker, values
 from tests.refusals import refused
 from trt_tui.backends.tensorrt.failures import translate_parser_errors
 from trt_tui.backends.tensorrt.plugins import load_plugins
+from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.judged_outputs import (
     find_judged_inner_tensors,
     list_tensor_outputs,
@@ -106,10 +107,8 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     assert verdict.outputs.keys() == {"boxes", "scores"} and 10 < verdict.worst_output[1].errors.sqnr_db < 60
     (layers,) = [one.groups for one in events if isinstance(one, ev.GroupErrorsMeasured) and one.final]
     assert layers.keys() == {"conv1", "conv_boxes", "conv_scores"}
-    (stats, ) = [
-        one.tensors for one in worker.answer(rq.MeasureTensorStats("nms")) if isinstance(one, ev.TensorStatsMeasured)
-    ]
-    assert stats.keys() == {"boxes", "scores"}
+    (details, ) = values(worker.answer(rq.MeasureTensorStats("nms")), GROUP_DETAILS)
+    assert details.tensors.keys() == {"boxes", "scores"}
     (run,) = [one.result for one in worker.answer(rq.BuildEngine(INT8)) if isinstance(one, ev.ExportedFileExecuted)]
     assert run.accuracy is None and "plugins" in run.missing_reason
 

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from onnxruntime.quantization import quantize_static
 
 from tests import networks, rtx
-from tests.driven import DrivenWorker
+from tests.driven import DrivenWorker, values
 from tests.local import NullSession
 from tests.networks import qdq
 from tests.schemas import mismatches
@@ -277,9 +277,8 @@ def test_the_app_offers_new_qdq_nodes_for_a_layer_with_a_finding(tmp_path):
     worker.answer(rq.OpenNetwork(Options(str(tmp_path / "q.onnx"), str(tmp_path / "x.npz"), whatif_samples=0)))
     config = PrecisionConfig.from_precision(FILE)
     for group, offered in (("/two/Conv", True), ("/one/Conv", False)):
-        events = worker.answer(rq.MeasureRemedies(group, config))
-        measured = [event for event in events if isinstance(event, ev.RemediesMeasured)][-1]
-        remedies = [remedy for remedy in measured.options if "new Q/DQ" in remedy.label]
+        measured = values(worker.answer(rq.MeasureRemedies(group, config)), ev.REMEDIES)[-1]
+        remedies = [remedy for remedy in measured if "new Q/DQ" in remedy.label]
         assert bool(remedies) is offered
         for remedy in remedies:
             assert (remedy.key, remedy.label) == (ev.ZERO_COST_KEY,

@@ -248,7 +248,7 @@ def _row(method, sqnr, agreement=None, metric=None, z=None):
 def test_calibration_methods_are_ranked_by_a_column_of_the_table(target, rows, best, column):
     targets = [parse_target(target)] if target else []
     session = SimpleNamespace(target=targets[0] if targets else None, target_outcome=partial(judge_accuracy, targets),
-                              method_comparison=ev.RangeMethodsCompared(1, PrecisionConfig(), tuple(rows)))
+                              method_comparison=ev.RangeMethodComparison(PrecisionConfig(), tuple(rows)))
     header, *cells = method_comparison_table(session)
     assert find_best_range_method(session) == best and ranking_column_title(session) == column and column in header
     values = {row[0]: row[header.index(column)] for row in cells}

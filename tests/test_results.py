@@ -4,13 +4,14 @@ import pytest
 
 from tests import local
 from tests.measuring import verdict
+from trt_tui.core.measure.result_kind import MAX_RECENT_RESULTS
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, EngineResult, ErrorShare
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
-from trt_tui.session.results import MAX_RECENT_CONFIGS, MAX_RECENT_RESULTS, SessionResults, find_decisive_outcome
+from trt_tui.session.results import MAX_RECENT_CONFIGS, SessionResults, find_decisive_outcome
 
 MLP = local.outline("mlp")
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -55,14 +56,14 @@ def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
     for config in configs:
         results.apply(measured(config, verdict(20.0)))
         results.apply(ev.ErrorSharesMeasured(1, "config", config, {"a": ErrorShare(0.5)}, 1, 1))
-        results.apply(ev.RemediesMeasured(2, "a", config, ()))
-        results.apply(ev.ZeroCostChangesMeasured(2, "a", config, (), True))
+        results.apply(ev.Measured(2, ev.REMEDIES, ("a", config), ()))
+        results.apply(ev.Measured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True)))
         assert results.get_results_or_empty(shown).shares
     assert {shown, listed, built, *configs[-MAX_RECENT_CONFIGS + 1:]} == {*results}
     assert results[listed].accuracy == verdict(20.0) and results[built].engine_result is not None
     assert not results[listed].shares and not results[built].shares and results[configs[-1]].shares
-    assert [key for _, key in results.remedies] == configs[-MAX_RECENT_RESULTS:]
-    assert len(results.zero_cost_changes) == MAX_RECENT_RESULTS
+    assert [key for _, key in results.values_of(ev.REMEDIES)] == configs[-MAX_RECENT_RESULTS:]
+    assert len(results.values_of(ev.ZERO_COST_CHANGES)) == MAX_RECENT_RESULTS
 
 
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():
@@ -70,8 +71,9 @@ def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     results = SessionResults()
     options = tuple(ev.Remedy("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
     results.apply(measured(INT8, verdict(20.0)))
-    results.apply(ev.RemediesMeasured(2, MLP.groups[0].name, INT8, options))
-    remedies = results.remedies[MLP.groups[0].name, INT8]
+    results.apply(ev.Measured(2, ev.REMEDIES, (MLP.groups[0].name, INT8), options,
+                              {option.config: option.accuracy for option in options}))
+    remedies = results.values_of(ev.REMEDIES)[MLP.groups[0].name, INT8]
     assert [(remedy.config, remedy.shown_accuracy) for remedy in remedies] == [
         (option.config, option.accuracy) for option in options]
     assert results[raised].accuracy == verdict(40.0) and results[INT8].accuracy == verdict(20.0)

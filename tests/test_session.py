@@ -18,6 +18,7 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.guards.guard import FloatWorkShare
+from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
@@ -86,7 +87,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
                  and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)
     tensor = group.activation_qdq_sites()[0].tensor
     stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, (0,) * 30 + (9,) + (0,) * 33, {}, None)
-    driven.results.statistics[group.name] = {tensor: stats}
+    driven.results.keep(GROUP_DETAILS, group.name, GroupDetails({tensor: stats}))
     said = " ".join(loss_reason_texts(driven, RowValues(TreeModel(driven.outline), driven.config), group))
     assert f"the file's range {number_text(driven.outline.quantized_ranges[tensor])} of amax 9000" in said
     lines = ["".join(part for part, _ in line) for line in summary_lines(driven, 80)]

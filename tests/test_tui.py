@@ -17,6 +17,7 @@ from tests.local import CORE, H200, QKV
 from tests.screen import answered, current, opened, press, screen_text, settle, status, taken_in, title, verdict
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
+from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import GroupRow, Scope
@@ -209,13 +210,13 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
         await press(pilot, "r")
         choice = app.session.config.range_moves[tensor]
         assert "percentile" in status(main) and choice.method == "percentile"
-        assert choice.amax == app.session.results.statistics[QKV][tensor].ranges["percentile"]
+        assert choice.amax == app.session.results.values_of(GROUP_DETAILS)[QKV].tensors[tensor].ranges["percentile"]
         await settle(pilot)
         assert "1 range" in verdict(main)[3]
         main.presenter.go_to_group(CORE)
         await press(pilot, "r")
         assert "r range: ranges" in status(main)
-        app.session.results.statistics.clear()
+        app.session.results.values_of(GROUP_DETAILS).clear()
         main.presenter.go_to_group(QKV)
         await press(pilot, "r")
         assert app.screen is main and "still being measured. Try again in a moment" in status(main)

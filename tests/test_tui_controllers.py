@@ -165,22 +165,24 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         assert desk.actions["free"].disabled_reason() == ""
         await press(pilot, "9")
         await settle(pilot)
-        event = session.results.zero_cost_changes["", session.config]
+        before = session.config
+        event = session.results.values_of(ev.ZERO_COST_CHANGES)["", before]
         assert event.is_complete and all(change.is_for_network for change in event.changes)
         first = app.screen.items[1].value
         changes = tuple(replace(change, added_kernels=2 if change.config == first else -1) for change in event.changes)
-        session.apply_event(replace(event, changes=changes))
-        for handle in main._event_handlers[ev.ZeroCostChangesMeasured]:
-            handle(replace(event, changes=changes))
-        session.apply_event(replace(event, is_complete=False))
+        complete = ev.Measured(0, ev.ZERO_COST_CHANGES, ("", before), replace(event, changes=changes))
+        session.apply_event(complete)
+        for handle in main._event_handlers[ev.Measured]:
+            handle(complete)
+        session.apply_event(replace(complete, value=replace(event, is_complete=False)))
         assert not any(item.key for item in main._get_controller(ZeroCostController)._list_items()), "still moving"
-        session.apply_event(replace(event, changes=changes))
+        session.apply_event(complete)
         costs = [item.cells[-1] for item in app.screen.items[1:len(changes) + 1]]
         assert costs == ["+2 kernels", *["free"] * (len(changes) - 1)]
         await press(pilot, "1")
         assert session.config == first
         await press(pilot, "z")
-        assert session.config == event.config
+        assert session.config == before
 
 
 async def test_a_table_to_choose_from_never_wraps(tmp_path):
@@ -215,8 +217,9 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert desk.actions["free"].disabled_reason() == ""
         await press(pilot, "9")
         assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
+        remedies = session.results.values_of(ev.REMEDIES)[group.name, before]
         known = {remedy.config: target_value_span(session, remedy.accuracy)[0]
-                 for remedy in session.results.remedies[group.name, before] if remedy.key == ev.ZERO_COST_KEY}
+                 for remedy in remedies if remedy.key == ev.ZERO_COST_KEY}
         assert known and known.items() <= {
             item.value: item.cells[2] for item in app.screen.items if item.cells}.items(), "values of the detail pane"
         await settle(pilot)
@@ -228,7 +231,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert table and not any("…" in line for line in table), "no label is cut"
         smooth, = (item for item in app.screen.items if "SmoothQuant" in "".join(item.cells) and "this" in item.cells)
         assert "~" in smooth.cells[2] and smooth.cells[-1] == "free"
-        event = session.results.zero_cost_changes[group.name, before]
+        event = session.results.values_of(ev.ZERO_COST_CHANGES)[group.name, before]
         values = {change.config: change.accuracy.judged_error for change in event.changes}
         errors = [values[item.value] for item in app.screen.items if item.value in values]
         assert len(errors) == len(values) and errors == sorted(errors), "the best comes first"

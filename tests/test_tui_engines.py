@@ -14,7 +14,7 @@ from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
+from trt_tui.core.measure.results import FP32_ENGINE, EngineErrors, EngineResult, ErrorMetrics, GroupErrors
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
@@ -168,7 +168,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
 def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     session, _ = build()
     session.apply_event(
-        ev.Fp32EngineMeasured(0, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
+        ev.Measured(0, FP32_ENGINE, None, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
         assert "FP32 engine OK" not in line and line.count("not built") == 2

@@ -9,6 +9,7 @@ import pytest
 from tests import local
 from tests.screen import opened, press
 from trt_tui.core.calibration.statistics import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
+from trt_tui.core.measure.single_sample import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.jobs import requests as rq
@@ -107,7 +108,7 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert "being measured" in text(DRAW["samples"](frame(session)).lines)
     session.request_sample_errors()
     session.rest()
-    errors, worst = session.results.sample_errors[session.config], session.get_run_results(
+    errors, worst = session.results.values_of(SAMPLE_ERRORS)[session.config], session.get_run_results(
         "config").accuracy.worst_output[1]
     name = errors.names[errors.worst_position]
     assert name == worst.worst_sample and errors.values[errors.worst_position] == pytest.approx(worst.worst_sqnr_db)
@@ -115,14 +116,14 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert drawn.samples[drawn.cursor] == name
     session.request_single_sample(name)
     session.rest()
-    one = session.results.single_samples[session.config, name]
+    one = session.results.values_of(SINGLE_SAMPLES)[session.config, name]
     assert one.is_complete and one.values_by_run["config"] == pytest.approx(worst.worst_sqnr_db)
     name, share = max(one.shares_by_group.items(), key=lambda item: item[1])
     before = 10 ** (-errors.values[errors.worst_position] / 10)
     raised = session.config.with_group_precision([MODEL.outline.get_group(name)], Precision.FP32)
     session.send_request(rq.MeasureSampleErrors(raised))
     session.rest()
-    left = 10 ** (-session.results.sample_errors[raised].values[errors.worst_position] / 10)
+    left = 10 ** (-session.results.values_of(SAMPLE_ERRORS)[raised].values[errors.worst_position] / 10)
     assert share == pytest.approx((before - left) / before, abs=1e-6)
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.driven import DrivenWorker, of, save_resnet
+from tests.driven import DrivenWorker, of, save_resnet, values
 from trt_tui.core.engines.preview import Kernel, Preview
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target_outcome import TargetResult
@@ -206,7 +206,7 @@ def worker(tmp_path):
 
 def test_values_of_changes_stream_in_and_are_those_of_a_whatif(worker):
     group = next(group.name for group in worker.network.groups if group.is_quantizable)
-    events = of(worker.answer(rq.MeasureZeroCostChanges(group, INT8)), ev.ZeroCostChangesMeasured)
+    events = values(worker.answer(rq.MeasureZeroCostChanges(group, INT8)), ev.ZERO_COST_CHANGES)
     assert [event.is_complete for event in events] == [False] * (len(events) - 1) + [True]
     known = [sum(change.accuracy is not None for change in event.changes) for event in events]
     assert known == sorted(known) and known[0] == 0 and known[-1] == len(events[-1].changes) >= 2
@@ -245,7 +245,7 @@ def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
 
 def test_short_labels_fit_into_the_detail_pane(worker):
     remedies = {remedy.short_label or remedy.label for group in worker.network.groups if group.is_quantizable
-                for remedy in of(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.RemediesMeasured)[-1].options}
+                for remedy in values(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.REMEDIES)[-1]}
     assert {"bias correction", "equalization"} <= remedies
     assert all(len(label.removesuffix(" range")) <= 15 for label in remedies)
     assert sum(label.startswith("smoothed") for label in remedies) <= 3
@@ -262,13 +262,13 @@ def test_added_kernels_are_those_of_previews(worker, monkeypatch):
 
     monkeypatch.setattr(zero_cost_moves, "PreviewClient", Client)
     monkeypatch.setattr(zero_cost_moves, "is_tensorrt_rtx_installed", lambda: True)
-    event = of(worker.answer(rq.MeasureZeroCostChanges("", INT8, use_preview=True)), ev.ZeroCostChangesMeasured)[-1]
+    event = values(worker.answer(rq.MeasureZeroCostChanges("", INT8, use_preview=True)), ev.ZERO_COST_CHANGES)[-1]
     assert [change.added_kernels for change in event.changes] == [len(change.config.moves) for change in event.changes]
 
 
 def test_a_network_without_possible_changes_gets_reasons(worker):
     plain = PrecisionConfig.from_precision(Precision.FP32)
-    event = of(worker.answer(rq.MeasureZeroCostChanges("", plain)), ev.ZeroCostChangesMeasured)[-1]
+    event = values(worker.answer(rq.MeasureZeroCostChanges("", plain)), ev.ZERO_COST_CHANGES)[-1]
     assert event.is_complete and not event.changes
     reasons = find_network_refusal_reasons(worker.network, plain)
     assert all(reasons.values()) and reasons["bias correction"] == "it does not run in INT8"

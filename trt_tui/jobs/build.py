@@ -14,7 +14,7 @@ from trt_tui.core.engines.builder_warnings import list_known_warnings, short_mes
 from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT, BuildError
 from trt_tui.core.exporters.trtexec import command_file_names, trtexec_command_lines
 from trt_tui.core.lowering.lowering_checks import reduces_precision
-from trt_tui.core.measure.results import EngineResult, failed_build_result
+from trt_tui.core.measure.results import FP32_ENGINE, EngineResult, failed_build_result
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend
@@ -234,7 +234,7 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
                 raise
             result = failed_build_result(builder_title(builder.name, builder.version), error)
             workspace.refused_fp32_engine = result if isinstance(error, BuildError) and error.is_refused else None
-    reporter.send(ev.Fp32EngineMeasured(reporter.job, result))
+    reporter.send(ev.Measured(reporter.job, FP32_ENGINE, None, result))
     return result
 
 

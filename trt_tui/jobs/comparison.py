@@ -14,7 +14,7 @@ from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.masks import find_common_mask_name
-from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.results import FP32_ENGINE, Accuracy
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
@@ -68,7 +68,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     if workspace.builder is not None:
         cached = store.load_engine_result(workspace, PrecisionConfig.from_precision(Precision.FP32))
         if cached is not None:
-            reporter.send(ev.Fp32EngineMeasured(reporter.job, cached))
+            reporter.send(ev.Measured(reporter.job, FP32_ENGINE, None, cached))
     yield from measure_export_accuracy(workspace, store, reporter, runs)
     yield from add_metric_intervals(workspace, store, reporter, runs, pending)
     runs = {name: config for name, config in runs.items() if name != FP32_RUN}

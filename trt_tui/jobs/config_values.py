@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from trt_tui.core.lowering.folded_constants import toggle_fp32
 from trt_tui.core.measure.results import Accuracy, ErrorShare, RunResult
 from trt_tui.core.measure.runs import RunKind
-from trt_tui.core.measure.single_sample import SampleErrors, measure_sample_errors, measure_single_sample
+from trt_tui.core.measure.single_sample import (
+    SAMPLE_ERRORS,
+    SINGLE_SAMPLES,
+    SampleErrors,
+    measure_sample_errors,
+    measure_single_sample,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import Scope, build_scope_tree, walk_rows
 from trt_tui.core.network.layers import FusionGroup
@@ -66,7 +72,7 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
             store.save_result(workspace, "samples", config, errors)
         yield Urgency.ACCURACY
     if errors is not None:
-        reporter.send(ev.SampleErrorsMeasured(reporter.job, config, errors))
+        reporter.send(ev.Measured(reporter.job, SAMPLE_ERRORS, config, errors))
 
 
 def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -79,7 +85,8 @@ def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: Jo
                                          *position):
         reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
-            reporter.send(ev.SingleSampleMeasured(reporter.job, request.config, partial.value))
+            reporter.send(ev.Measured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name),
+                                      partial.value))
         yield Urgency.FIRST_SHARES
 
 

@@ -3,22 +3,21 @@
 An event contains the number of its job. The receiver drops the events of jobs that were stopped or replaced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
-from trt_tui.core.measure.causes import GroupFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference, TensorSummary
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
+from trt_tui.core.measure.result_kind import MAX_RECENT_RESULTS, ResultKind
 from trt_tui.core.measure.results import (
     Accuracy,
     EngineErrors,
@@ -30,9 +29,6 @@ from trt_tui.core.measure.results import (
     RunResult,
 )
 from trt_tui.core.measure.runs import Run, RunKind
-from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
-from trt_tui.core.measure.stability import StabilityReport
-from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig
@@ -114,6 +110,21 @@ class Event:
 @dataclass(frozen=True)
 class ResultEvent(Event):
     """An event with measured values, which `trt_tui.session.results.SessionResults` stores."""
+
+
+@dataclass(frozen=True)
+class Measured(ResultEvent, changes_rows=False):
+    """A measured value that the session only keeps and shows. It may be sent again as more values are measured.
+
+    Attributes:
+        kind: The kind of the value, which also says what the key is.
+        accuracies: The accuracies of configs that were measured on the way. They count where no accuracy is known.
+    """
+
+    kind: ResultKind[Any, Any]
+    key: Hashable
+    value: object
+    accuracies: Mapping[PrecisionConfig, Accuracy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -258,22 +269,6 @@ class CumulativeRaiseMeasured(ResultEvent):
     accuracies: tuple[Accuracy, ...]
 
 
-@dataclass(frozen=True)
-class SampleErrorsMeasured(ResultEvent, changes_rows=False):
-    """The event with the error of each sample in a config."""
-
-    config: PrecisionConfig
-    errors: SampleErrors
-
-
-@dataclass(frozen=True)
-class SingleSampleMeasured(ResultEvent, changes_rows=False):
-    """The event with the result of a single sample in a config. It is sent again as more groups are measured."""
-
-    config: PrecisionConfig
-    sample: SingleSampleResult
-
-
 ZERO_COST_KEY = "9"
 """The key that selects the remedies without run-time cost."""
 
@@ -300,15 +295,6 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class RemediesMeasured(ResultEvent, changes_rows=False):
-    """The event with the accuracy of each remedy for a group, and the config in which the remedies were tried."""
-
-    group: str
-    config: PrecisionConfig
-    options: tuple[Remedy, ...]
-
-
-@dataclass(frozen=True)
 class ZeroCostChange:
     """A zero-cost change before it is made.
 
@@ -331,33 +317,22 @@ class ZeroCostChange:
 
 
 @dataclass(frozen=True)
-class ZeroCostChangesMeasured(ResultEvent, changes_rows=False):
-    """The event with the zero-cost changes of a config. It is sent again as more values are measured.
+class ZeroCostChanges:
+    """The zero-cost changes of a config, of a group and of the network, as far as they are listed and measured.
 
     Attributes:
-        group: The name of the group whose changes are among them; "" for none.
         is_complete: True if all changes are listed and measured.
     """
 
-    group: str
-    config: PrecisionConfig
     changes: tuple[ZeroCostChange, ...]
     is_complete: bool = False
 
 
-@dataclass(frozen=True)
-class TensorStatsMeasured(ResultEvent, changes_rows=False):
-    """The event with the FP32 tensor statistics of a group's inputs and result, by tensor.
+REMEDIES = ResultKind[tuple[str, PrecisionConfig], tuple[Remedy, ...]]("remedies", MAX_RECENT_RESULTS)
+"""The remedies for a group, by group name and the config in which they were tried."""
 
-    Attributes:
-        weights: The ranges of the channels of the group's weights, by tensor.
-        facts: The facts from which causes of a loss are found.
-    """
-
-    group: str
-    tensors: Mapping[str, TensorStats]
-    weights: Mapping[str, DominantChannels] = field(default_factory=dict)
-    facts: GroupFacts = field(default_factory=GroupFacts)
+ZERO_COST_CHANGES = ResultKind[tuple[str, PrecisionConfig], ZeroCostChanges]("zero-cost changes", MAX_RECENT_RESULTS)
+"""The zero-cost changes, by the name of the group whose changes are among them ("" for none) and the config."""
 
 
 @dataclass(frozen=True)
@@ -383,19 +358,15 @@ class RangeMethodResult:
 
 
 @dataclass(frozen=True)
-class RangeMethodsCompared(Event, changes_rows=False):
-    """The event with the accuracy of a config for each range method compared so far."""
+class RangeMethodComparison:
+    """The accuracy of a config for each range method compared so far."""
 
     config: PrecisionConfig
     rows: tuple[RangeMethodResult, ...]
 
 
-@dataclass(frozen=True)
-class Fp32EngineMeasured(ResultEvent):
-    """The event with the accuracy of the FP32 engine against FP32 in the simulation backend. Low precision does not
-    cause its error."""
-
-    result: EngineResult
+METHOD_COMPARISON = ResultKind[None, RangeMethodComparison]("range methods")
+"""The last comparison of range methods."""
 
 
 @dataclass(frozen=True)
@@ -412,13 +383,6 @@ class EngineBuilt(Event):
 
     config: PrecisionConfig
     result: EngineResult
-
-
-@dataclass(frozen=True)
-class StabilityMeasured(ResultEvent, changes_rows=False):
-    """The event with the spread between several engines, and between batch sizes."""
-
-    report: StabilityReport
 
 
 @dataclass(frozen=True)
@@ -617,13 +581,6 @@ class EngineWritten(CommandAnswer):
     info_lines: tuple[str, ...] = ()
     deviation: str = ""
     no_data_reason: str = ""
-
-
-@dataclass(frozen=True)
-class StageMeasured(ResultEvent, changes_rows=False):
-    """The event with the result of a stage on the way to production, or the reason why there is none."""
-
-    stage: StageResult
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, c
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
+from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import RangeMove
@@ -64,11 +65,9 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
         }
         facts = measure_group_facts(network, group, value_ranges[group.name], workspace.calibration_samples,
                                     workspace.backend)
-        reporter.send(ev.TensorStatsMeasured(reporter.job, group.name,
-                                             {tensor: stats[tensor] for tensor in tensors_by_group[group.name]
-                                              if tensor in stats},
-                                             {tensor: top for tensor, top in weights.items() if top is not None},
-                                             facts))
+        tensors_of_group = {tensor: stats[tensor] for tensor in tensors_by_group[group.name] if tensor in stats}
+        reporter.send(ev.Measured(reporter.job, GROUP_DETAILS, group.name, GroupDetails(
+            tensors_of_group, {tensor: top for tensor, top in weights.items() if top is not None}, facts)))
     yield Urgency.TENSOR_STATS
 
 
@@ -158,4 +157,5 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
             reporter.send_progress(f"judging {method}", partial.done_count, partial.total_count, start_time)
             yield Urgency.ACCURACY
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
-        reporter.send(ev.RangeMethodsCompared(reporter.job, request.config, tuple(rows)))
+        reporter.send(ev.Measured(reporter.job, ev.METHOD_COMPARISON, None,
+                                  ev.RangeMethodComparison(request.config, tuple(rows))))

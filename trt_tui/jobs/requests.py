@@ -201,7 +201,10 @@ class MeasureWhatIf(Request):
 
 @dataclass(frozen=True)
 class MeasureSampleErrors(Request):
-    """A request for the error of each judged sample in a config. The answer is the event `SampleErrorsMeasured`."""
+    """A request for the error of each judged sample in a config.
+
+    The answer is a `Measured` of the kind `SAMPLE_ERRORS`.
+    """
 
     job_kind = JobKind("trt_tui.jobs.config_values.run_sample_error_job", "error over samples of {config}",
                        Urgency.ACCURACY, phase="errors sample by sample")
@@ -210,8 +213,9 @@ class MeasureSampleErrors(Request):
 
 @dataclass(frozen=True)
 class MeasureSingleSample(Request):
-    """A request for the results of a single sample. The answer is the event `SingleSampleMeasured`, several times as
-    more is measured.
+    """A request for the results of a single sample.
+
+    The answer is a `Measured` of the kind `SINGLE_SAMPLES`, several times as more is measured.
 
     Attributes:
         config: The config whose groups' error shares are measured on the sample.
@@ -238,7 +242,9 @@ class LoadStoredResults(Request):
 
 @dataclass(frozen=True)
 class MeasureRemedies(Request):
-    """A request for the what-if accuracies of the remedies for one group. The answer is the event `RemediesMeasured`.
+    """A request for the what-if accuracies of the remedies for one group.
+
+    The answer is a `Measured` of the kind `REMEDIES`.
     """
 
     job_kind = JobKind("trt_tui.jobs.zero_cost_moves.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
@@ -250,7 +256,7 @@ class MeasureRemedies(Request):
 @dataclass(frozen=True)
 class MeasureZeroCostChanges(Request):
     """A request for the zero-cost changes of a config, of one group and of the whole network. The answers are the
-    events `ZeroCostChangesMeasured`.
+    events `Measured` of the kind `ZERO_COST_CHANGES`.
 
     Attributes:
         group: The name of the group; "" for the whole network only.
@@ -282,7 +288,7 @@ class MeasureToggles(Request):
 @dataclass(frozen=True)
 class MeasureTensorStats(Request):
     """A request for the tensor statistics of a group's inputs and result, and for the facts from which causes of its
-    loss are found. The answer is the event `TensorStatsMeasured`, one for each group.
+    loss are found. The answer is a `Measured` of the kind `GROUP_DETAILS`, one for each group.
 
     Attributes:
         other_groups: Further groups that are measured in the same pass.
@@ -313,7 +319,7 @@ class SetRanges(Request):
 @dataclass(frozen=True)
 class CompareRangeMethods(Request):
     """A request for the accuracy of a config with the ranges of several range methods. The answer is the event
-    `RangeMethodsCompared`, after each method."""
+    `Measured` of the kind `METHOD_COMPARISON`, after each method."""
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
     config: PrecisionConfig
@@ -322,8 +328,8 @@ class CompareRangeMethods(Request):
 
 @dataclass(frozen=True)
 class BuildEngine(Request):
-    """A request to build the engine of a config and to measure it. The answers are the events `Fp32EngineMeasured` and
-    `EngineBuilt`.
+    """A request to build the engine of a config and to measure it. The answers are a `Measured` of the kind
+    `FP32_ENGINE` and `EngineBuilt`.
 
     Attributes:
         with_marked_engine: True to measure errors at the groups of a marked engine too, which `EngineErrorsMeasured`
@@ -437,7 +443,7 @@ class ReadEngineFile(Request):
 @dataclass(frozen=True)
 class MeasureStages(Request):
     """A request to execute stages on the way to production and to compare each with the previous stage. The answer is
-    the event `StageMeasured` for each stage.
+    a `Measured` of the kind `STAGES` for each stage.
 
     Attributes:
         runs: The stages in their order. A simulated or built stage has its config.

@@ -14,7 +14,7 @@ from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
-from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
+from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import Target, parse_target
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, check_targets
@@ -144,7 +144,7 @@ def _measure_metric_interval(workspace: Workspace, store: ResultStore, reporter:
     return store.load_result(workspace, "verdict", config, Accuracy)
 
 
-_SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.Fp32EngineMeasured, ev.GroupErrorsMeasured,
+_SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.GroupErrorsMeasured,
                         ev.ReferenceMetricMeasured, ev.EngineErrorsMeasured, ev.ExportedFileExecuted)
 """The events whose values depend on the samples that they were measured on."""
 
@@ -154,7 +154,8 @@ def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
     filtered = copy.copy(reporter)
 
     def send_other_events(event: ev.Event) -> None:
-        if not isinstance(event, _SAMPLE_BOUND_EVENTS):
+        is_engine = isinstance(event, ev.Measured) and event.kind == FP32_ENGINE
+        if not is_engine and not isinstance(event, _SAMPLE_BOUND_EVENTS):
             reporter.send(event)
 
     filtered.send = send_other_events

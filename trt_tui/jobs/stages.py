@@ -20,8 +20,8 @@ from trt_tui.core.measure.reference import DumpRun, no_common_tensors_error, ope
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
 from trt_tui.core.measure.runs import Run, RunKind
-from trt_tui.core.measure.stability import StabilityReport, batch_difference_text, measure_output_spreads
-from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
+from trt_tui.core.measure.stability import STABILITY, StabilityReport, batch_difference_text, measure_output_spreads
+from trt_tui.core.measure.stages import PRODUCTION_STAGE, STAGES, StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
 from trt_tui.core.network.model_file import read_model
@@ -74,7 +74,7 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             source, failure_reason = yield from _build_engine_run(workspace, store, reporter, run)
             if source is None:
                 run = replace(run, unavailable_reason=failure_reason)
-                reporter.send(ev.StageMeasured(reporter.job, replace(stage, run=run)))
+                reporter.send(ev.Measured(reporter.job, STAGES, run.name, replace(stage, run=run)))
                 continue
         try:
             recorded = yield from _record_run(workspace, reporter, source)
@@ -98,13 +98,13 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         if run.name == PRODUCTION_STAGE:
             comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
-        reporter.send(ev.StageMeasured(reporter.job, stage))
+        reporter.send(ev.Measured(reporter.job, STAGES, run.name, stage))
     if len(engine_runs) > 1 or batch_texts:
         different = next(filter(None, (find_first_different_kernel(first, second)
                                        for first, second in combinations(reports, 2))), "")
         spreads = measure_output_spreads(workspace.analysis, engine_runs, _find_common_feeds(
             workspace, *engine_runs)) if len(engine_runs) > 1 else ()
-        reporter.send(ev.StabilityMeasured(reporter.job, StabilityReport(
+        reporter.send(ev.Measured(reporter.job, STABILITY, None, StabilityReport(
             tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts))))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.results import Accuracy, on_common_samples
 from trt_tui.core.measure.unused_qdq import QdqRemoval, plan_qdq_removal
 from trt_tui.core.measure.zero_cost_kind import (
     ConfigProposal,
@@ -60,8 +60,10 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     known_configs: set[PrecisionConfig] = set()
 
     def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
-        reporter.send(ev.ZeroCostChangesMeasured(reporter.job, request.group, config, (*changes, *further_changes),
-                                                 is_complete))
+        listed = (*changes, *further_changes)
+        reporter.send(ev.Measured(reporter.job, ev.ZERO_COST_CHANGES, (request.group, config),
+                                  ev.ZeroCostChanges(listed, is_complete),
+                                  {change.config: change.accuracy for change in listed if change.accuracy is not None}))
 
     for is_for_network in (False, True):
         groups = network.groups if is_for_network else [network.get_group(request.group)] if request.group else []
@@ -207,12 +209,15 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                 measured.append((key, (proposal, accuracy)))
             yield Urgency.REMEDIES
         distinct = list_distinct_proposals(config, [entry for _, entry in measured])
-        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(
-            ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label)
-            for key, (proposal, accuracy) in measured if accuracy is not None
-            and any(proposal is distinct_proposal for distinct_proposal, _ in distinct))))
+        shown = [(key, proposal, accuracy) for key, (proposal, accuracy) in measured if accuracy is not None
+                 and any(proposal is distinct_proposal for distinct_proposal, _ in distinct)]
+        compared_accuracies = on_common_samples([accuracy for *_, accuracy in shown])
+        reporter.send(ev.Measured(reporter.job, ev.REMEDIES, (group.name, config), tuple(
+            ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
+            for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)),
+            {proposal.config: accuracy for _, proposal, accuracy in shown}))
     if not remedies:
-        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
+        reporter.send(ev.Measured(reporter.job, ev.REMEDIES, (group.name, config), ()))
 
 
 _Remedies: TypeAlias = list[tuple[str, ConfigProposal]]

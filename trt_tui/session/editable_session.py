@@ -7,6 +7,7 @@ from dataclasses import replace
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
+from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.constant_moves import RoundingMove
@@ -18,6 +19,7 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
 from trt_tui.core.search import Evaluation
 from trt_tui.errors import InputError, NotReadyError
 from trt_tui.formatting import counted_noun_text
+from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.measuring_session import MeasuringSession
 
@@ -97,8 +99,8 @@ class EditableSession(MeasuringSession):
         if not self.config.fixed_range_tensors.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
                              "Undo the change of its channels first.")
-        group_statistics = self.results.statistics.get(group.name, {})
-        if any(tensor not in group_statistics for tensor in tensors):
+        details = self.results.find(GROUP_DETAILS, group.name)
+        if details is None or any(tensor not in details.tensors for tensor in tensors):
             self.request_group_details(group)
             raise NotReadyError("its ranges are still being measured", "", "Try again in a moment.")
         base_method = self.calibration.method if self.calibration is not None else "minmax"
@@ -110,7 +112,7 @@ class EditableSession(MeasuringSession):
         next_method = methods[(methods.index(current_method) + 1) % len(methods)]
         config = self.config
         for tensor in tensors:
-            tensor_stats = group_statistics[tensor].amax_by_range_method(precision)
+            tensor_stats = details.tensors[tensor].amax_by_range_method(precision)
             choice = None if next_method == base_method else RangeMove(tensor_stats[next_method], next_method)
             config = config.with_range(tensor, choice)
         self._apply_config_change(config, [group])
@@ -136,7 +138,7 @@ class EditableSession(MeasuringSession):
 
     def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
         """Requests the accuracy of the config with the ranges of each range method."""
-        self.method_comparison = None
+        self.results.values_of(ev.METHOD_COMPARISON).clear()
         self.send_request(
             rq.CompareRangeMethods(remove_network_range_method(self.config, self.opened_network.outline),
                                    tuple(methods)))

@@ -7,8 +7,9 @@ from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.causes import (
+    GROUP_DETAILS,
     CauseFacts,
-    GroupFacts,
+    GroupDetails,
     are_shares_conclusive,
     find_causes,
     list_groups_to_explain,
@@ -27,7 +28,8 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
     results = session.results.get_results_or_empty(config)
     requested = config.precision_of(group)
     precision = group.resolve_file_precision(requested)
-    stats = session.results.statistics.get(group.name, {})
+    details = session.results.find(GROUP_DETAILS, group.name) or GroupDetails()
+    stats = details.tensors
     amax_by_tensor: dict[str, float] = {}
     if precision in QUANTIZED_TYPES:
         amax_by_tensor = {
@@ -42,7 +44,7 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
         results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0,
         are_shares_conclusive(results.shares), stats, amax_by_tensor,
         {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
-        session.results.group_facts.get(group.name, GroupFacts()),
+        details.facts,
         norm if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
         else None,
         _can_smooth(outline, config, group) if outline is not None else None,
@@ -69,7 +71,7 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
     outline = session.opened_network.outline
     return {name: find_group_causes(session, config, outline.get_group(name))
             for name in list_groups_to_explain(session.results.get_results_or_empty(config))
-            if name in session.results.statistics}
+            if name in session.results.values_of(GROUP_DETAILS)}
 
 
 def config_without_raises(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
@@ -103,7 +105,7 @@ def find_raised_group_causes(session: SessionState, lowered_configs: Iterable[Pr
     Args:
         lowered_configs: Configs in which the group is not raised.
     """
-    if group.name not in session.results.group_facts:
+    if group.name not in session.results.values_of(GROUP_DETAILS):
         return None
     return next((find_group_causes(session, lowered, group) for lowered in lowered_configs
                  if group.name in session.results.get_results_or_empty(lowered).group_errors), None)

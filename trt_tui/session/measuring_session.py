@@ -12,9 +12,10 @@ from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_i
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
-from trt_tui.core.measure.causes import list_groups_to_explain
+from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain
 from trt_tui.core.measure.results import ExportedRun, failed_build_result
 from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.single_sample import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.measure.stages import list_requested_stages
 from trt_tui.core.measure.unused_qdq import (
     UnusedQuantization,
@@ -26,6 +27,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.formatting import builder_title
+from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
 from trt_tui.session.reporting_session import ReportingSession
@@ -139,10 +141,10 @@ class MeasuringSession(ReportingSession):
         if self.data_summary is None:
             return
         waiting = list(self.pending_requests.values())
-        if group.name not in self.results.statistics and rq.MeasureTensorStats(group.name) not in waiting:
+        if group.name not in self.results.values_of(GROUP_DETAILS) and rq.MeasureTensorStats(group.name) not in waiting:
             self.send_request(rq.MeasureTensorStats(group.name))
         request = rq.MeasureRemedies(group.name, self.config)
-        if (group.name, self.config) not in self.results.remedies and request not in waiting and len(
+        if (group.name, self.config) not in self.results.values_of(ev.REMEDIES) and request not in waiting and len(
                 group.allowed_precisions) > 1:
             self.send_request(request)
 
@@ -150,7 +152,7 @@ class MeasuringSession(ReportingSession):
         """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""
         request = rq.MeasureZeroCostChanges(group.name if group is not None else "", self.config,
                                             self.can_preview_engines)
-        changes = self.results.zero_cost_changes.get((request.group, request.config))
+        changes = self.results.find(ev.ZERO_COST_CHANGES, (request.group, request.config))
         if (changes is None or not changes.is_complete) and request not in self.pending_requests.values():
             self.send_request(request)
 
@@ -162,7 +164,7 @@ class MeasuringSession(ReportingSession):
         """
         names = dict.fromkeys(name for config in dict.fromkeys(configs)
                               for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
-                              if name not in self.results.group_facts)
+                              if name not in self.results.values_of(GROUP_DETAILS))
         if names:
             first, *others = names
             self.send_request(rq.MeasureTensorStats(first, tuple(others)))
@@ -170,14 +172,14 @@ class MeasuringSession(ReportingSession):
     def request_sample_errors(self) -> None:
         """Requests the error of each sample with the current config, unless it is known or requested."""
         request = rq.MeasureSampleErrors(self.config)
-        if (self.data_summary is not None and self.config not in self.results.sample_errors
+        if (self.data_summary is not None and self.config not in self.results.values_of(SAMPLE_ERRORS)
                 and request not in self.pending_requests.values()):
             self.send_request(request)
 
     def request_single_sample(self, sample: SampleName) -> None:
         """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
-        if (single_sample := self.results.single_samples.get(
-            (self.config, sample))) is None or not single_sample.is_complete:
+        if (single_sample := self.results.find(
+                SINGLE_SAMPLES, (self.config, sample))) is None or not single_sample.is_complete:
             self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample))
 
     def request_build(self, config: PrecisionConfig | None = None,

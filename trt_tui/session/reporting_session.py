@@ -9,8 +9,10 @@ from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.results import Accuracy, ConfigResults, on_common_samples
 from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.stability import STABILITY
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
+    STAGES,
     StageResult,
     compare_production_with_tested_run,
     first_divergence_text,
@@ -61,8 +63,8 @@ class ReportingSession(SessionState):
             preview = self.results.get_results_or_empty(config).preview
             if run in record["runs"] and preview is not None and preview.refusal is None:
                 record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
-        if self.results.stability is not None:
-            record["stability"] = self.results.stability.to_record()
+        if (stability := self.results.find(STABILITY, None)) is not None:
+            record["stability"] = stability.to_record()
         if rows := self.list_stage_accuracies():
             record["stages"] = [stage_record(stage, accuracy) | target_outcome_record(self.target_outcome(accuracy))
                                 for stage, accuracy in rows]
@@ -182,7 +184,7 @@ class ReportingSession(SessionState):
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
         """The stages that were measured, in their order, each with its accuracy against the reference."""
         return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
-                for stage in self.results.stages.values()]
+                for stage in self.results.values_of(STAGES).values()]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
         """Returns the reasons why stages from files miss an explicit target, by stage name.
@@ -198,7 +200,7 @@ class ReportingSession(SessionState):
 
     def stability_lines(self) -> list[str]:
         """Returns the spread between several engines as lines, and whether it crosses the target."""
-        report = self.results.stability
+        report = self.results.find(STABILITY, None)
         if report is None:
             return []
         outcomes = {stage.run.name: outcome.passes for stage, accuracy in self.list_stage_accuracies()

@@ -16,7 +16,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.state import SessionState
 
 
-def _require_method_comparison(session: SessionState) -> ev.RangeMethodsCompared:
+def _require_method_comparison(session: SessionState) -> ev.RangeMethodComparison:
     if session.method_comparison is None:
         raise InputError("no calibration methods were compared", "", "")
     return session.method_comparison

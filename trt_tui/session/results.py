@@ -1,24 +1,21 @@
 """All measured results of a session: the results of each config, and the results of the network itself."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
-from typing import TypeVar
+from typing import Any
 
-from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
-from trt_tui.core.data.batches import SampleName
-from trt_tui.core.measure.causes import GroupFacts
+from trt_tui.core.measure.result_kind import K, ResultKind, V
 from trt_tui.core.measure.results import (
+    FP32_ENGINE,
     NO_ENGINE_DOUBT,
     Accuracy,
     ConfigResults,
     EngineResult,
     RunResult,
-    on_common_samples,
 )
 from trt_tui.core.measure.runs import RunKind
-from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
-from trt_tui.core.measure.stability import StabilityReport
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
@@ -42,22 +39,8 @@ RECORD_KEYS = {
 """The key in records that identifies the kind of a config's result."""
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-MAX_RECENT_RESULTS, MAX_RECENT_CONFIGS = 32, 128
-"""The maximum number of results of one kind that can be requested again, and of configs with all their results. One
-screen shows about half as many configs."""
-
-
-class RecentResults(dict[K, V]):
-    """The newest results of one kind. The session requests an older result again when it is needed."""
-
-    def __setitem__(self, key: K, value: V) -> None:
-        self.pop(key, None)
-        super().__setitem__(key, value)
-        if len(self) > MAX_RECENT_RESULTS:
-            del self[next(iter(self))]
+MAX_RECENT_CONFIGS = 128
+"""The maximum number of configs with all their results. One screen shows about half as many configs."""
 
 
 class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
@@ -74,17 +57,6 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         reference_metric: The metric of the reference and its parts, the headline first; empty without a metric.
         reference_sample_count: The number of samples of `reference_metric`.
         has_full_reference: True if these are all samples that judge all runs.
-        stages: The stages on the way to production, by name in their order. The results of a stage that is a config are
-            stored with the config.
-        fp32_engine: The FP32 engine, compared with FP32 on the simulating backend.
-        statistics: Tensor statistics of the inputs and the output of a group in FP32, by group name and tensor name.
-        group_facts: The facts of a group from which causes of its loss are found, by group name.
-        sample_errors: The error of each sample, by config.
-        single_samples: The results on single samples, by config and sample.
-        weight_ranges: The ranges of the channels of a group's weights, by group name and tensor name.
-        remedies: The remedies for a group, by group name and the config in which they were measured.
-        zero_cost_changes: The zero-cost changes of a group and of the network, by group name and config.
-        stability: The spread between several engines; None if fewer than two were measured.
     """
 
     def __init__(self, is_listed: Callable[[PrecisionConfig], bool] = lambda config: False) -> None:
@@ -92,16 +64,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.reference_metric: Mapping[str, float] = {}
         self.reference_sample_count = 0
         self.has_full_reference = False
-        self.fp32_engine: EngineResult | None = None
-        self.stages: dict[str, StageResult] = {}
-        self.statistics: dict[str, Mapping[str, TensorStats]] = {}
-        self.group_facts: dict[str, GroupFacts] = {}
-        self.sample_errors = RecentResults[PrecisionConfig, SampleErrors]()
-        self.single_samples = RecentResults[tuple[PrecisionConfig, SampleName], SingleSampleResult]()
-        self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
-        self.remedies = RecentResults[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]]()
-        self.zero_cost_changes = RecentResults[tuple[str, PrecisionConfig], ev.ZeroCostChangesMeasured]()
-        self.stability: StabilityReport | None = None
+        self._measured: defaultdict[ResultKind[Any, Any], dict[Any, Any]] = defaultdict(dict)
         self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
@@ -166,20 +129,30 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         measured.raised_order, measured.cumulative = event.order, event.accuracies
 
     @apply.register
-    def _apply_remedies(self, event: ev.RemediesMeasured) -> None:
-        accuracies = on_common_samples([option.accuracy for option in event.options])
-        self.remedies[event.group, event.config] = tuple(
-            replace(option, compared_accuracy=accuracy)
-            for option, accuracy in zip(event.options, accuracies, strict=True))
-        for option in event.options:
-            self.store_missing_accuracy(option.config, option.accuracy)
+    def _apply_measured_value(self, event: ev.Measured) -> None:
+        self.keep(event.kind, event.key, event.value)
+        for config, accuracy in event.accuracies.items():
+            self.store_missing_accuracy(config, accuracy)
 
-    @apply.register
-    def _apply_zero_cost_changes(self, event: ev.ZeroCostChangesMeasured) -> None:
-        self.zero_cost_changes[event.group, event.config] = event
-        for change in event.changes:
-            if change.accuracy is not None:
-                self.store_missing_accuracy(change.config, change.accuracy)
+    def keep(self, kind: ResultKind[K, V], key: K, value: V) -> None:
+        """Keeps a measured value. The oldest value goes if there are more than the session keeps of the kind."""
+        values = self.values_of(kind)
+        values.pop(key, None)
+        values[key] = value
+        if kind.max_kept is not None and len(values) > kind.max_kept:
+            del values[next(iter(values))]
+
+    def values_of(self, kind: ResultKind[K, V]) -> dict[K, V]:
+        """Returns the kept values of a kind by their keys, the newest last."""
+        return self._measured[kind]
+
+    def find(self, kind: ResultKind[K, V], key: K) -> V | None:
+        """Returns the kept value of a kind under a key; None if there is none."""
+        return self.values_of(kind).get(key)
+
+    @property
+    def fp32_engine(self) -> EngineResult | None:
+        return self.find(FP32_ENGINE, None)
 
     def store_missing_accuracy(self, config: PrecisionConfig, accuracy: Accuracy) -> None:
         """Stores an accuracy of a config, unless the config has an accuracy already."""
@@ -194,40 +167,14 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         measured.runs = {**event.runs, **measured.runs}
 
     @apply.register
-    def _apply_stability(self, event: ev.StabilityMeasured) -> None:
-        self.stability = event.report
-
-    @apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
         self.get_or_create_results(event.config).runs[RunKind.EXPORTED_FILE] = event.result
-
-    @apply.register
-    def _apply_stage(self, event: ev.StageMeasured) -> None:
-        self.stages[event.stage.run.name] = event.stage
 
     def find_stage_result(self, stage: StageResult) -> RunResult | None:
         """Returns the result of a stage; that of a config is kept under the config."""
         if stage.run.config is None or stage.run.unavailable_reason:
             return stage.result
         return self.get_results_or_empty(stage.run.config).runs.get(stage.run.kind)
-
-    @apply.register
-    def _apply_tensor_stats(self, event: ev.TensorStatsMeasured) -> None:
-        self.statistics[event.group] = dict(event.tensors)
-        self.weight_ranges[event.group] = dict(event.weights)
-        self.group_facts[event.group] = event.facts
-
-    @apply.register
-    def _apply_sample_errors(self, event: ev.SampleErrorsMeasured) -> None:
-        self.sample_errors[event.config] = event.errors
-
-    @apply.register
-    def _apply_single_sample(self, event: ev.SingleSampleMeasured) -> None:
-        self.single_samples[event.config, event.sample.name] = event.sample
-
-    @apply.register
-    def _apply_fp32_engine(self, event: ev.Fp32EngineMeasured) -> None:
-        self.fp32_engine = event.result
 
     @apply.register
     def _apply_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:

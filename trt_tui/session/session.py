@@ -235,10 +235,6 @@ class Session(EditableSession):
         self.apply_ranges(event.ranges)
 
     @_apply.register
-    def _apply_method_comparison(self, event: ev.RangeMethodsCompared) -> None:
-        self.method_comparison = event
-
-    @_apply.register
     def _store_command_answer(self, event: ev.CommandAnswer) -> None:
         self.last_answer = event
 

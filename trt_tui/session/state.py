@@ -79,7 +79,6 @@ class SessionState:
         warnings: Messages that stay on screen; ``log`` contains all messages, ``notice`` is the last message to show.
         last_answer: The answer to the last request that writes or reads a file.
         preview_refusal: The reason why no config of this session can have a preview, as soon as it is known.
-        method_comparison: The last comparison of range methods.
         was_interrupted: True if a command was interrupted and shows the results so far.
         session_folder: The folder of saved sessions; ``session_writer`` writes to it.
     """
@@ -117,7 +116,6 @@ class SessionState:
         self.notice = ""
         self.preview_refusal: PreviewRefusal | None = None
         self.last_answer: ev.CommandAnswer | None = None
-        self.method_comparison: ev.RangeMethodsCompared | None = None
         self.was_interrupted = False
         self.session_folder = session_folder if session_folder is not None else SessionFolder()
         self.session_writer = SessionWriter(self.session_folder)
@@ -254,6 +252,10 @@ class SessionState:
     def make_results(self) -> SessionResults:
         """Returns results without a measurement, of which the named configs keep those of their runs."""
         return SessionResults(lambda config: config in self.config_names)
+
+    @property
+    def method_comparison(self) -> ev.RangeMethodComparison | None:
+        return self.results.find(ev.METHOD_COMPARISON, None)
 
     @property
     def config(self) -> PrecisionConfig:

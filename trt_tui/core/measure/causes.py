@@ -13,7 +13,8 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.zero_cost_support import Normalisation
@@ -219,6 +220,24 @@ class GroupFacts:
     weight_scales: tuple[WeightScaleFacts, ...] = ()
     attention_scale: ScaleBehindProduct | None = None
     offsets: tuple[OffsetRounding, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupDetails:
+    """What is measured in FP32 at a fusion group: its tensors, its weights, and the facts from which causes are found.
+
+    Attributes:
+        tensors: The statistics of the inputs and the result, by tensor.
+        weights: The ranges of the channels of the weights, by tensor.
+    """
+
+    tensors: Mapping[str, TensorStats] = field(default_factory=dict)
+    weights: Mapping[str, DominantChannels] = field(default_factory=dict)
+    facts: GroupFacts = field(default_factory=GroupFacts)
+
+
+GROUP_DETAILS = ResultKind[str, GroupDetails]("group details")
+"""The details of fusion groups, by group name."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import MIN_SAMPLES, AccuracyIntervals
 from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
+from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -489,6 +490,10 @@ class EngineResult(RunResult):
 
 NO_ENGINE_DOUBT = "production may use another engine"
 """The end of the reason for doubt that every executed exported file has."""
+
+
+FP32_ENGINE = ResultKind[None, EngineResult]("FP32 engine")
+"""The FP32 engine, compared with FP32 in the simulating backend. Low precision does not cause its error."""
 
 
 @dataclass(frozen=True)

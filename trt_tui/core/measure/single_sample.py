@@ -9,6 +9,7 @@ from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.group_sweep import has_rounded_values
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND
+from trt_tui.core.measure.result_kind import MAX_RECENT_RESULTS, ResultKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
@@ -57,6 +58,14 @@ class SingleSampleResult:
     values_by_run: Mapping[str, float]
     shares_by_group: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
+
+
+SAMPLE_ERRORS = ResultKind[PrecisionConfig, SampleErrors]("sample errors", MAX_RECENT_RESULTS)
+"""The errors of all samples, by config."""
+
+SINGLE_SAMPLES = ResultKind[tuple[PrecisionConfig, SampleName], SingleSampleResult]("single samples",
+                                                                              MAX_RECENT_RESULTS)
+"""The results of single samples, by config and sample."""
 
 
 def _compute_sample_errors(noise: np.ndarray, signal: np.ndarray, are_mismatch_shares: bool) -> np.ndarray:

@@ -18,6 +18,7 @@ from trt_tui.core.measure.error_metrics import (
     flatten_each_sample,
 )
 from trt_tui.core.measure.judged_outputs import take_judged_slice
+from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
 
@@ -226,3 +227,7 @@ def batch_difference_text(run_name: str, rows: int, batched: Mapping[str, np.nda
 
 def _shape_text(array: np.ndarray) -> str:
     return "x".join(map(str, array.shape)) or "of a single number"
+
+
+STABILITY = ResultKind[None, StabilityReport]("stability")
+"""The spread between several engines."""

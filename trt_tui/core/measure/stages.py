@@ -8,6 +8,7 @@ from pathlib import Path
 from trt_tui.core.data.array_files import PICKLE_SUFFIXES
 from trt_tui.core.data.dumps import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
+from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.target import Target
@@ -58,6 +59,11 @@ class StageResult:
     def engine_result(self) -> EngineResult | None:
         """The layers, latency and size of an engine in a file; None for another run."""
         return self.result if isinstance(self.result, EngineResult) else None
+
+
+STAGES = ResultKind[str, StageResult]("stages")
+"""The stages on the way to production, by name in their order. The results of a stage that is a config are stored with
+the config."""
 
 
 def parse_stage_run(stage_text: str) -> Run:

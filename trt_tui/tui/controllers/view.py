@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.formatting import escape_hidden_characters, run_title
 from trt_tui.jobs import events as ev
@@ -28,14 +29,14 @@ class ViewController(Controller):
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that draw received details of the selected row, and rows that are sorted by new values.
         """
-        return {ev.TensorStatsMeasured: self._draw_received_details, ev.RemediesMeasured: self._draw_received_details,
+        return {ev.Measured: self._draw_received_details,
                 ev.JobDone: self._mark_followed_values_stale}
 
     def _mark_followed_values_stale(self, event: ev.JobDone) -> None:
         self.presenter.has_stale_values |= self.layer_list.follows_values
 
-    def _draw_received_details(self, event: ev.Event) -> None:
-        if self.presenter.is_cursor_resting:
+    def _draw_received_details(self, event: ev.Measured) -> None:
+        if event.kind in (GROUP_DETAILS, ev.REMEDIES) and self.presenter.is_cursor_resting:
             self.presenter.draw_detail_pane()
 
     @register_action(label="view", help="Tree, worst first, blocks", group="Look",

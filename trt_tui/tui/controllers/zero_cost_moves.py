@@ -37,7 +37,7 @@ class ZeroCostController(Controller):
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that fill in values while the list is open."""
-        return {ev.ZeroCostChangesMeasured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values,
+        return {ev.Measured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values,
                 ev.UnusedQdqRemoved: self._show_removal}
 
     def _show_removal(self, event: ev.UnusedQdqRemoved) -> None:
@@ -116,9 +116,8 @@ class ZeroCostController(Controller):
 
         self.open_dialog(self._dialog, apply_chosen_config)
 
-    def _fill_in_values(self, event: ev.ZeroCostChangesMeasured | ev.AccuracyMeasured) -> None:
-        if (self._dialog is not None and self._dialog.is_mounted and self._dialog.is_running
-                and event.config == self._subject[1]):
+    def _fill_in_values(self, event: ev.Measured | ev.AccuracyMeasured) -> None:
+        if self._dialog is not None and self._dialog.is_mounted and self._dialog.is_running:
             items = self._list_items()
             if items != self._dialog.items:
                 self._dialog.replace_items(items)
@@ -138,8 +137,8 @@ class ZeroCostController(Controller):
             choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}", (),
                             config.without_moves(kind, [subject])))
         undo_count = len(choices)
-        event = session.results.zero_cost_changes.get((group.name if group is not None else "", config))
-        changes = list(event.changes if event is not None else self._list_known_changes())
+        known = session.results.find(ev.ZERO_COST_CHANGES, (group.name if group is not None else "", config))
+        changes = list(known.changes if known is not None else self._list_known_changes())
         own_accuracy = session.results.get_results_or_empty(config).accuracy
         totals = {accuracy.total for accuracy in (own_accuracy, *(change.accuracy for change in changes))
                   if accuracy is not None}
@@ -147,7 +146,7 @@ class ZeroCostController(Controller):
             own_accuracy = own_accuracy.on_compared_samples if own_accuracy is not None else None
             changes = [replace(change, accuracy=change.accuracy.on_compared_samples) if change.accuracy is not None
                        else change for change in changes]
-        is_complete = event is not None and event.is_complete
+        is_complete = known is not None and known.is_complete
         if is_complete:
             changes.sort(key=lambda change: accuracy_order(session, change.accuracy), reverse=True)
         choices += [("", self._change_cells(change, is_complete), change.config) for change in changes]
@@ -175,7 +174,7 @@ class ZeroCostController(Controller):
     def _list_known_changes(self) -> list[ev.ZeroCostChange]:
         """Returns the changes of the group whose values the detail pane shows before the list is measured."""
         group, config = self._subject
-        remedies = self.session.results.remedies.get((group.name, config), ()) if group is not None else ()
+        remedies = (self.session.results.find(ev.REMEDIES, (group.name, config)) or ()) if group is not None else ()
         return [ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy) for remedy in remedies
                 if remedy.key == ev.ZERO_COST_KEY]
 

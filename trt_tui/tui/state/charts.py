@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.formatting import table_lines
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
@@ -38,7 +39,8 @@ def _find_missing_values_reason(chart_frame: ChartFrame) -> str:
     group, session = chart_frame.group, chart_frame.session
     if group is None:
         return "Several layers are chosen: put the cursor on one of them."
-    if session.results.statistics.get(group.name) or session.results.weight_ranges.get(group.name):
+    details = session.results.find(GROUP_DETAILS, group.name)
+    if details is not None and (details.tensors or details.weights):
         return ""
     return ("Its values are being measured …" if session.data_summary is not None else
             "There are no samples: reopen with --data.")

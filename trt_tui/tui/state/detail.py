@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from trt_tui.core.measure.causes import (
+    GROUP_DETAILS,
     NO_CAUSE_TEXT,
     CauseFacts,
     find_causes,
@@ -41,6 +42,7 @@ from trt_tui.formatting import (
     percent_with_margin_text,
     run_title,
 )
+from trt_tui.jobs import events as ev
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
@@ -100,7 +102,8 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
     lines += [f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
               for cause in raise_causes]
-    if not causes and errors is not None and facts.reaches_output and group.name in session.results.statistics:
+    if not causes and errors is not None and facts.reaches_output and (
+            group.name in session.results.values_of(GROUP_DETAILS)):
         lines.append(NO_CAUSE_TEXT)
     if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
@@ -188,7 +191,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
     current config within noise changes nothing.
     """
     lines: list[Line] = []
-    remedies = session.results.remedies.get((group.name, session.config), ())
+    remedies = session.results.find(ev.REMEDIES, (group.name, session.config)) or ()
     equal_remedies, other_remedies = split_by_noise(session, remedies)
     config_accuracy = session.get_run_results("config").accuracy
     margin_target = session.target or Target("sqnr", 0.0)
@@ -379,12 +382,13 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
     lines: list[Line] = []
     if reason_texts:
         lines.append(_labelled_line("why", reason_texts[0], width))
-    elif session.is_busy or group.name not in session.results.statistics:
+    elif session.is_busy or group.name not in session.results.values_of(GROUP_DETAILS):
         lines.append(
             _labelled_line("why", "measuring …" if session.data_summary is not None else NOT_MEASURED, width, "dim"))
     else:
         lines.append(_labelled_line("why", NO_CAUSE_TEXT, width, "dim"))
-    remedies = _choose_best_remedy_per_kind(session, session.results.remedies.get((group.name, session.config), ()))
+    all_remedies = session.results.find(ev.REMEDIES, (group.name, session.config))
+    remedies = _choose_best_remedy_per_kind(session, all_remedies or ())
     if remedies:
         lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
@@ -448,7 +452,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     for text in reason_texts[:1]:
         lines += _labelled_lines("why", text, width)
     if not reason_texts:
-        empty = NO_CAUSE_TEXT if group.name in session.results.statistics else "measuring …"
+        empty = NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …"
         lines += _labelled_lines("why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):

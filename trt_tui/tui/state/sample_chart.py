@@ -2,7 +2,7 @@
 
 import math
 
-from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.core.measure.single_sample import SAMPLE_ERRORS, SINGLE_SAMPLES, SampleErrors, SingleSampleResult
 from trt_tui.formatting import (
     SIMULATED_MARK,
     add_decibel_unit,
@@ -35,7 +35,7 @@ def find_missing_samples_reason(chart_frame: ChartFrame) -> str:
     session = chart_frame.session
     if session.data_summary is None:
         return "There are no samples: reopen with --data."
-    errors = session.results.sample_errors.get(session.config)
+    errors = session.results.find(SAMPLE_ERRORS, session.config)
     if errors is None:
         return "The errors are being measured sample by sample …"
     return "" if errors.values else "No sample was measured."
@@ -47,7 +47,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     The cursor starts at the worst sample.
     """
     session, width = chart_frame.session, chart_frame.width
-    errors = session.results.sample_errors[session.config]
+    errors = session.results.values_of(SAMPLE_ERRORS)[session.config]
     count = min(width - 2, len(errors.values))
     bins: list[list[int]] = [[] for _ in range(count)]
     for index in range(len(errors.values)):
@@ -77,7 +77,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     if errors.is_by_feed:
         lines.append([(" the samples of a batch cannot be separated in the outputs; its first one names it", "dim")])
         return DrawnChart(lines)
-    sample = session.results.single_samples.get((session.config, errors.names[chosen]))
+    sample = session.results.find(SINGLE_SAMPLES, (session.config, errors.names[chosen]))
     lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
     return DrawnChart(lines, [errors.names[position] for position in worst], cursor)
 

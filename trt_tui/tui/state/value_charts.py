@@ -3,6 +3,7 @@
 import math
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import number_text, percent_text
 from trt_tui.session.session import Session
@@ -86,10 +87,10 @@ def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int)
 
 def group_channel_range_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the channel strips of a group's inputs and weights that are known."""
-    stats, results = session.results.statistics.get(group.name, {}), session.results
-    inputs = dict.fromkeys(site.tensor for site in group.activation_qdq_sites() if site.tensor in stats)
-    channels_by_tensor = [(tensor, stats[tensor].dominant_channels) for tensor in inputs]
-    channels_by_tensor += results.weight_ranges.get(group.name, {}).items()
+    details = session.results.find(GROUP_DETAILS, group.name) or GroupDetails()
+    inputs = dict.fromkeys(site.tensor for site in group.activation_qdq_sites() if site.tensor in details.tensors)
+    channels_by_tensor = [(tensor, details.tensors[tensor].dominant_channels) for tensor in inputs]
+    channels_by_tensor += details.weights.items()
     short_names = shorten_distinctly((tensor for tensor, _ in channels_by_tensor), max(8, width - 40))
     lines = [
         line for tensor, top_channels in channels_by_tensor if top_channels is not None
