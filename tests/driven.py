@@ -15,6 +15,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.server import JobServer
+from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import ResultCache, ResultStore
 from trt_tui.options import Options
 from trt_tui.session.session import Session
@@ -23,6 +24,17 @@ from trt_tui.workspace import Workspace
 
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
+
+
+def run_to_end(steps):
+    """Returns what steps return, after each of their waits."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as ended:
+            return ended.value
+        while isinstance(step, Wait) and not step.ready():
+            time.sleep(0.01)
 
 
 def isolate(monkeypatch, folder: Path, cache: Path | None = None) -> None:

@@ -1,9 +1,12 @@
 """trt_tui.jobs.engine_accuracy: what stands where a part of judging an engine fails."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
 
+from tests.driven import run_to_end
 from tests.networks import Builder as Builders
 from tests.networks import floats
 from trt_tui.core.data.samples import load_samples
@@ -16,7 +19,9 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engine_accuracy import build_and_judge_engine, measure_engine_accuracy
+from trt_tui.jobs.engine_accuracy import judge_engine, measure_engine_accuracy
+from trt_tui.jobs.engine_build import EngineBuilder
+from trt_tui.jobs.scheduler import Reporter
 from trt_tui.workspace import BuildPlan
 
 FP16 = PrecisionConfig.from_precision(Precision.FP16)
@@ -82,9 +87,9 @@ def test_what_was_judged_stands_where_a_further_part_fails(backend, named_networ
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32))
     usual, most = (Analysis(network, backend, load_samples(str(tmp_path / "x.npz"), network.inputs, batch=batch),
                             select_judged_outputs(network, ())) for batch in (4, 8))
-    made = list(
-        build_and_judge_engine(usual, Builder(backend, network, fails), FP16, {}, [0, 1],
-                               BuildPlan(other_shapes={"max": most}), cache=None, wake=lambda: None))[-1]
+    workspace = SimpleNamespace(network=network, analysis=usual, builder=Builder(backend, network, fails), ranges={})
+    made = run_to_end(judge_engine(EngineBuilder(workspace, None, Reporter()), FP16, [0, 1],
+                                   BuildPlan(other_shapes={"max": most})))
     assert isinstance(made, EngineResult) and made.accuracy.samples == 8 and note in made.measurement_note
     assert set(made.shape_accuracies) == (set() if fails == "max" else {"max"})
     assert (made.latency_ms is None) == (fails == "latency")

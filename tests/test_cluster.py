@@ -17,6 +17,7 @@ import onnx
 import pytest
 
 from tests import networks, nursery
+from tests.driven import run_to_end
 from tests.networks.odd import conv_net
 from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
@@ -35,10 +36,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import search_evaluator
-from trt_tui.jobs.build import BuildTask
+from trt_tui.jobs.engine import BuildOutput, BuildTask
 from trt_tui.jobs.engine_preview import PreviewClient, PreviewTask
-from trt_tui.jobs.repeated_builds import BuildOutput
-from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import ResultCache, ResultStore
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
@@ -132,17 +131,6 @@ def running(workspace):
         made.hired.close()
 
 
-def finished(steps):
-    """What steps return that wait."""
-    while True:
-        try:
-            waits = next(steps)
-        except StopIteration as stop:
-            return stop.value
-        while isinstance(waits, Wait) and not waits.ready():
-            time.sleep(0.01)
-
-
 def ranges_of(workspace, **options):
     return calibrate(workspace.network.model, workspace.network.calibrated_tensors, workspace.calibration_samples,
                      workspace.backend, **options).ranges
@@ -197,7 +185,7 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
     request, report = rq.FindMixedPrecisionConfig(INT8, ("sqnr>=40",)), SimpleNamespace(wake=running.woken.set)
     with mock.patch.object(workspace, "worker_pool",
                            running.hired), mock.patch.object(search_evaluator, "MIN_PARALLEL_S", 0.0):
-        finished(
+        run_to_end(
             search_evaluator.WorkspaceEvaluator(
                 workspace, store, report, request).measure_accuracies_in_parallel(lambda count, _: configs[:count]))
     found = [store.load_result(workspace, "verdict", config, Accuracy) for config in configs]
@@ -242,9 +230,9 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     other.workspace.worker_pool = running.hired
     report, before = SimpleNamespace(wake=running.woken.set), running.hired.cluster.transfer_counts.results
     asking = PreviewClient(other.workspace, ResultStore(ResultCache(tmp_path)), report, {})
-    previews = finished(asking.preview_configs([fp32, fp16, fp32]))
+    previews = run_to_end(asking.preview_configs([fp32, fp16, fp32]))
     for config, found in zip((fp32, fp16, fp32), previews, strict=True):
-        here = finished(PreviewTask(asking._make_preview_request(config)).run_item(other.workspace, config))
+        here = run_to_end(PreviewTask(asking._make_preview_request(config)).run_item(other.workspace, config))
         assert replace(found, preview_s=0) == replace(here,
                                                       preview_s=0) and here.implementations and here.refusal is None
     assert running.hired.cluster.transfer_counts.results > before and asking._store.results.get(

@@ -5,10 +5,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import trt_tui
+from tests.driven import run_to_end
 from tests.refusals import refused
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
@@ -17,9 +19,11 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engine_build
-from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine, lower_for_builder
-from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder, lower_for_builder
+from trt_tui.jobs.scheduler import Reporter
+from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import EngineCache
+from trt_tui.workspace import BuildPlan
 
 FP32 = PrecisionConfig.from_precision(Precision.FP32)
 
@@ -46,9 +50,24 @@ class Backend:
         return b"engine"
 
 
-def following(backend: Backend, network, wake, cache: EngineCache | None = None,
-              settings: BuildSettings | None = None) -> Iterator[BuildProgress | BuilderMessage | Wait | BuiltEngine]:
-    return build_engine(backend, network, FP32, {}, settings or BuildSettings(), cache=cache, wake=wake)
+class Told(Reporter):
+    """Keeps what it is told."""
+
+    def __init__(self, wake=None) -> None:
+        super().__init__(wake)
+        self.sent, self.progress = [], []
+        self.send = lambda event: self.sent.append(event.text)
+
+    def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
+        self.progress.append((phase, done, total))
+
+
+def following(backend: Backend, network, wake=None, cache: EngineCache | None = None,
+              settings: BuildSettings | None = None, config: PrecisionConfig = FP32, told: Reporter | None = None,
+              **plan) -> Steps[BuiltEngine]:
+    workspace = SimpleNamespace(network=network, builder=backend, ranges={})
+    builder = EngineBuilder(workspace, cache, told or Reporter(wake))
+    return builder.build(config, BuildPlan(settings or BuildSettings(), **plan))
 
 
 @pytest.mark.parametrize(("code", "codes", "gpu", "says"), [
@@ -98,10 +117,14 @@ def lingering(monkeypatch):
 def test_the_last_wake_is_enough_though_the_thread_lives_on(resnet, lingering, fails) -> None:
     woke, backend, made = threading.Event(), Backend(fails), []
     backend.may_end.clear()
-    making = following(backend, resnet, woke.set)
+    told = Told(woke.set)
+    making = following(backend, resnet, told=told)
+
+    def take() -> Iterator[Urgency | Wait]:
+        made.append((yield from making))
+
     with contextlib.closing(making), contextlib.suppress(TrtTuiError):
-        for one in making:
-            made.append(one)
+        for one in take():
             if isinstance(one, Wait):
                 backend.may_end.set()
                 while not one.ready():
@@ -109,8 +132,8 @@ def test_the_last_wake_is_enough_though_the_thread_lives_on(resnet, lingering, f
                     woke.clear()
                 if one.ready.__self__.has_ended:
                     threading.Timer(0.2, lingering.set).start()  # the end waits for the thread itself
-    assert BuilderMessage("info", "building") in made and BuildProgress("building: phase", 1, 2) in made
-    assert isinstance(made[-1], BuiltEngine) == (fails is None)
+    assert told.sent == ["info: building"] and ("building: phase", 1, 2) in told.progress
+    assert [type(one) for one in made] == [BuiltEngine] * (fails is None)
 
 
 def test_the_worker_that_takes_the_last_news_early_does_not_wait_for_ever(resnet, lingering) -> None:
@@ -127,14 +150,14 @@ def test_the_worker_that_takes_the_last_news_early_does_not_wait_for_ever(resnet
     build.take_messages()
     assert build.is_alive() and waits.ready()
     lingering.set()
-    assert isinstance(list(making)[-1], BuiltEngine)
+    assert isinstance(run_to_end(making), BuiltEngine)
 
 
 def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_path, monkeypatch) -> None:
     backend, cache = Backend(), EngineCache(tmp_path / "engines")
 
     def origin() -> str:
-        return list(following(backend, resnet, lambda: None, cache))[-1].origin
+        return run_to_end(following(backend, resnet, cache=cache)).origin
 
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 1
     monkeypatch.setattr(trt_tui, "__version__", "99.0")
@@ -162,8 +185,7 @@ FP16 = PrecisionConfig.from_precision(Precision.FP16)
 
 
 def built(backend: Backend, network, **more) -> BuiltEngine:
-    making = build_engine(backend, network, FP16, {}, BuildSettings(), cache=None, wake=lambda: None, **more)
-    return list(making)[-1]
+    return run_to_end(following(backend, network, config=FP16, **more))
 
 
 def test_a_build_goes_down_the_rungs_and_says_which(resnet) -> None:
@@ -255,4 +277,4 @@ def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monk
 
     monkeypatch.setattr(Path, "is_file", refused)
     settings = BuildSettings(builder_options=BuilderOptions(timing_cache="/nowhere/at/all"))
-    assert list(following(Backend(), resnet, lambda: None, settings=settings))[-1].origin == "cold"
+    assert run_to_end(following(Backend(), resnet, settings=settings)).origin == "cold"

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.driven import run_to_end
 from tests.measuring import verdict
 from trt_tui.backends.tensorrt.debug_listener import make_debug_listener
 from trt_tui.core.engines.kernel_results import (
@@ -42,8 +43,10 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError
-from trt_tui.jobs import build, repeated_builds
-from trt_tui.jobs.engine_build import BuildProgress
+from trt_tui.jobs import engine
+from trt_tui.jobs.engine_build import EngineBuilder
+from trt_tui.jobs.scheduler import Reporter
+from trt_tui.jobs.steps import Urgency
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan
 
@@ -115,34 +118,39 @@ def scripted(monkeypatch):
     def make(*script):
         left = iter(script)
 
-        def build_and_judge(*arguments, cache, **options):
+        def judge(builder, *arguments):
             db = next(left)
-            yield BuildProgress("building")
+            yield Urgency.BUILD
             if isinstance(db, Exception):
                 raise db
-            cache.write("ab" * 32, str(db).encode())
-            cache.timing_cache_path("x").write_text(str(db))
+            builder.cache.write("ab" * 32, str(db).encode())
+            builder.cache.timing_cache_path("x").write_text(str(db))
             worst = {"y": OutputErrors(ErrorMetrics(sqnr_db=db))}
-            yield EngineResult(Accuracy(worst, judged_error=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
+            return EngineResult(Accuracy(worst, judged_error=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
 
-        monkeypatch.setattr(repeated_builds, "build_and_judge_engine", build_and_judge)
+        monkeypatch.setattr(engine, "judge_engine", judge)
 
     return make
 
 
-def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scripted, tmp_path) -> None:
+def workspace_of(network, builds: int, **more):
+    return SimpleNamespace(network=network, plan=BuildPlan(builds_per_config=builds), ranges={},
+                           find_judged_feeds=lambda config: (), analysis=None, builder=Mock(), options=Mock(), **more)
+
+
+def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scripted, named_network, tmp_path) -> None:
     """One that fails later counts for nothing; what the worst was built with takes the place of the first."""
     scripted(30.0, InputError("no luck"), 20.0, 25.0)
     cache = EngineCache(tmp_path / "engines")
-    steps = list(
-        repeated_builds.build_and_judge_repeatedly(None, None, None, {}, (), BuildPlan(builds_per_config=4),
-                                                   cache=cache, wake=print))
-    assert [one.worst_output_errors.sqnr_db for one in steps[-1].repeated_builds] == [30.0, 20.0, 25.0]
-    assert steps[-1].accuracy.worst_output[1].errors.sqnr_db == 20.0
-    assert any("build 2 of 4 failed: no luck" in str(one) for one in steps)
+    report, sent = Reporter(), []
+    report.send = sent.append
+    builder = EngineBuilder(workspace_of(named_network("attention_block"), 4), cache, report)
+    result = run_to_end(engine.judge_worst_engine(builder, PrecisionConfig.from_precision(FP16)))
+    assert [one.worst_output_errors.sqnr_db for one in result.repeated_builds] == [30.0, 20.0, 25.0]
+    assert result.accuracy.worst_output[1].errors.sqnr_db == 20.0
+    assert [one.text for one in sent] == ["build 2 of 4 failed: no luck"]
     assert cache.read("ab" * 32) == b"20.0" and cache.timing_cache_path("x").read_text() == "20.0"
-    assert engine_variation_notes(
-        steps[-1]) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
+    assert engine_variation_notes(result) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
 
 
 @pytest.mark.parametrize(("script", "figures", "kept"), [
@@ -157,17 +165,15 @@ def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named
 
     scripted(*script)
     config, results, sent = PrecisionConfig.from_precision(FP16), {}, []
-    workspace = SimpleNamespace(network=named_network("attention_block"), plan=BuildPlan(builds_per_config=3),
-                                ranges={}, find_judged_feeds=lambda config: (), analysis=None, builder=Mock(),
-                                options=Mock(),
-                                worker_pool=SimpleNamespace(failure_reason=""))
+    workspace = workspace_of(named_network("attention_block"), 3, worker_pool=SimpleNamespace(failure_reason=""))
     cache = EngineCache(tmp_path / "engines")
     store = SimpleNamespace(engines=cache, load_engine_result=lambda workspace, config: results.get(config),
                             save_engine_result=lambda workspace, config, result: results.update({config: result}))
-    monkeypatch.setattr(build, "get_executor", lambda workspace, report, for_engines: LastFirst(workspace))
-    monkeypatch.setattr(build, "EngineCache", lambda: cache)  # as on the same host
+    monkeypatch.setattr(engine, "get_executor", lambda workspace, report, for_engines: LastFirst(workspace))
+    monkeypatch.setattr(engine, "EngineCache",  # as on the same host
+                        lambda folder=None: EngineCache(folder) if folder is not None else cache)
     report = SimpleNamespace(wake=print, send=sent.append, send_progress=lambda *at: None, job=1)
-    steps = build.build_engines_in_parallel(workspace, store, report, (config,))
+    steps = engine.build_engines_in_parallel(workspace, store, report, (config,))
     with pytest.raises(StopIteration) as ended:
         while True:
             next(steps)

@@ -13,7 +13,7 @@ from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.jobs.repeated_builds import build_spread_caveat
+from trt_tui.jobs.engine import build_spread_caveat
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 

@@ -42,7 +42,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.core.search import ReductionStep, SearchOutcome, SearchSpace
 from trt_tui.formatting import milliseconds_text
-from trt_tui.jobs import build, scheduler, search_evaluator
+from trt_tui.jobs import engine, scheduler, search_evaluator
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.search_builds import fit_latency_estimator
@@ -363,7 +363,7 @@ def with_builder(opened, monkeypatch):
                                                    capabilities=BackendCapabilities(True, True, True))
         worker.built = []
 
-        def making(workspace, ranges, config, *more):
+        def making(builder, config):
             worker.built.append(config)
             verdict = None
             for partial in worker.workspace.analysis.measure_accuracy(config, worker.workspace.ranges, worker.feeds):
@@ -373,10 +373,11 @@ def with_builder(opened, monkeypatch):
             worse = worse_db if barred else worse_db + 20
             decibels = one.errors.sqnr_db - worse if one.errors.sqnr_db is not None else 90.0
             errors = ErrorMetrics(nan=3) if bad else ErrorMetrics(decibels, 1.0)
-            engine = Accuracy({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
-            yield EngineResult(engine, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, build_origin="cold")
+            made = Accuracy({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
+            yield from ()
+            return EngineResult(made, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, build_origin="cold")
 
-        monkeypatch.setattr(build, "start_build", making)
+        monkeypatch.setattr(engine, "judge_worst_engine", making)
         return worker
 
     return make
@@ -426,11 +427,11 @@ def test_engines_that_are_known_count_as_built(with_builder, most):
 def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
-    def failing(workspace, ranges, config, *more):
+    def failing(builder, config):
         raise BuildError("TensorRT could not build the engine", "no tactic for conv1", "")
         yield
 
-    monkeypatch.setattr(build, "start_build", failing)
+    monkeypatch.setattr(engine, "judge_worst_engine", failing)
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.is_met and ended.confirmed is None and not of(events, ev.JobFailed)
@@ -440,12 +441,12 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
 def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
-    def endless(workspace, ranges, config, *more):
+    def endless(builder, config):
         worker.stop()
         while True:
             yield Wait(lambda: True)
 
-    monkeypatch.setattr(build, "start_build", endless)
+    monkeypatch.setattr(engine, "judge_worst_engine", endless)
     events = worker.answer(GOAL)
     assert isinstance(events[-1], ev.JobCancelled)
     ended = of(events, ev.SearchEnded)[-1]
@@ -520,14 +521,14 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
 
     for name in ("preview_config", "preview_engine"):
         monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, name, preview)
-    start = build.start_build
+    start = engine.judge_worst_engine
 
-    def failing(workspace, ranges, config, *more):
+    def failing(builder, config):
         if config.precision_of(worker.network.get_group(unused)) is not Precision.INT8:
             raise BuildError("TensorRT could not build the engine", "no tactic", "")
-        return (yield from start(workspace, ranges, config, *more))
+        return (yield from start(builder, config))
 
-    monkeypatch.setattr(build, "start_build", failing)
+    monkeypatch.setattr(engine, "judge_worst_engine", failing)
     ended = found(worker.answer(replace(GOAL, use_preview=True, tolerances=("sqnr>=10",))))
     assert ended.result.config == INT8 and "no engine can be built without them" in ended.qdq_removals[0].rejection
     assert ended.confirmed is True and worker.built == [INT8]

@@ -39,10 +39,10 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, LayerConstraints
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import build as building
+from trt_tui.jobs import engine as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.timing import time_engine
+from trt_tui.jobs.engine_accuracy import time_engine
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
@@ -189,20 +189,18 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
                     production=BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL))
     assert isinstance(worker.answer(rq.OpenNetwork(given))[-1], ev.JobDone)
-    tail, making, built = worker.network.groups[3].final_tensor, building.start_build, []
+    tail, making, built = worker.network.groups[3].final_tensor, building.judge_worst_engine, []
 
-    def faulty(workspace, ranges, config, *more):
-        for made in making(workspace, ranges, config, *more):
-            if isinstance(made, EngineResult):
-                built.append(_told(config, made, tail))
-            if isinstance(made,
-                          EngineResult) and made.accuracy is not None and tail not in config.get_moves(BarrierMove):
-                name, one = made.accuracy.worst_output
-                worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
-                made = replace(made, accuracy=replace(made.accuracy, outputs={**made.accuracy.outputs, name: worse}))
-            yield made
+    def faulty(builder, config):
+        made = yield from making(builder, config)
+        built.append(_told(config, made, tail))
+        if made.accuracy is not None and tail not in config.get_moves(BarrierMove):
+            name, one = made.accuracy.worst_output
+            worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
+            made = replace(made, accuracy=replace(made.accuracy, outputs={**made.accuracy.outputs, name: worse}))
+        return made
 
-    monkeypatch.setattr(building, "start_build", faulty)
+    monkeypatch.setattr(building, "judge_worst_engine", faulty)
     job = worker.ask(rq.FindMixedPrecisionConfig(INT8, ("sqnr>=25",), max_builds=10, use_preview=False))
     while not any(isinstance(event, ev.JobDone | ev.JobFailed) and event.job == job for event in worker.wire.events):
         worker.scheduler.arrival_event.clear()

@@ -31,8 +31,7 @@ from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.build import BuildTask, ConfigBuild
-from trt_tui.jobs.repeated_builds import BuildOutput
+from trt_tui.jobs.engine import BuildOutput, BuildTask, ConfigBuild
 from trt_tui.jobs.steps import Wait
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace

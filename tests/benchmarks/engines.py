@@ -16,9 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
+from tests.driven import run_to_end
 from tests.measuring import measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
@@ -36,9 +38,9 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.engine_accuracy import build_and_judge_engine
-from trt_tui.jobs.engine_build import BuilderMessage
-from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.engine_accuracy import judge_engine
+from trt_tui.jobs.engine_build import EngineBuilder
+from trt_tui.jobs.scheduler import Reporter
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan
 
@@ -116,16 +118,13 @@ def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, Precision
 
 def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: BuildPlan, cache: EngineCache | None,
           log: list[str]) -> EngineResult:
-    making = build_and_judge_engine(case.analysis(config), backend, config, case.ranges, case.feeds, plan, cache=cache,
-                                    wake=lambda: None)
-    for made in making:
-        if isinstance(made, Wait):
-            time.sleep(0.02)
-        elif isinstance(made, BuilderMessage) and made.level != "info":
-            log.append(f"{made.level}: {made.text}")
-        elif isinstance(made, EngineResult):
-            return made
-    raise AssertionError("a build ends with a result")
+    analysis = case.analysis(config)
+    workspace = SimpleNamespace(network=analysis.network, analysis=analysis, builder=backend, ranges=case.ranges)
+    builder = EngineBuilder(workspace, cache, Reporter())
+    try:
+        return run_to_end(judge_engine(builder, config, case.feeds, plan))
+    finally:
+        log += [f"{level}: {text}" for level, text in builder.printed if level != "info"]
 
 
 def decibel(verdict: Accuracy | None) -> float | None:

@@ -22,12 +22,14 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.driven import run_to_end
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.builder_options import BuilderOptions
@@ -38,7 +40,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
-from trt_tui.workspace import find_shape_profile
+from trt_tui.workspace import BuildPlan, find_shape_profile
 
 JUDGED = 16
 FAITHFUL = 100.0
@@ -246,18 +248,14 @@ class Worker:
         self._cases: dict[str, Case] = {}
 
     def engine(self, network: Network, config: PrecisionConfig, ranges, profile, level: int | None):
-        from trt_tui.jobs.engine_build import BuiltEngine, build_engine
-        from trt_tui.jobs.steps import Wait
+        from trt_tui.jobs.engine_build import EngineBuilder
+        from trt_tui.jobs.scheduler import Reporter
 
         production = BuilderOptions(optimization_level=level, tactic_sources=self.sources or ())
         settings = BuildSettings(profile=profile, builder_options=production)
-        for step in build_engine(self.backend, network, config, ranges, settings, cache=None, wake=lambda: None,
-                                 strict=True):
-            if isinstance(step, Wait):
-                time.sleep(0.02)
-            elif isinstance(step, BuiltEngine):
-                return step
-        raise AssertionError("a build ends with an engine")
+        workspace = SimpleNamespace(network=network, builder=self.backend, ranges=ranges)
+        steps = EngineBuilder(workspace, None, Reporter()).build(config, BuildPlan(settings, strict=True))
+        return run_to_end(steps)
 
     def mix(self, name: str, label: str) -> dict[str, Any]:
         if name not in self._cases:

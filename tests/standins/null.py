@@ -39,7 +39,7 @@ from trt_tui.core.runner import (
 from trt_tui.errors import CancelledError
 from trt_tui.jobs.engine_accuracy import measure_engine_accuracy
 from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
@@ -388,10 +388,6 @@ def execute(workspace: Workspace, store: ResultStore, report: JobReporter, confi
     analysis = workspace.analysis
     typed = lower_from_source_model(workspace.network, config, workspace.ranges).model
     with load_adaptive_runner(analysis.backend, typed, analysis.samples, "the exported network") as runner:
-        steps = measure_engine_accuracy(analysis, runner, feeds or workspace.feeds)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return ExportedRun(stop.value, "ONNX Runtime 1.0 CPU", "cpu")
-            yield urgency
+        accuracy = yield from override_urgency(urgency,
+                                               measure_engine_accuracy(analysis, runner, feeds or workspace.feeds))
+    return ExportedRun(accuracy, "ONNX Runtime 1.0 CPU", "cpu")

@@ -26,7 +26,7 @@ from distributed.utils import sync
 import trt_tui
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.cluster.manifest import WorkspaceManifest
-from trt_tui.core.execution import Task
+from trt_tui.core.execution import LocalExecutor, Task
 from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
 from trt_tui.core.runner import Backend
 from trt_tui.core.source_hash import source_sha256
@@ -192,21 +192,17 @@ def run_task(manifest_key: str, pickled_task: bytes, pickled_items: bytes) -> tu
     worker_workspace = _open_workspaces[manifest_key]
     workspace, worker_task = worker_workspace.workspace, worker_workspace.unpickle_task(pickled_task)
     assert workspace is not None, "only a worker that has opened it has the resource"
-    task_key, results = str(get_worker().get_current_task()), []
-    start_time = time.perf_counter()
-    for item in pickle.loads(pickled_items):
-        with contextlib.closing(worker_task.run_item(workspace, item)) as steps:
-            try:
-                waitable = None
-                while not is_task_cancelled(task_key):
-                    if waitable is None or waitable.ready():
-                        waitable = next(steps)
-                    else:
-                        time.sleep(POLL_INTERVAL_S)
-                break
-            except StopIteration as stop:
-                results.append(stop.value)
-            except Exception as error:
-                results.append(error)
-                break
+    task_key, results, start_time = str(get_worker().get_current_task()), [], time.perf_counter()
+    executor = LocalExecutor(workspace)
+    with contextlib.closing(executor.map(worker_task, pickle.loads(pickled_items))) as steps:
+        try:
+            while not is_task_cancelled(task_key):
+                if not executor.is_ready():
+                    time.sleep(POLL_INTERVAL_S)
+                elif (finished := next(steps)) is not None:
+                    results.append(finished[1])
+        except StopIteration:
+            pass
+        except Exception as error:
+            results.append(error)
     return time.perf_counter() - start_time, pickle.dumps(results)

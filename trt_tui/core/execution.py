@@ -4,16 +4,35 @@ A measurement creates a `Task` and a list of items. An `Executor` applies the ta
 several processes. The results do not depend on the executor. They arrive in the order in which the items are finished.
 """
 
+import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
+Step = TypeVar("Step")
+Translated = TypeVar("Translated")
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+def translate_steps(steps: Generator[Step, None, T],
+                    translate: Callable[[Step], Translated]) -> Generator[Translated, None, T]:
+    """Yields the result of a function for each step, and returns the result of the steps.
+
+    Closing the generator closes the steps.
+    """
+    with contextlib.closing(steps):
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            yield translate(step)
 
 
 class Waitable(Protocol):
@@ -79,21 +98,17 @@ class LocalExecutor(Generic[S]):
         self._context = context
         self._waitable: Waitable | None = None
 
-    def map(self, task: Task[S, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
+    def map(self, task: Task[S, Item, T], items: Iterable[Item]) -> Generator[tuple[Item, T] | None, None, None]:
         for item in items:
-            execution = task.run_item(self._context, item)
-            try:
-                while True:
-                    self._waitable = next(execution)
-                    yield None
-            except StopIteration as stop:
-                self._waitable = None
-                yield item, stop.value
-            finally:
-                execution.close()
+            result = yield from translate_steps(task.run_item(self._context, item), self._set_waitable)
+            self._set_waitable(None)
+            yield item, result
 
     def is_ready(self) -> bool:
         return self._waitable is None or self._waitable.ready()
+
+    def _set_waitable(self, waitable: Waitable | None) -> None:
+        self._waitable = waitable
 
 
 class AnalysisContext(Generic[S]):

@@ -337,12 +337,5 @@ def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfi
                                 {value_name(value): value.dtype
                                  for value in values
                                  if value.dtype in PRECISION_BY_HALF_TYPE})
-    steps = measure_lowered_network_accuracy(workspace.analysis, typed_model,
-                                             workspace.find_judged_feeds(config))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            accuracy: Accuracy = stop.value
-            return accuracy
-        yield urgency
+    return override_urgency(urgency, measure_lowered_network_accuracy(workspace.analysis, typed_model,
+                                                                      workspace.find_judged_feeds(config)))

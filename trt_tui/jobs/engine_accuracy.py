@@ -1,7 +1,8 @@
-"""The build of an engine for a config, and the accuracy and latency of that engine."""
+"""The accuracy and the latency of engines: executions on samples, enqueued, and as one CUDA graph, in each profile."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,31 +13,37 @@ from trt_tui.core.engines.fallback_ladder import LADDER_REASON, LOWEST_EFFORT
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
-from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult
+from trt_tui.core.measure.analysis import Analysis, Fp32Run
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.reference import no_common_tensors_error
-from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.results import Accuracy, EngineResult, ProfileLatency
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
+from trt_tui.core.runner import BuildSettings, EngineRunner, FixedShape, Runner
 from trt_tui.errors import InputError, RunFailedError, TrtTuiError
-from trt_tui.formatting import builder_title, name_list_text
-from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine
-from trt_tui.jobs.steps import Wait
-from trt_tui.jobs.store import EngineCache
-from trt_tui.jobs.timing import time_engine
+from trt_tui.formatting import name_list_text
+from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder
+from trt_tui.jobs.scheduler import take_last_value
+from trt_tui.jobs.steps import Progress, ProgressSteps, Steps
 from trt_tui.workspace import BuildPlan, can_run_engines, find_shape_profile
 
 PROFILING_RUNS = 10
 
 ENGINE_RUN = Run("the engine", RunKind.BUILT_ENGINE)
 """The run of an engine of the config at hand."""
+
+WARM_UP_RUNS = 3
+TIMED_RUNS = 50
+"""The number of timed executions."""
+
+LatencyTimes = tuple[float, float, float]
+"""The median, minimum and maximum latency in milliseconds."""
 
 TYPED_NETWORK_RUNS = "runs of the typed network"
 """The name of the executions of a typed network. They have no fallback to the host, which computes in other types."""
@@ -45,51 +52,43 @@ _MAX_FP32_ROW_ERROR = 1e-4
 """The maximum difference between the FP32 results of equal samples of one batch."""
 
 
-def build_and_judge_engine(
-    analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
-    feed_indices: Sequence[int], plan: BuildPlan, *, cache: EngineCache | None, wake: Callable[[], None],
-) -> Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]:
-    """Builds the engine of a config and measures its accuracy and latency. Yields the `EngineResult` last.
+def judge_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int],
+                 plan: BuildPlan) -> Steps[EngineResult]:
+    """Builds the engine of a config and measures its accuracy and latency.
 
     Apart from the network's outputs, only judged tensors before plugins become outputs of the engine. Latency is
     measured without a profiler, and the time of each layer in separate executions.
-
-    Args:
-        cache: The cache of engines and timing caches; None to use no cache.
 
     Raises:
         InputError: The release does not support the config, or refuses the network.
         TrtTuiError: The build or an execution failed.
     """
-    network, samples = analysis.network, analysis.samples
+    analysis, backend = builder.workspace.analysis, builder.backend
     settings = make_build_settings(analysis, feed_indices, plan, config,
                                    debug_tensors=backend.capabilities.debug_tensors)
-    engine: BuiltEngine | None = None
     kept_tensors = analysis.extra_outputs
-    for step in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake,
-                             weakly_typed=plan.weakly_typed, strict=plan.strict, kept_tensors=kept_tensors):
-        if isinstance(step, BuiltEngine):
-            engine = step
-        else:
-            yield step
-    if engine is None:
-        raise AssertionError("a build ends with an engine")
+    engine = yield from builder.build(config, replace(plan, settings=settings), kept_tensors)
     result = EngineResult(
-        None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds, "; ".join(
+        None, builder.title, None, len(engine.data), engine.seconds, "; ".join(
             (*engine.notes, *_builder_options_note(plan), *_low_effort_note(engine),
              *_extra_outputs_note(kept_tensors))), backend.device, build_origin=engine.origin,
-        attempts=engine.attempts, other_precisions=find_groups_in_other_precision(network, config, engine.attempts[-1],
-                                                                                  {}))
-    if not can_run_engines(backend, settings):
-        compute_capability = settings.compute_capability
-        capability_text = (f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
-                           if compute_capability else "")
-        note = "; ".join(
-            filter(None, (f"built{capability_text}; it cannot run on this machine", result.measurement_note)))
-        yield replace(result, measurement_note=note)
-        return
-    yield BuildProgress("loading the engine")
-    with backend.load_engine(engine.data) as runner:
+        attempts=engine.attempts,
+        other_precisions=find_groups_in_other_precision(analysis.network, config, engine.attempts[-1], {}))
+    if can_run_engines(backend, settings):
+        return (yield from builder.follow(_measure_engine(builder, config, feed_indices, plan, engine, result)))
+    compute_capability = settings.compute_capability
+    capability_text = (f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
+                       if compute_capability else "")
+    return replace(result, measurement_note="; ".join(
+        filter(None, (f"built{capability_text}; it cannot run on this machine", result.measurement_note))))
+
+
+def _measure_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int], plan: BuildPlan,
+                    engine: BuiltEngine, result: EngineResult) -> ProgressSteps[EngineResult]:
+    """Returns the result of a built engine with its accuracy and latency."""
+    analysis, network = builder.workspace.analysis, builder.workspace.network
+    yield Progress("loading the engine")
+    with builder.backend.load_engine(engine.data) as runner:
         # The FP32 engine checks the build. It is compared with FP32 in ONNX Runtime, whatever the reference.
         against_own_fp32 = config == PrecisionConfig.from_precision(Precision.FP32)
         accuracy = yield from measure_engine_accuracy(analysis, runner, feed_indices, against_own_fp32=against_own_fp32)
@@ -103,25 +102,34 @@ def build_and_judge_engine(
                                                                             range(len(shape_analysis.samples)), phase)
             except TrtTuiError as error:  # the verdict so far is kept
                 missing_parts.append(f"not measured at the {name} shape: {error.title}")
-        feed, batch = samples.read_full_feed(feed_indices[0]), samples.count_rows_of_full_feed(feed_indices[0])
-        timing = yield from time_engine(runner, feed, batch)
-        yield BuildProgress("timing the layers")
-        engine_report, missing = time_engine_layers(runner, network, feed)
-        missing_parts += timing.missing_parts
-        note = "; ".join(
-            filter(None, (f"batch {batch}", result.measurement_note,
-                          *missing_parts, missing)))
-        implementations = find_group_implementations(engine_report, network) if engine_report is not None else {}
-        result = replace(
-            result, accuracy=accuracy, latency_ms=timing.latency_ms, cuda_graph_ms=timing.graph_ms,
-            profile_latencies=timing.profiles, device_memory_bytes=runner.device_memory, measurement_note=note,
-            engine_report=engine_report, implementations=implementations, shape_accuracies=shape_accuracies,
-            unequal_outputs=unequal_outputs,
-            other_precisions=find_groups_in_other_precision(network, config, engine.attempts[-1], implementations))
-    if not result.is_built_as_requested:
-        simulated = yield from _simulate_built_config(analysis, config, result.other_precisions, ranges, feed_indices)
-        result = replace(result, simulated_accuracy=simulated)
-    yield result
+        feed = analysis.samples.read_full_feed(feed_indices[0])
+        batch = analysis.samples.count_rows_of_full_feed(feed_indices[0])
+        note = "; ".join(filter(None, (f"batch {batch}", result.measurement_note, *missing_parts)))
+        result = yield from add_engine_performance(
+            replace(result, accuracy=accuracy, measurement_note=note, shape_accuracies=shape_accuracies,
+                    unequal_outputs=unequal_outputs), runner, network, feed, batch)
+    result = replace(result, other_precisions=find_groups_in_other_precision(
+        network, config, engine.attempts[-1], result.implementations))
+    if result.is_built_as_requested:
+        return result
+    return replace(result, simulated_accuracy=(yield from _simulate_built_config(
+        analysis, config, result.other_precisions, builder.ranges, feed_indices)))
+
+
+def add_engine_performance(result: EngineResult, runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray],
+                           sample_count: int) -> ProgressSteps[EngineResult]:
+    """Returns the result of an engine with its latency, its memory and its layers.
+
+    A part that cannot be measured is only noted, so that the measured accuracy is kept.
+    """
+    timing = yield from time_engine(runner, feed, sample_count)
+    yield Progress("timing the layers")
+    engine_report, missing = _time_engine_layers(runner, network, feed)
+    return replace(
+        result, latency_ms=timing.latency_ms, cuda_graph_ms=timing.graph_ms, profile_latencies=timing.profiles,
+        device_memory_bytes=runner.device_memory, engine_report=engine_report,
+        implementations=find_group_implementations(engine_report, network) if engine_report is not None else {},
+        measurement_note="; ".join(filter(None, (result.measurement_note, *timing.missing_parts, missing))))
 
 
 def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: BuildPlan, config: PrecisionConfig, *,
@@ -136,19 +144,16 @@ def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: B
 
 def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviating_precisions: Mapping[str, Precision],
                            ranges: Mapping[str, float],
-                           feed_indices: Sequence[int]) -> Generator[BuildProgress, None, Accuracy | None]:
+                           feed_indices: Sequence[int]) -> ProgressSteps[Accuracy | None]:
     """Returns the simulated accuracy of a config with the precisions that TensorRT has built; None if the simulation
     refuses them."""
     for name, precision in deviating_precisions.items():
         config = config.with_group_precision([analysis.network.get_group(name)], precision, LADDER_REASON)
-    accuracy: Accuracy | None = None
     try:
-        for partial in analysis.measure_accuracy(config, ranges, feed_indices):
-            accuracy = partial.value
-            yield BuildProgress("simulating the built precisions", partial.done_count, len(feed_indices))
+        return (yield from take_last_value(analysis.measure_accuracy(config, ranges, feed_indices),
+                                           "simulating the built precisions"))
     except InputError:
         return None
-    return accuracy
 
 
 def _builder_options_note(plan: BuildPlan) -> list[str]:
@@ -172,7 +177,7 @@ def _extra_outputs_note(extra_outputs: Sequence[str]) -> list[str]:
 
 
 def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
-                                     ) -> Generator[BuildProgress, None, Accuracy]:
+                                     ) -> ProgressSteps[Accuracy]:
     """Executes a lowered network with every operator as written in the simulation backend. Returns its accuracy.
 
     Raises:
@@ -189,7 +194,7 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
 
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
                             phase: str = "measuring the engine", run: Run = ENGINE_RUN,
-                            against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
+                            against_own_fp32: bool = False) -> ProgressSteps[Accuracy]:
     """Executes an engine on some feeds, yields the progress, and returns the accuracy at the judged outputs.
 
     Args:
@@ -203,15 +208,9 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
                    if name not in source.available_tensors]:
         raise InputError(f"the built engine lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
                          f"it yields {name_list_text([info.name for info in runner.outputs])}", "Report this network.")
-    accuracy: Accuracy | None = None
-    for partial in analysis.compare(source, feed_indices,
-                                    reference=Fp32Run(analysis) if against_own_fp32 else None,
-                                    with_caveats=not against_own_fp32):
-        assert isinstance(partial, PartialResult), "an engine is executed at once"
-        accuracy = partial.value
-        yield BuildProgress(phase, partial.done_count, partial.total_count)
-    assert accuracy is not None, "there are feeds"
-    return accuracy
+    return (yield from take_last_value(analysis.compare(
+        source, feed_indices, reference=Fp32Run(analysis) if against_own_fp32 else None,
+        with_caveats=not against_own_fp32), phase))
 
 
 class EngineRun(IndexedRunSource):
@@ -287,12 +286,9 @@ def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]
             for name, array in ((name, convert_to_comparable_array(value)) for name, value in outputs.items())}
 
 
-def time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
-                       ) -> tuple[EngineReport | None, str]:
-    """Returns the engine layers with their times, and a text about missing parts ("" if nothing is missing).
-
-    An error here only leads to such a text, so that the measured accuracy is kept.
-    """
+def _time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
+                        ) -> tuple[EngineReport | None, str]:
+    """Returns the engine layers with their times, and a text about missing parts ("" if nothing is missing)."""
     try:
         engine_report = read_engine_report(runner.inspect(), network)
     except InputError as error:
@@ -301,3 +297,95 @@ def time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[str
         return engine_report.with_layer_times(runner.layer_times_ms(feed, PROFILING_RUNS)), ""
     except TrtTuiError as error:
         return engine_report, f"its layers could not be timed: {error.title}"
+
+
+@dataclass(frozen=True)
+class EngineTiming:
+    """The latencies of an engine.
+
+    Attributes:
+        latency_ms: The latency of enqueued executions; None if it could not be measured.
+        graph_ms: The latency of executions as one CUDA graph; None if it could not be measured.
+        profiles: The latencies in each optimization profile, if there are several.
+        missing_parts: The measurements that failed, each with its reason.
+    """
+
+    latency_ms: LatencyTimes | None
+    graph_ms: LatencyTimes | None
+    profiles: tuple[ProfileLatency, ...]
+    missing_parts: tuple[str, ...]
+
+
+def time_engine(runner: EngineRunner, feed: Mapping[str, np.ndarray],
+                sample_count: int) -> ProgressSteps[EngineTiming]:
+    """Measures the latencies of an engine, with inputs and outputs on the device. Yields the progress.
+
+    Args:
+        sample_count: The number of samples in the feed.
+    """
+    latency, graph, missing_parts = yield from _time_enqueue_and_cuda_graph(runner, feed)
+    profiles: list[ProfileLatency] = []
+    for index, profile in enumerate(runner.profiles):
+        profile_feed = reshape_feed(feed, {name: opt_shape for name, (_, opt_shape, _) in profile.items()})
+        runner.select_profile(index)
+        try:
+            enqueued, graph_times, missing = yield from _time_enqueue_and_cuda_graph(runner, profile_feed)
+        finally:
+            runner.select_profile(None)
+        profiles.append(
+            ProfileLatency(
+                {
+                    name: shapes
+                    for name, shapes in profile.items()
+                    if len({shape
+                            for other_profile in runner.profiles
+                            for shape in other_profile[name]}) > 1
+                }, count_samples_of_reshaped_feed(feed, profile_feed, sample_count), enqueued, graph_times,
+                "; ".join(missing)))
+    return EngineTiming(latency, graph, tuple(profiles), missing_parts)
+
+
+def _time_enqueue_and_cuda_graph(
+    runner: EngineRunner, feed: Mapping[str, np.ndarray]
+) -> ProgressSteps[tuple[LatencyTimes | None, LatencyTimes | None, tuple[str, ...]]]:
+    try:
+        latency = yield from measure_latency(lambda: runner.latency_ms(feed))
+    except TrtTuiError as error:
+        return None, None, (f"its latency could not be measured: {error.title}",)
+    try:
+        graph = yield from measure_latency(lambda: runner.graph_latency_ms(feed))
+    except TrtTuiError as error:
+        return latency, None, (f"not timed as a CUDA graph: {error.cause or error.title}",)
+    return latency, graph, ()
+
+
+def measure_latency(time_run_ms: Callable[[], float]) -> ProgressSteps[LatencyTimes]:
+    """Measures the latency over `TIMED_RUNS` executions, after `WARM_UP_RUNS`. Yields the progress."""
+    for _ in range(WARM_UP_RUNS):
+        time_run_ms()
+    times: list[float] = []
+    while len(times) < TIMED_RUNS:
+        times.append(time_run_ms())
+        yield Progress("timing", len(times), TIMED_RUNS)
+    return (statistics.median(times), min(times), max(times))
+
+
+def reshape_feed(feed: Mapping[str, np.ndarray], shapes: Mapping[str, FixedShape]) -> dict[str, np.ndarray]:
+    """Returns a feed in other shapes. Along each axis the values are cut off or repeated, so that indices stay valid.
+    """
+    reshaped = dict(feed)
+    for name, shape in shapes.items():
+        array = feed[name]
+        for axis, size in enumerate(shape):
+            if array.shape[axis] != size:
+                array = np.take(array, np.arange(size) % max(1, array.shape[axis]), axis=axis)
+        reshaped[name] = np.ascontiguousarray(array)
+    return reshaped
+
+
+def count_samples_of_reshaped_feed(feed: Mapping[str, np.ndarray], reshaped_feed: Mapping[str, np.ndarray],
+                                   sample_count: int) -> int:
+    """Returns the number of samples in a reshaped feed, from the first axis of an input whose first axis counts the
+    samples."""
+    sizes = [len(reshaped_feed[name]) for name, array in feed.items() if array.ndim and len(array) == sample_count]
+    return max(sizes, default=sample_count)

@@ -5,9 +5,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -41,41 +42,19 @@ from trt_tui.core.runner import (
     EngineBackend,
     LayerConstraints,
 )
-from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.scheduler import JobReporter, Reporter
+from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Wait
 from trt_tui.jobs.store import EngineCache
-from trt_tui.workspace import Workspace
+from trt_tui.workspace import BuildPlan, Workspace
+
+T = TypeVar("T")
 
 MIN_REPORT_INTERVAL_S = 0.1
 """The minimum time in seconds between two progress reports of a build."""
-
-
-@dataclass(frozen=True)
-class BuildProgress:
-    """The progress of a build. A ``total`` of 0 means that the end is unknown."""
-
-    phase: str
-    done: int = 0
-    total: int = 0
-
-
-@dataclass(frozen=True)
-class BuilderMessage:
-    """A message of the builder, or of trt-tui about a build.
-
-    Attributes:
-        is_raw: True for a message that the builder printed.
-    """
-
-    level: str
-    text: str
-    is_raw: bool = True
-
-    def make_log_message(self, job: int) -> ev.LogMessage:
-        return ev.LogMessage(job, f"{self.level}: {self.text}", "raw" if self.is_raw else "info")
 
 
 @dataclass(frozen=True)
@@ -155,93 +134,135 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
     return BuilderInput(typed_model.model, constraints, typed_model.notes)
 
 
-def build_engine(
-    backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-    settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
-    strict: bool = False, kept_tensors: Sequence[str] = (),
-) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
-    """Builds the engine of a config, or takes it from the cache. Yields the `BuiltEngine` last.
+class EngineBuilder:
+    """The builder of engines for the configs of a workspace, which reports its progress and messages by itself.
 
-    If the builder refuses the config, the attempts of the fallback ladder follow
-    (`trt_tui.core.engines.fallback_ladder`). The build runs in a thread. If the generator is closed, the builder is
-    stopped, and the generator waits for its end.
+    A build runs in a thread. If the steps of a build are closed, the builder is stopped, and they wait for its end.
 
     Args:
         cache: The cache of engines and timing caches; None to build again and to keep nothing.
-        wake: A function that the thread calls when the generator can continue.
-        strict: True to build only the requested config, without the fallback ladder.
-        kept_tensors: Tensors that become outputs of the engine too
-            (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
+        ranges: The amax by tensor, in the tensors' own units; None for the ranges of the workspace.
+        phase_prefix: The text before the phases of the progress.
+        printed: The list that collects levels and texts of what the builder prints; None for a new one.
 
     Raises:
-        InputError: The release does not support the config, or refuses the network.
-        NoEngineError: Every attempt failed. The cause names all attempts, and ``attempts`` contains them.
+        BackendUnavailableError: No backend of the workspace builds engines.
     """
-    attempt, attempts, ladder = BuildAttempt(), [], None
-    first_error: BuildError | NetworkParseError | None = None
-    while True:
-        yield BuildProgress("lowering")
-        lowered = lower_for_builder(network, attempt.derive_attempt_config(network,
-                                                                           config), ranges, backend.capabilities,
-                                    f"{backend.name} {backend.version}", weakly_typed, settings.compute_capability)
-        can_ease = settings.builder_options.optimization_level != MIN_OPTIMIZATION_LEVEL
-        ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
-        lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
-                          model=add_outputs(lowered.model, kept_tensors))
-        try:
-            attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
-            engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)
-        except (BuildError, NetworkParseError) as error:
-            attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
-            first_error = first_error or error
-            next_attempt = None if strict or not _can_retry_with_other_precisions(
-                error, lowered.constraints) else ladder.choose_next_attempt(attempt, _failed_layer_text(error))
-            if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(
-                    error, NetworkParseError):  # the parser ignores the optimization level
-                raise _complete_build_error(first_error, attempts, network, can_ease) from None
-            attempt = next_attempt
-            yield BuilderMessage("warning",
-                                 f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}",
-                                 is_raw=False)
-        else:
-            yield replace(engine, attempts=(*attempts, attempt))
-            return
 
+    def __init__(self, workspace: Workspace, cache: EngineCache | None, reporter: Reporter,
+                 ranges: Mapping[str, float] | None = None, phase_prefix: str = "",
+                 printed: list[tuple[str, str]] | None = None) -> None:
+        if workspace.builder is None:
+            raise BackendUnavailableError(
+                "no TensorRT here can build an engine", "trt-tui doctor shows why",
+                "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
+        self.workspace, self.backend, self.cache, self.reporter = workspace, workspace.builder, cache, reporter
+        self.ranges, self.phase_prefix = workspace.ranges if ranges is None else ranges, phase_prefix
+        self.printed: list[tuple[str, str]] = [] if printed is None else printed
 
-def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: BuilderInput, settings: BuildSettings,
-                          cache: EngineCache | None, wake: Callable[[], None],
-                          ) -> Generator[BuildProgress | BuilderMessage | Wait, None, BuiltEngine]:
-    """Builds the engine of one attempt, or takes it from the cache. Returns the engine."""
-    with create_scratch_folder() as folder:
-        written = export_typed_network(lowered.model, network, folder / "network.onnx")
-        key = _engine_cache_key(backend, (written.path, *written.data_files), lowered.constraints, settings)
-        cached = cache.read(key) if cache is not None else None
-        if cached is not None:
-            return BuiltEngine(cached, 0.0, "engine cache", lowered.notes)
-        if cache is not None and not settings.builder_options.timing_cache:
-            timing_cache = str(timing_cache_path(settings, backend, network, lowered.constraints, cache))
-            settings = replace(settings, builder_options=replace(settings.builder_options, timing_cache=timing_cache))
-        timing_cache = settings.builder_options.timing_cache
-        is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
-        build = _BuildThread(backend, written.path, settings, lowered.constraints, wake)
-        build.start()
-        try:
-            while not build.has_ended:
-                yield Wait(build.has_messages)
-                yield from build.take_messages()
-        finally:
-            build.request_stop()
-            build.join()
-        yield from build.take_messages()
-        if build.error is not None:
-            raise build.error
-        if cache is not None:
-            if timing_cache:
-                cache.add_timing_cache_checksum(Path(timing_cache))
-            cache.write(key, build.data)
-            cache.trim_to_size_limit()
-        origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
-        return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
+    @property
+    def title(self) -> str:
+        """The name and release of the builder."""
+        return builder_title(self.backend.name, self.backend.version)
+
+    def build(self, config: PrecisionConfig, plan: BuildPlan, kept_tensors: Sequence[str] = ()) -> Steps[BuiltEngine]:
+        """Builds the engine of a config, or takes it from the cache.
+
+        If the builder refuses the config, the attempts of the fallback ladder follow
+        (`trt_tui.core.engines.fallback_ladder`), unless the plan is strict.
+
+        Args:
+            kept_tensors: Tensors that become outputs of the engine too
+                (`trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`).
+
+        Raises:
+            InputError: The release does not support the config, or refuses the network.
+            NoEngineError: Every attempt failed. The cause names all attempts, and ``attempts`` contains them.
+        """
+        return self.follow(self._build_attempts(config, plan, kept_tensors))
+
+    def follow(self, steps: ProgressSteps[T]) -> Steps[T]:
+        """Reports the progress of a part of a build, or of a measurement of its engine."""
+        return self.reporter.follow(steps, phase_prefix=self.phase_prefix)
+
+    def report_message(self, level: str, text: str, is_raw: bool = False) -> None:
+        """Reports a message about a build. Raw messages are those that the builder prints."""
+        if is_raw:
+            self.printed.append((level, text))
+        self.reporter.send(ev.LogMessage(self.reporter.job, f"{level}: {text}", "raw" if is_raw else "info"))
+
+    def _build_attempts(self, config: PrecisionConfig, plan: BuildPlan,
+                        kept_tensors: Sequence[str]) -> ProgressSteps[BuiltEngine]:
+        network, backend, settings = self.workspace.network, self.backend, plan.settings
+        attempt, attempts, ladder = BuildAttempt(), [], None
+        first_error: BuildError | NetworkParseError | None = None
+        while True:
+            yield Progress("lowering")
+            lowered = lower_for_builder(network, attempt.derive_attempt_config(network, config), self.ranges,
+                                        backend.capabilities, f"{backend.name} {backend.version}", plan.weakly_typed,
+                                        settings.compute_capability)
+            can_ease = settings.builder_options.optimization_level != MIN_OPTIMIZATION_LEVEL
+            ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
+            lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
+                              model=add_outputs(lowered.model, kept_tensors))
+            try:
+                engine = yield from self._build_or_load(
+                    lowered, settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings)
+            except (BuildError, NetworkParseError) as error:
+                attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
+                first_error = first_error or error
+                next_attempt = None if plan.strict or not _can_retry_with_other_precisions(
+                    error, lowered.constraints) else ladder.choose_next_attempt(attempt, _failed_layer_text(error))
+                if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(
+                        error, NetworkParseError):  # the parser ignores the optimization level
+                    raise _complete_build_error(first_error, attempts, network, can_ease) from None
+                attempt = next_attempt
+                self.report_message(
+                    "warning", f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}")
+            else:
+                return replace(engine, attempts=(*attempts, attempt))
+
+    def _build_or_load(self, lowered: BuilderInput, settings: BuildSettings) -> ProgressSteps[BuiltEngine]:
+        """Builds the engine of one attempt, or takes it from the cache."""
+        network, backend, cache = self.workspace.network, self.backend, self.cache
+        with create_scratch_folder() as folder:
+            written = export_typed_network(lowered.model, network, folder / "network.onnx")
+            key = _engine_cache_key(backend, (written.path, *written.data_files), lowered.constraints, settings)
+            cached = cache.read(key) if cache is not None else None
+            if cached is not None:
+                return BuiltEngine(cached, 0.0, "engine cache", lowered.notes)
+            if cache is not None and not settings.builder_options.timing_cache:
+                timing_cache = str(timing_cache_path(settings, backend, network, lowered.constraints, cache))
+                settings = replace(settings, builder_options=replace(settings.builder_options,
+                                                                     timing_cache=timing_cache))
+            timing_cache = settings.builder_options.timing_cache
+            is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
+            build = _BuildThread(backend, written.path, settings, lowered.constraints, self.reporter.wake)
+            build.start()
+            try:
+                while not build.has_ended:
+                    yield Wait(build.has_messages)
+                    yield self._report_messages(build)
+            finally:
+                build.request_stop()
+                build.join()
+            yield self._report_messages(build)
+            if build.error is not None:
+                raise build.error
+            if cache is not None:
+                if timing_cache:
+                    cache.add_timing_cache_checksum(Path(timing_cache))
+                cache.write(key, build.data)
+                cache.trim_to_size_limit()
+            origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
+            return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
+
+    def _report_messages(self, build: "_BuildThread") -> Progress:
+        """Reports the new messages of a build, and returns its progress."""
+        messages, progress = build.take_messages()
+        for level, text in messages:
+            self.report_message(level, text, is_raw=True)
+        return progress
 
 
 def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
@@ -312,8 +333,8 @@ class _BuildThread(threading.Thread):
         """True from shortly before the last call of ``wake``. The thread may still be alive for a moment."""
         self._wake = wake
         self._lock = threading.Lock()
-        self._messages: list[BuilderMessage] = []
-        self._progress = BuildProgress("building")
+        self._messages: list[tuple[str, str]] = []
+        self._progress = Progress("building")
         self._has_changed = True
         self._stop_requested = False
         self._last_wake_s = 0.0
@@ -334,25 +355,26 @@ class _BuildThread(threading.Thread):
     def has_messages(self) -> bool:
         return self._has_changed or self.has_ended
 
-    def take_messages(self) -> list[BuildProgress | BuilderMessage]:
+    def take_messages(self) -> tuple[list[tuple[str, str]], Progress]:
+        """Returns the levels and texts of the messages since the last call, and the progress."""
         with self._lock:
             messages, self._messages = self._messages, []
             self._has_changed = False
-            return [*messages, self._progress]
+            return messages, self._progress
 
     def request_stop(self) -> None:
         self._stop_requested = True
 
     def _on_step(self, phase: str, done: int, total: int) -> bool:
         with self._lock:
-            self._progress = BuildProgress(f"building: {phase}", done, total)
+            self._progress = Progress(f"building: {phase}", done, total)
             self._has_changed = True
         self._wake_if_report_due()
         return not self._stop_requested
 
     def _on_message(self, level: str, text: str) -> None:
         with self._lock:
-            self._messages.append(BuilderMessage(level, text))
+            self._messages.append((level, text))
             self.cache_refused = self.cache_refused or bool(TIMING_CACHE_REFUSED.search(text))
             self._has_changed = True
         self._wake_if_report_due()

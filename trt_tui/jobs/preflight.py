@@ -3,11 +3,13 @@
 They are the effect of fewer calibration samples, and the shares of values outside their range.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
 
 from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.execution import translate_steps
 from trt_tui.core.guards.batch_checks import MAX_COMPARED_SAMPLES, measure_batch_dependence
 from trt_tui.core.guards.guard import CalibrationConvergencePoint, ClippedShare, GuardFacts
 from trt_tui.core.guards.range_checks import measure_clipped_shares
@@ -18,7 +20,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import measure_accuracy
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.steps import Progress, Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
@@ -48,17 +50,11 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 def _measure_batch_dependence(workspace: Workspace, reporter: JobReporter) -> Steps[GuardFacts]:
     """Returns the SQNR of FP32 outputs of single samples against the same samples in the batch in use."""
-    start_time, done = time.monotonic(), 0
-    steps = measure_batch_dependence(workspace.analysis, workspace.feeds)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            guard_facts: GuardFacts = stop.value
-            return guard_facts
-        done += 1
-        reporter.send_progress("single samples against their batch", done, MAX_COMPARED_SAMPLES + 1, start_time)
-        yield Urgency.ACCURACY
+    done_counts = itertools.count(1)
+    steps = translate_steps(
+        measure_batch_dependence(workspace.analysis, workspace.feeds),
+        lambda _: Progress("single samples against their batch", next(done_counts), MAX_COMPARED_SAMPLES + 1))
+    return reporter.follow(steps, Urgency.ACCURACY)
 
 
 def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, reporter: JobReporter,

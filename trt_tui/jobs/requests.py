@@ -337,7 +337,7 @@ class BuildEngine(Request):
         later_configs: The configs of the next requests. Workers build all of them in parallel.
     """
 
-    job_kind = JobKind("trt_tui.jobs.build.run_build_job", "build of {config}", Urgency.BUILD)
+    job_kind = JobKind("trt_tui.jobs.engine.run_build_job", "build of {config}", Urgency.BUILD)
     config: PrecisionConfig
     with_marked_engine: bool = False
     later_configs: tuple[PrecisionConfig, ...] = ()
@@ -355,8 +355,8 @@ class WriteEngine(Request):
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.build.run_write_engine_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
-                       needs_hashes=False)
+    job_kind = JobKind("trt_tui.jobs.engine.run_write_engine_job", "writing {file}", Urgency.BUILD,
+                       is_replaceable=False, needs_hashes=False)
     config: PrecisionConfig
     path: str
     config_calibration: Calibration | None = None

@@ -10,17 +10,20 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from trt_tui.core.engines.fallback_ladder import NoEngineError
-from trt_tui.core.execution import Executor
+from trt_tui.core.execution import Executor, Waitable, translate_steps
+from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.steps import PreemptionError, Steps, Urgency, Wait
+from trt_tui.jobs.steps import PreemptionError, Progress, ProgressSteps, Steps, Urgency, Wait
 from trt_tui.workspace import FileReplacedError
+
+T = TypeVar("T")
 
 INTERACTIVE_URGENCY = Urgency.FIRST_ACCURACY
 """The lowest urgency of steps that the user waits for."""
@@ -235,23 +238,69 @@ def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
                         "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
 
 
-class JobReporter:
-    """The reporter of a job, which sends the job's events and progress, and ends a measurement if the job was stopped.
+def take_last_value(partials: Iterable[PartialResult[T] | Waitable], phase: str = "") -> ProgressSteps[T]:
+    """Runs a measurement to its end, yields its progress, and returns its last value."""
+    for partial in partials:
+        if isinstance(partial, PartialResult):
+            value = partial.value
+            yield Progress(phase, partial.done_count, partial.total_count)
+        elif isinstance(partial, Wait):
+            yield partial
+    return value
+
+
+class Reporter:
+    """The reporter of work without a job of its own, such as that of a worker: it sends nothing.
+
+    Attributes:
+        job: The number of the job; 0 without a job.
+        send: A function that sends an event.
+        wake: A function that another thread calls when the work can continue.
     """
 
-    def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
-        self._scheduler, self._scheduled_job = scheduler, scheduled_job
-        self.job = scheduled_job.job
-        self.send = scheduler.send
-        self.is_report_due = scheduler.is_report_due
-        self.wake = scheduler.arrival_event.set
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
+        self.job = 0
+        self.send: Callable[[ev.Event], None] = lambda event: None
+        self.wake: Callable[[], None] = wake or (lambda: None)
 
     def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
-        """Sends the progress of a job, at most every `MIN_REPORT_INTERVAL_S` seconds.
+        """Sends the progress of a job.
 
         Args:
             start_time: The start of the phase, as `time.monotonic`.
         """
+
+    def follow(self, steps: ProgressSteps[T], urgency: Urgency = Urgency.BUILD, phase_prefix: str = "") -> Steps[T]:
+        """Returns steps of one urgency that send the progress of other steps, and return the result of these.
+
+        Progress without a phase is not sent.
+        """
+        phase, start_time = "", time.monotonic()
+
+        def report_step(step: Progress | Wait) -> Urgency | Wait:
+            nonlocal phase, start_time
+            if isinstance(step, Wait):
+                return step
+            start_time = time.monotonic() if phase not in ("", step.phase) else start_time
+            phase = step.phase
+            if phase:
+                self.send_progress(phase_prefix + phase, step.done, step.total, start_time)
+            return urgency
+
+        return translate_steps(steps, report_step)
+
+
+class JobReporter(Reporter):
+    """The reporter of a job, which sends the job's events and progress, and ends a measurement if the job was stopped.
+    """
+
+    def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
+        super().__init__(scheduler.arrival_event.set)
+        self._scheduler, self._scheduled_job = scheduler, scheduled_job
+        self.job, self.send, self.is_report_due = scheduled_job.job, scheduler.send, scheduler.is_report_due
+
+    def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
+        """Sends the progress of a job, at most every `MIN_REPORT_INTERVAL_S` seconds."""
         if done == total or self.is_report_due("progress"):
             seconds_left = (time.monotonic() - start_time) / done * (total - done) if done and total > done else None
             self.send(ev.JobProgress(self.job, phase, done, total, seconds_left))

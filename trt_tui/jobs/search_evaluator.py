@@ -28,7 +28,6 @@ from trt_tui.core.search.strategy_protocol import ZeroCostEffort
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.formatting import counted_noun_text, duration_text
-from trt_tui.jobs import build, engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import (
@@ -47,6 +46,7 @@ from trt_tui.jobs.check_command import (
     write_check_files,
 )
 from trt_tui.jobs.comparison import send_group_errors
+from trt_tui.jobs.engine import build_and_send_engine, build_engines_in_parallel, get_engine, send_engine_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
@@ -110,7 +110,7 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         # The engine and the exported file are measured again, on the samples of the session.
         config = search_job.search.result.config
         if search_job.search_builds.has_requested_engine(config):
-            yield from build.build_and_judge_config(shown_workspace, store, full_reporter, config)
+            yield from build_and_send_engine(shown_workspace, store, full_reporter, config)
         full_reporter.send(ev.ExportedFileExecuted(reporter.job, config, (
             yield from execute_exported_file(shown_workspace, store, full_reporter, config, Urgency.SEARCH))))
     ended = search_job.make_end_event(reporter.job, held_out_result=held_out, accuracy_with_interval=settled_accuracy)
@@ -353,17 +353,13 @@ class WorkspaceEvaluator:
         return other_ranges
 
     def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-        return (yield from build.build_engines_in_parallel(self._workspace, self._store, self._report, configs))
+        return (yield from build_engines_in_parallel(self._workspace, self._store, self._report, configs))
 
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns the engine of a config, and sends its simulated accuracy too."""
         accuracy = yield from self.measure_accuracy(config)
         self._report.send(ev.AccuracyMeasured(self._report.job, "config", config, accuracy, True))
-        cached = self._store.load_engine_result(self._workspace, config)
-        if cached is None:
-            return (yield from build.build_and_judge_config(self._workspace, self._store, self._report, config))
-        self._report.send(ev.EngineBuilt(self._report.job, config, cached))
-        return cached
+        return (yield from get_engine(self._workspace, self._store, self._report, config))
 
     def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
         feed_indices = None if self.feed_index is None else [self.feed_index]
@@ -376,8 +372,8 @@ class WorkspaceEvaluator:
     def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
         builder = self._workspace.builder
         use_marked_engine = builder is None or not builder.capabilities.debug_tensors
-        return (yield from engine_errors.send_engine_errors(self._workspace, self._store, self._report, config,
-                                                            use_marked_engine))
+        return (yield from send_engine_errors(self._workspace, self._store, self._report, config,
+                                              use_marked_engine))
 
     def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
         workspace, store, reporter = self._workspace, self._store, self._report

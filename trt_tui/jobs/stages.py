@@ -11,9 +11,8 @@ import numpy as np
 from trt_tui.backends.registry import find_gpu_text, missing_builder_reason
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel
-from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
+from trt_tui.core.measure.analysis import SimulatedConfig
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
 from trt_tui.core.measure.reference import DumpRun, no_common_tensors_error, open_file_run
@@ -29,17 +28,16 @@ from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.reading import read_bytes
 from trt_tui.formatting import builder_title
-from trt_tui.jobs import build
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import measure_accuracy, send_reference_metric
 from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.engine_accuracy import EngineRun, make_build_settings, time_engine_layers
-from trt_tui.jobs.engine_build import BuiltEngine, build_engine
-from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.engine import get_engine
+from trt_tui.jobs.engine_accuracy import EngineRun, add_engine_performance, make_build_settings
+from trt_tui.jobs.engine_build import EngineBuilder
+from trt_tui.jobs.scheduler import JobReporter, Reporter, take_last_value
+from trt_tui.jobs.steps import ProgressSteps, Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.jobs.timing import EngineTiming, time_engine
 from trt_tui.workspace import Workspace, can_run_engines
 
 CONFIG_SIMULATED, CONFIG_BUILT = "the simulated config", "the config's engine"
@@ -80,7 +78,8 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             recorded = yield from _record_run(workspace, reporter, source)
             if run.config is None:
                 accuracy = yield from _compare_runs(workspace, recorded, None)
-                result = (yield from _measure_engine_file(workspace, reporter, source, accuracy)) if isinstance(
+                result = (yield from reporter.follow(_measure_engine_file(workspace, source, accuracy),
+                                                     Urgency.ACCURACY)) if isinstance(
                     source, EngineRun) else RunResult(accuracy)
                 stage = replace(stage, result=result)
             if isinstance(source, EngineRun):
@@ -153,14 +152,10 @@ def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> Jud
 def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None) -> Steps[Accuracy]:
     """Returns the accuracy of a run against another run; against the reference of the workspace if ``reference`` is
     None."""
-    accuracy, is_judged = Accuracy({}), reference is None
+    is_judged = reference is None
     feeds = _find_common_feeds(workspace, recorded, *([reference] if reference is not None else []))
-    for partial in workspace.analysis.compare(recorded, feeds, reference=reference, with_metric=is_judged,
-                                              with_caveats=is_judged):
-        assert isinstance(partial, PartialResult), "the outputs are recorded"
-        accuracy = partial.value
-        yield Urgency.ACCURACY
-    return accuracy
+    return override_urgency(Urgency.ACCURACY, take_last_value(workspace.analysis.compare(
+        recorded, feeds, reference=reference, with_metric=is_judged, with_caveats=is_judged)))
 
 
 def _list_common_outputs(workspace: Workspace, *runs: RecordedRun) -> list[JudgedOutput]:
@@ -234,13 +229,12 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     if builder is None:
         return None, missing_builder_reason(workspace.options.backend)
     try:
-        result = store.load_engine_result(workspace, config) or (yield from build.build_and_judge_config(
-            workspace, store, reporter, config))
+        result = yield from get_engine(workspace, store, reporter, config)
     except (CancelledError, BackendUnavailableError):
         raise
     except TrtTuiError as error:
         result = failed_build_result(builder_title(builder.name, builder.version), error)
-    reporter.send(ev.EngineBuilt(reporter.job, config, result))
+        reporter.send(ev.EngineBuilt(reporter.job, config, result))
     if result.failure_reason:
         return None, result.failure_reason
     if not can_run_engines(builder, workspace.plan.settings):
@@ -248,42 +242,20 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
         gpu_text = f" for compute capability {'.'.join(map(str, capability))}" if capability is not None else ""
         return None, f"built{gpu_text}, and it cannot run on this machine: {find_gpu_text()}"
     settings = make_build_settings(analysis, workspace.find_judged_feeds(config), workspace.plan, config)
-    engine: BuiltEngine | None = None
-    for step in build_engine(builder, workspace.network, config, workspace.ranges, settings, cache=store.engines,
-                             wake=reporter.wake, weakly_typed=workspace.plan.weakly_typed, strict=workspace.plan.strict,
-                             kept_tensors=analysis.extra_outputs):
-        if isinstance(step, BuiltEngine):
-            engine = step
-        elif isinstance(step, Wait):
-            yield step
-    assert engine is not None, "a build ends with an engine"
+    engine = yield from EngineBuilder(workspace, store.engines, Reporter(reporter.wake)).build(
+        config, replace(workspace.plan, settings=settings), analysis.extra_outputs)
     return EngineRun(run, builder.load_engine(engine.data), analysis), ""
 
 
-def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun,
-                         accuracy: Accuracy) -> Steps[EngineResult]:
+def _measure_engine_file(workspace: Workspace, source: EngineRun, accuracy: Accuracy) -> ProgressSteps[EngineResult]:
     """Returns the result of an engine file: its accuracy, latency and layers."""
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
-    feed = source.make_feed(workspace.feeds[0])
-    steps = time_engine(runner, feed, workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0]))
-    timing: EngineTiming | None = None
-    while timing is None:
-        try:
-            step = next(steps)
-        except StopIteration as stop:
-            timing = stop.value
-        else:
-            reporter.send(ev.JobProgress(reporter.job, step.phase, step.done, step.total))
-            yield Urgency.ACCURACY
-    engine_report, missing = time_engine_layers(runner, workspace.network, feed)
-    return EngineResult(
-        accuracy, builder_title(builder.name, builder.version), timing.latency_ms,
-        Path(source.run.file_path).stat().st_size,
-        measurement_note="; ".join(filter(None, (*timing.missing_parts, missing))), cuda_graph_ms=timing.graph_ms,
-        profile_latencies=timing.profiles, device_name=builder.device, device_memory_bytes=runner.device_memory,
-        engine_report=engine_report, implementations=find_group_implementations(engine_report, workspace.network)
-        if engine_report is not None else {})
+    result = EngineResult(accuracy, builder_title(builder.name, builder.version),
+                          engine_bytes=Path(source.run.file_path).stat().st_size, device_name=builder.device)
+    return (yield from add_engine_performance(
+        result, runner, workspace.network, source.make_feed(workspace.feeds[0]),
+        workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0])))
 
 
 # -- production -------------------------------------------------------------------------------------------------------

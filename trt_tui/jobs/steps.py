@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
+from trt_tui.core.execution import translate_steps
+
 T = TypeVar("T")
 
 
@@ -44,17 +46,22 @@ A step is mostly one batch. The generator yields the urgency of the next step, o
 """
 
 
-def override_urgency(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a measurement. A ``total`` of 0 means that the end is unknown."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+ProgressSteps = Generator[Progress | Wait, None, T]
+"""The type of a generator that yields its progress, from which `trt_tui.jobs.scheduler.Reporter.follow` makes steps."""
+
+
+def override_urgency(urgency: Urgency, steps: Generator[object, None, T]) -> Steps[T]:
     """Yields the same steps with another urgency, and returns their result."""
-    try:
-        while True:
-            step = next(steps)
-            yield step if isinstance(step, Wait) else urgency
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
+    return translate_steps(steps, lambda step: step if isinstance(step, Wait) else urgency)
 
 
 class PreemptionError(Exception):
