@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.data.samples import JudgedFeeds
+from trt_tui.core.execution import translate_steps
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
@@ -18,8 +19,8 @@ from trt_tui.formatting import run_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
-from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
+from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
@@ -45,6 +46,14 @@ def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobRepo
         yield partial.value
 
 
+def measure_final_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                           urgency: Urgency, phase: str = "") -> Steps[Accuracy]:
+    """Returns the accuracy of a config on all feeds; ``phase`` is as in `measure_accuracy`."""
+    partials = (PartialResult(accuracy, accuracy.samples, accuracy.total)
+                for accuracy in measure_accuracy(workspace, store, reporter, config, phase))
+    return override_urgency(urgency, take_last_value(partials))
+
+
 class AccuracyTask:
     """The task that measures the accuracy of a config on the feeds that judge it, by config."""
 
@@ -55,11 +64,8 @@ class AccuracyTask:
         return "the accuracy of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
-        accuracy = Accuracy({})
-        for partial in context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item]):
-            accuracy = partial.value
-            yield
-        return accuracy
+        partials = context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item])
+        return (yield from translate_steps(take_last_value(partials), lambda step: None))
 
 
 def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -284,12 +290,9 @@ def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, 
         return
     accuracies = store.load_result(workspace, "raised", config, tuple[Accuracy, ...])
     if accuracies is None:
-        start_time = time.monotonic()
-        for partial in measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
-                                                         workspace.find_judged_feeds(config)):
-            accuracies = partial.value
-            reporter.send_progress("raising the worst layers one by one", partial.done_count, partial.total_count,
-                                   start_time)
-            yield Urgency.BACKGROUND
+        partials = measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
+                                                     workspace.find_judged_feeds(config))
+        accuracies = yield from reporter.follow(take_last_value(partials, "raising the worst layers one by one"),
+                                                Urgency.BACKGROUND)
         store.save_result(workspace, "raised", config, accuracies)
-    reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies or ()))
+    reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies))

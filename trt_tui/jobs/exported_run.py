@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from trt_tui.backends.onnxruntime_exported import LoadedExport
 from trt_tui.backends.onnxruntime_releases import truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.analysis import Analysis, PartialResult
+from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, Caveat, ExportedRun
 from trt_tui.core.measure.run_sources import RunSource
@@ -36,7 +36,7 @@ from trt_tui.formatting import name_list_text
 from trt_tui.jobs.child_exit import diagnose_exit
 from trt_tui.jobs.engine_accuracy import cast_to_declared_types
 from trt_tui.jobs.exported_process import ExportedRunRequest
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import ResultStore
 from trt_tui.module_path import python_command
@@ -49,8 +49,8 @@ _STORE_KIND = "exported network"
 """The name under which executions of exported files are stored."""
 
 
-class _NotExecutedError(Exception):
-    """An exported file was not executed; the message is the reason."""
+class _NotExecutedError(TrtTuiError):
+    """An exported file was not executed; the title is the reason."""
 
 
 def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
@@ -84,8 +84,6 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
                                    executor_name=" ".join(filter(None, (exported_run.executor_name, options))))
     except CancelledError:
         raise
-    except _NotExecutedError as error:
-        return replace(exported_run, missing_reason=str(error))
     except TrtTuiError as error:
         return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
     rounding_text = (" with FP16 values quantized in FP32, because this release truncates them"
@@ -128,16 +126,9 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
         ExportedRunRequest(str(path), names, workspace.backend.provider, config.tf32, options.threads,
                            tuple(map(os.path.abspath, options.ort_ops))), reporter.wake)
     source = _ExportedFileRun(analysis, process, names, urgency)
-    accuracy, start_time = Accuracy({}), time.monotonic()
     try:
-        for partial in analysis.compare(source, feed_indices, with_caveats=False):
-            if isinstance(partial, Wait):
-                yield partial
-            elif isinstance(partial, PartialResult):
-                accuracy = partial.value
-                reporter.send_progress("executing the exported network", partial.done_count, partial.total_count,
-                                       start_time)
-                yield urgency
+        partials = analysis.compare(source, feed_indices, with_caveats=False)
+        accuracy = yield from reporter.follow(take_last_value(partials, "executing the exported network"), urgency)
     finally:
         process.close()
     return accuracy, source.options
@@ -154,12 +145,12 @@ class _ExportedFileRun(RunSource):
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
         yield self._answer_wait
-        self.options = self._process.take_loaded_export().options
+        self.options = self._process.take_answer().options
         for index in feed_indices:
             samples = self._analysis.samples
             self._process.send_feed(samples.read_full_feed(index))
             yield self._answer_wait
-            outputs = samples.remove_padding(self._process.take_outputs(), index)
+            outputs = samples.remove_padding(self._process.take_answer(), index)
             reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
             yield None
 
@@ -183,7 +174,7 @@ class _ExportedRunProcess:
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
         self._wake = wake
         self._has_ended = False
-        self._answers = queue.SimpleQueue[Mapping[str, np.ndarray] | LoadedExport | str]()
+        self._answers = queue.SimpleQueue[Any]()
         self._outgoing = queue.SimpleQueue[object]()
         self._outgoing.put(request)
         self._thread = threading.Thread(target=self._exchange_messages, daemon=True)
@@ -196,23 +187,12 @@ class _ExportedRunProcess:
         """Returns True if there is an answer, or will never be one."""
         return self._has_ended or not self._answers.empty()
 
-    def take_loaded_export(self) -> LoadedExport:
-        """Returns the first answer of the process.
+    def take_answer(self) -> Any:
+        """Returns the next answer of the process: first the `LoadedExport`, then the outputs for each feed.
 
         Raises:
             _NotExecutedError: ONNX Runtime refused the file, or the process has ended.
         """
-        answer = self._take_answer()
-        assert isinstance(answer, LoadedExport)
-        return answer
-
-    def take_outputs(self) -> Mapping[str, np.ndarray]:
-        """Returns the next outputs; raises as `take_loaded_export`."""
-        answer = self._take_answer()
-        assert not isinstance(answer, LoadedExport)
-        return answer
-
-    def _take_answer(self) -> Mapping[str, np.ndarray] | LoadedExport:
         if self._answers.empty():
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
             text = self._log.read().decode(errors="replace")

@@ -14,12 +14,13 @@ from trt_tui.core.guards.batch_checks import MAX_COMPARED_SAMPLES, measure_batch
 from trt_tui.core.guards.guard import CalibrationConvergencePoint, ClippedShare, GuardFacts
 from trt_tui.core.guards.range_checks import measure_clipped_shares
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import measure_accuracy
+from trt_tui.jobs.accuracy import measure_final_accuracy
 from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Progress, Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
@@ -76,28 +77,22 @@ def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, 
         ranges = calibrate(network.model, network.calibrated_tensors, sample_part, workspace.backend,
                            method=calibration.method, progress=reporter.make_progress_callback(phase)).ranges
         yield Urgency.ACCURACY
-        start_time, sqnr = time.monotonic(), math.nan
-        for partial in workspace.analysis.measure_accuracy(config, {**ranges, **config_ranges},
-                                                           workspace.find_judged_feeds(config)):
-            worst = partial.value.worst_output
-            sqnr = _nan_if_unknown(worst[1].errors.sqnr_db if worst is not None else None)
-            reporter.send_progress(f"{config.find_main_quantized_type(network).label} {phase}", partial.done_count,
-                                   partial.total_count, start_time)
-            yield Urgency.ACCURACY
-        sqnr_steps.append(CalibrationConvergencePoint(sample_part.count, sqnr))
-    for accuracy in measure_accuracy(workspace, store, reporter, config):
-        worst = accuracy.worst_output
-        yield Urgency.ACCURACY
-    sqnr_steps.append(
-        CalibrationConvergencePoint(samples.count,
-                                    _nan_if_unknown(worst[1].errors.sqnr_db if worst is not None else None)))
+        partials = workspace.analysis.measure_accuracy(config, {**ranges, **config_ranges},
+                                                       workspace.find_judged_feeds(config))
+        accuracy = yield from reporter.follow(take_last_value(
+            partials, f"{config.find_main_quantized_type(network).label} {phase}"), Urgency.ACCURACY)
+        sqnr_steps.append(CalibrationConvergencePoint(sample_part.count, _worst_output_sqnr_db(accuracy)))
+    accuracy = yield from measure_final_accuracy(workspace, store, reporter, config, Urgency.ACCURACY)
+    sqnr_steps.append(CalibrationConvergencePoint(samples.count, _worst_output_sqnr_db(accuracy)))
     if any(math.isnan(item.sqnr_db) for item in sqnr_steps):
         return GuardFacts(no_convergence_reason="no SQNR was measured")
     return GuardFacts(convergence=tuple(sqnr_steps))
 
 
-def _nan_if_unknown(sqnr: float | None) -> float:
-    return math.nan if sqnr is None else sqnr
+def _worst_output_sqnr_db(accuracy: Accuracy) -> float:
+    """Returns the SQNR of the worst output in dB; NaN if it has none."""
+    sqnr_db = accuracy.worst_output[1].errors.sqnr_db if accuracy.worst_output is not None else None
+    return math.nan if sqnr_db is None else sqnr_db
 
 
 def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,

@@ -8,7 +8,6 @@ from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
-from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import FusionGroup
@@ -20,7 +19,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import send_reference_metric
 from trt_tui.jobs.calibration import measure_ranges
 from trt_tui.jobs.executors import get_executor
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
@@ -150,12 +149,9 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
         calibration = measure_ranges(workspace, store, reporter, method)
         seconds = time.perf_counter() - start
         yield Urgency.ACCURACY
-        accuracy, start_time = Accuracy({}), time.monotonic()
-        for partial in workspace.analysis.measure_accuracy(request.config, calibration.range_table, workspace.feeds,
-                                                           with_metric_interval=True):
-            accuracy = partial.value
-            reporter.send_progress(f"judging {method}", partial.done_count, partial.total_count, start_time)
-            yield Urgency.ACCURACY
+        partials = workspace.analysis.measure_accuracy(request.config, calibration.range_table, workspace.feeds,
+                                                       with_metric_interval=True)
+        accuracy = yield from reporter.follow(take_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
         reporter.send(ev.Measured(reporter.job, ev.METHOD_COMPARISON, None,
                                   ev.RangeMethodComparison(request.config, tuple(rows))))

@@ -30,7 +30,7 @@ from trt_tui.files.reading import read_bytes
 from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import measure_accuracy, send_reference_metric
+from trt_tui.jobs.accuracy import measure_final_accuracy, send_reference_metric
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.engine import get_engine
 from trt_tui.jobs.engine_accuracy import EngineRun, add_engine_performance, make_build_settings
@@ -167,11 +167,8 @@ def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter:
                              config: PrecisionConfig | None) -> Steps[None]:
     """Sends the accuracy of a config with all its caveats, as other jobs send it."""
     assert config is not None, "a simulated run has a config"
-    latest = Accuracy({})
-    for accuracy in measure_accuracy(workspace, store, reporter, config):
-        latest = accuracy
-        yield Urgency.ACCURACY
-    reporter.send(ev.AccuracyMeasured(reporter.job, run, config, latest, True))
+    accuracy = yield from measure_final_accuracy(workspace, store, reporter, config, Urgency.ACCURACY)
+    reporter.send(ev.AccuracyMeasured(reporter.job, run, config, accuracy, True))
 
 
 def _stage_effect_text(run: Run) -> str:
