@@ -22,10 +22,10 @@ from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs import engine_preview, ranges, scheduler
+from trt_tui.jobs import calibration, engine_preview, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import MIN_RAISED_SHARE
+from trt_tui.jobs.comparison import MIN_RAISED_SHARE
 from trt_tui.jobs.preview_requests import PreviewRequest
 from trt_tui.jobs.steps import Urgency, Wait
 from trt_tui.jobs.store import ResultCache
@@ -575,7 +575,7 @@ def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(op
 
 def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
     worker = opened()
-    monkeypatch.setattr(ranges, "collect_tensor_stats", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(calibration, "collect_tensor_stats", lambda *args, **kwargs: 1 / 0)
     events = worker.answer(rq.MeasureTensorStats(worker.network.groups[0].name))
     assert isinstance(events[-1], ev.JobFailed) and "ZeroDivisionError" in events[-1].title
     assert "Traceback" in events[-1].detail

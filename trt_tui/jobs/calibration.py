@@ -1,30 +1,35 @@
-"""The calibration jobs: dynamic ranges are measured, or read from a calibration cache or a config."""
+"""The jobs on dynamic ranges: they are measured, set by hand, or read from a calibration cache or a config."""
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
+from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, collect_tensor_stats
+from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
+from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
 from trt_tui.core.exporters.precision_json import config_calibration_cache_text
-from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
+from trt_tui.core.guards.guard import CACHE_SOURCE, CONFIG_SOURCE, MEASURED_SOURCE, GuardFacts, RangeFacts
+from trt_tui.core.guards.range_checks import find_mismatched_ranges
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
+from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import RangeMove
-from trt_tui.core.quantized_types import TYPES_WITH_RANGES
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, TYPES_WITH_RANGES
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text
 from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import counted_noun_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.executors import get_executor
-from trt_tui.jobs.guard_facts import send_cached_range_facts, send_range_facts
-from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.scheduler import JobReporter, get_executor
+from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.workspace import Workspace
 
@@ -304,3 +309,156 @@ def _calibrate_from_cache(workspace: Workspace, store: ResultStore, reporter: Jo
     reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
     send_cached_range_facts(workspace, reporter, cache_path, cache_ranges,
                             other_calibration.method if other_calibration.ranges.keys() - cache_ranges.keys() else "")
+
+
+def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_path: str, ranges: Mapping[str, float],
+                            missing_range_method: str) -> bool:
+    """Sends the guard facts of ranges from a calibration cache. Returns True if the ranges were compared with samples.
+
+    Args:
+        ranges: The ranges of the cache that match the network.
+        missing_range_method: The range method of tensors without an entry in the cache; "" if every tensor has one.
+    """
+    builder, header, method = workspace.builder, read_cache_header(cache_path), workspace.options.calib_method
+    uses_cache = builder is not None and builder.name == "tensorrt" and int(builder.version.partition(".")[0]) < 11
+    return send_range_facts(
+        workspace, reporter,
+        RangeFacts(CACHE_SOURCE,
+                   Path(cache_path).name, header.range_method, cache_header=header,
+                   fallback_method=missing_range_method, requested_method=method if method != RANGE_METHODS[0] else "",
+                   builder_release=builder.version if builder is not None and uses_cache else ""), ranges)
+
+
+def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: RangeFacts,
+                     ranges: Mapping[str, float]) -> bool:
+    """Sends the guard facts of the ranges in use. Ranges from a cache or a config are compared with the samples, if
+    there are samples.
+
+    Returns:
+        True if the ranges were compared with samples.
+    """
+    sampled = range_facts.source != MEASURED_SOURCE and workspace.options.has_data and bool(ranges)
+    if sampled:
+        try:
+            off, compared, count = find_mismatched_ranges(
+                workspace.network.model, ranges, workspace.calibration_samples, workspace.backend,
+                method_clips=range_facts.method != RANGE_METHODS[0],
+                progress=reporter.make_progress_callback("comparing ranges with the samples"))
+            range_facts = replace(range_facts, mismatches=off, compared_tensors=compared, checked_samples=count)
+        except InputError as error:
+            reporter.send(
+                ev.LogMessage(reporter.job, f"The ranges are not compared with the samples. {error.title}: "
+                                            f"{error.cause}"))
+    reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(has_random_inputs=workspace.options.data is None
+                                                  and workspace.options.calib_data is None, range_facts=range_facts)))
+    return sampled
+
+
+
+def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.MeasureTensorStats) -> Steps[None]:
+    """Measures and sends the tensor statistics of the inputs and results of groups, the ranges of their weights'
+    channels, and the facts from which causes are found."""
+    network = workspace.network
+    groups = [network.get_group(name) for name in dict.fromkeys((request.group, *request.other_groups))]
+    tensors_by_group: dict[str, list[str]] = {}
+    axes: dict[str, int] = {}
+    for group in groups:
+        tensor_names = (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs[:2], group.final_tensor)
+        tensors_by_group[group.name] = [tensor for tensor in dict.fromkeys(tensor_names)
+                                        if network.is_float(tensor) and tensor not in network.blocking_plugins]
+        for site in group.activation_qdq_sites():
+            rank = len(network.shape(site.tensor) or ())
+            conv = network.get_layer(site.layer).op_type in ("Conv", "ConvTranspose")
+            axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
+    progress = reporter.make_progress_callback("activation statistics", is_preemptible=True)
+    tensors = list(dict.fromkeys(tensor for names in tensors_by_group.values() for tensor in names))
+    stats: dict[str, TensorStats] | None = None
+    while stats is None:
+        try:
+            stats = collect_tensor_stats(
+                network.model, tensors, workspace.calibration_samples, workspace.backend, channel_axes=axes,
+                progress=progress, executor=get_executor(workspace, reporter))
+        except NonFiniteTensorError as error:  # a mask of -Inf is no error if nothing quantizes it
+            if error.tensor in axes or error.tensor not in tensors:
+                raise
+            tensors.remove(error.tensor)
+    workspace.statistics.update(stats)
+    value_ranges = collect_value_ranges(network, groups, workspace.calibration_samples, workspace.backend,
+                                        progress=progress, executor=get_executor(workspace, reporter))
+    for group in groups:
+        weights = {
+            site.tensor: DominantChannels.from_channel_amaxes(site.axis, network.constant_amax(site.tensor, site.axis))
+            for site in group.weight_qdq_sites()
+            if site.axis is not None
+        }
+        facts = measure_group_facts(network, group, value_ranges[group.name], workspace.calibration_samples,
+                                    workspace.backend)
+        tensors_of_group = {tensor: stats[tensor] for tensor in tensors_by_group[group.name] if tensor in stats}
+        reporter.send(ev.Measured(reporter.job, GROUP_DETAILS, group.name, GroupDetails(
+            tensors_of_group, {tensor: top for tensor, top in weights.items() if top is not None}, facts)))
+    yield Urgency.TENSOR_STATS
+
+
+def measure_ranges_by_method(workspace: Workspace, reporter: JobReporter, groups: Iterable[FusionGroup],
+                             config: PrecisionConfig, *, in_separate_pass: bool = False) -> dict[str, dict[str, float]]:
+    """Returns the ranges (amax) of the activations of some groups, by tensor and range method.
+
+    The ranges are for the quantized types that the config gives to the groups. If groups with different types share a
+    tensor, the type of the last group counts. Tensors without known statistics are measured.
+
+    Args:
+        in_separate_pass: True to measure these tensors in one separate pass, even if their statistics are known
+            (`Workspace.separate_pass_values`).
+    """
+    tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activation_qdq_sites()}
+    tensor_stats: dict[str, TensorStats] = workspace.statistics
+    if in_separate_pass:
+        tensor_stats = workspace.separate_pass_values.setdefault(("statistics", *tensors), {})
+    missing = [tensor for tensor in tensors if tensor not in tensor_stats]
+    if missing:
+        executor = get_executor(workspace, reporter)
+        stats = collect_tensor_stats(
+            workspace.network.model, missing, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("other ranges", is_preemptible=True,
+                                                     executor=executor), executor=executor)
+        tensor_stats.update(stats)
+    return {tensor: tensor_stats[tensor].amax_by_range_method(precision) for tensor, precision in tensors.items()}
+
+
+def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                       request: rq.SetRanges) -> Steps[None]:
+    """Sends the requested range of each tensor. Tensors whose range is not given as a number are measured."""
+    network, config = workspace.network, request.config
+    ranges: dict[str, tuple[int, str]] = {}  # the last entry that names a tensor sets its range
+    for index, (name, text) in enumerate(request.ranges):
+        tensors = find_named_tensors(network, name)
+        parse_amax(text)
+        ranges |= dict.fromkeys(tensors, (index, text))
+        if tensors != (name,):
+            reporter.send(
+                ev.LogMessage(reporter.job, f"{name} names {counted_noun_text(len(tensors), 'tensor')} with the range "
+                                            f"{text}: {name_list_text(tensors, 3)}.", "note"))
+    effective = {index for index, _ in ranges.values()}
+    for index, (name, text) in enumerate(request.ranges):
+        if index not in effective:
+            reporter.send(
+                ev.LogMessage(reporter.job, f"--range {name}={text} has no effect: later ranges replace it. Put the "
+                                            "range of fewer tensors behind that of more.", "warning"))
+    unmeasured = [tensor for tensor, (_, text) in ranges.items()
+                  if parse_amax(text) is None and tensor not in workspace.statistics]
+    if unmeasured:
+        stats = collect_tensor_stats(
+            network.model, unmeasured, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("activation statistics", is_preemptible=True))
+        workspace.statistics.update(stats)
+    quantized_types = {site.tensor: QUANTIZED_TYPES.get(config.precision_of(group), INT8) for group in network.groups
+                       for site in group.activation_qdq_sites()}
+    moves = {}
+    for tensor, (_, text) in ranges.items():
+        amax = parse_amax(text)
+        moves[tensor] = RangeMove(amax, "user") if amax is not None else RangeMove(
+            resolve_amax_text(text, workspace.statistics[tensor], quantized_types[tensor]), text.lower())
+    reporter.send(ev.RequestedRangesReady(reporter.job, moves))
+    yield from ()
+

@@ -19,15 +19,16 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import (
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.comparison import (
     MIN_RAISED_SHARE,
     add_metric_intervals,
     load_stored_shares,
     measure_accuracy,
+    measure_export_accuracy,
     send_error_shares,
+    send_group_errors,
 )
-from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.comparison import measure_export_accuracy, send_group_errors
 from trt_tui.jobs.exported_run import find_stored_exported_run
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency

@@ -37,9 +37,8 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write
 from trt_tui.jobs.child_exit import diagnose_exit
-from trt_tui.jobs.executors import get_executor
 from trt_tui.jobs.preview_requests import PreviewCancellation, PreviewNetwork, PreviewRequest
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, get_executor
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.module_path import python_command

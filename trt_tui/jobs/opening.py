@@ -1,5 +1,6 @@
 """The job that opens the network, the data and the backends."""
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +16,7 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
-from trt_tui.jobs.executors import open_worker_pool
-from trt_tui.jobs.guard_facts import measure_data_guard_facts
+from trt_tui.jobs.preflight import measure_data_guard_facts
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
@@ -41,6 +41,30 @@ class WorkspaceSlot:
         if self.workspace is None:
             raise self.open_error or InputError("no network is open", "opening it was stopped", "Open it again.")
         return self.workspace
+
+
+def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> WorkerPool | None:
+    """Returns the worker pool of the cluster that the options request: the previous pool if it still works, a new one
+    if not.
+
+    Returns None if the options request no cluster.
+
+    Raises:
+        InputError: A requested GPU does not exist.
+        BackendUnavailableError: Dask is not installed.
+    """
+    cluster_options = [f"--{name}" for name, value in (("gpus", options.gpus), ("workers", options.workers),
+                                                       ("scheduler", options.scheduler)) if value is not None]
+    if not cluster_options or previous_pool is not None and not previous_pool.failure_reason:
+        return previous_pool
+    if importlib.util.find_spec("distributed") is None:
+        raise BackendUnavailableError(f"{cluster_options[0]} needs Dask, which is not installed", "",
+                                      "pip install 'trt-tui[cluster]'")
+    from trt_tui.cluster.executor import ClusterWorkerPool
+    from trt_tui.cluster.launch import parse_cluster_options
+
+    cluster_spec = parse_cluster_options(options)
+    return ClusterWorkerPool(cluster_spec) if cluster_spec is not None else None
 
 
 def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,

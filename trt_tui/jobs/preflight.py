@@ -1,6 +1,6 @@
-"""The preflight job, which measures the guard facts that need extra executions of the network.
+"""The guard facts: those of the inputs and labels, and those of the preflight job, which needs extra executions.
 
-They are the effect of fewer calibration samples, and the shares of values outside their range.
+These are the effect of fewer calibration samples, and the shares of values outside their range.
 """
 
 import itertools
@@ -11,15 +11,32 @@ from collections.abc import Mapping
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.execution import translate_steps
 from trt_tui.core.guards.batch_checks import MAX_COMPARED_SAMPLES, measure_batch_dependence
-from trt_tui.core.guards.guard import CalibrationConvergencePoint, ClippedShare, GuardFacts
+from trt_tui.core.guards.data_guards import find_scaled_inputs
+from trt_tui.core.guards.guard import (
+    CalibrationConvergencePoint,
+    ClippedShare,
+    GuardFacts,
+    LabelClassFacts,
+    UnfitLabels,
+)
+from trt_tui.core.guards.input_stats import (
+    MAX_CLASSES,
+    count_samples_by_label_class,
+    count_samples_if_all_equal,
+    count_samples_with_byte_images,
+    find_unfit_labels,
+    measure_input_stats,
+)
 from trt_tui.core.guards.range_checks import measure_clipped_shares
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.measure.judged_outputs import FLOAT_KIND, find_class_score_output
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import measure_final_accuracy
 from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.comparison import measure_final_accuracy
 from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Progress, Steps, Urgency
 from trt_tui.jobs.store import ResultStore
@@ -117,3 +134,63 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
             yield Urgency.ACCURACY
         shares.append(tensor_shares)
     return {tensor: ClippedShare(shares[0][tensor], shares[1][tensor]) for tensor in ranges}
+
+
+# -- facts at little cost ---------------------------------------------------------------------------------------------
+
+
+def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
+    """Returns the guard facts of the inputs and labels; no facts if the data cannot be read.
+
+    Another job that needs the data reports the error.
+    """
+    samples, data = workspace.samples, workspace.data_sets
+    if samples.is_random:
+        return GuardFacts(has_random_inputs=True, no_classes_reason="random inputs")
+    is_same_data = data.calibration_samples is data.judged_samples
+    try:
+        stats = (measure_input_stats(data.calibration_samples),
+                 measure_input_stats(data.other_samples)) if not is_same_data else ({}, {})
+        classes, reason = _measure_label_class_facts(workspace)
+        equal = count_samples_if_all_equal(data.judged_samples)
+        byte_images = count_samples_with_byte_images(data.judged_samples)
+        unfit_labels = _find_unfit_labels(workspace)
+    except InputError:
+        return GuardFacts()
+    return GuardFacts(
+        input_stats={
+            name: (calibration_stats, stats[1][name])
+            for name, calibration_stats in stats[0].items()
+            if name in stats[1]
+        }, judges_calibration_samples=is_same_data, equal_sample_count=equal,
+        byte_inputs={name: count for name, count in byte_images.items()
+                     if name not in find_scaled_inputs(workspace.network)},
+        unfit_labels=unfit_labels, class_facts=classes, no_classes_reason=reason)
+
+
+def _find_unfit_labels(workspace: Workspace) -> tuple[UnfitLabels, ...] | None:
+    """Returns the labels that do not fit the classes of the output; None if no output has classes or no labels exist.
+    """
+    network, outputs = workspace.network, workspace.judged_outputs
+    samples, scores = workspace.data_sets.judged_samples, find_class_score_output(network, outputs)
+    float_outputs = [output for output in outputs if output.kind == FLOAT_KIND and not output.slices]
+    output = scores or (float_outputs[0] if len(float_outputs) == 1 else None)
+    shape = (network.shape(output.tensor) or ()) if output is not None else ()
+    if output is None or not samples.label_names or len(shape) < 2 or scores is None and len(shape) != 4:
+        return None
+    class_count = shape[1]
+    if not isinstance(class_count, int) or not 2 <= class_count <= MAX_CLASSES:
+        return None
+    return find_unfit_labels(samples, output.tensor, class_count, per_pixel=scores is None,
+                             mask_names={item.mask for item in outputs if item.mask})
+
+
+def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFacts, ...], str]:
+    """Returns the numbers of samples of each label class, and the reason if they are unknown."""
+    data, masks = workspace.data_sets, {output.mask for output in workspace.judged_outputs if output.mask}
+    labels = set(data.judged_samples.label_names) - masks
+    if not labels:
+        return (), "the data hold no labels"
+    if labels.isdisjoint(data.calibration_samples.label_names):
+        return (), "the calibration samples have no labels"
+    return count_samples_by_label_class(data.calibration_samples, data.other_samples, masks), ""

@@ -294,7 +294,7 @@ class MeasureTensorStats(Request):
         other_groups: Further groups that are measured in the same pass.
     """
 
-    job_kind = JobKind("trt_tui.jobs.ranges.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
+    job_kind = JobKind("trt_tui.jobs.calibration.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
                        is_automatic=True)
     group: str
     other_groups: tuple[str, ...] = ()
@@ -310,7 +310,7 @@ class SetRanges(Request):
             `trt_tui.core.calibration.user_ranges` reads them. The last entry that names a tensor sets its range.
     """
 
-    job_kind = JobKind("trt_tui.jobs.ranges.run_set_ranges_job", "ranges", Urgency.WHAT_IF,
+    job_kind = JobKind("trt_tui.jobs.calibration.run_set_ranges_job", "ranges", Urgency.WHAT_IF,
                        measures_current_config=True)
     config: PrecisionConfig
     ranges: tuple[tuple[str, str], ...]
@@ -321,7 +321,7 @@ class CompareRangeMethods(Request):
     """A request for the accuracy of a config with the ranges of several range methods. The answer is the event
     `Measured` of the kind `METHOD_COMPARISON`, after each method."""
 
-    job_kind = JobKind("trt_tui.jobs.ranges.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
+    job_kind = JobKind("trt_tui.jobs.comparison.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
     config: PrecisionConfig
     methods: tuple[str, ...]
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from trt_tui.core.engines.fallback_ladder import NoEngineError
-from trt_tui.core.execution import Executor, Waitable, translate_steps
+from trt_tui.core.execution import Executor, LocalExecutor, Waitable, translate_steps
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.steps import PreemptionError, Progress, ProgressSteps, Steps, Urgency, Wait
-from trt_tui.workspace import FileReplacedError
+from trt_tui.workspace import FileReplacedError, Workspace
 
 T = TypeVar("T")
 
@@ -327,3 +327,19 @@ class JobReporter(Reporter):
                 raise PreemptionError
 
         return on_progress
+
+
+def get_executor(workspace: Workspace, reporter: JobReporter, *, for_engines: bool = False) -> Executor[Workspace]:
+    """Returns the executor of a job's tasks.
+
+    Args:
+        for_engines: True for tasks whose results depend on the builder and the GPU.
+    """
+    if workspace.worker_pool is None:
+        return LocalExecutor(workspace)
+    return workspace.worker_pool.make_executor(workspace, reporter.wake, for_engines)
+
+
+def choose_next_job_step(executor: Executor[Workspace], urgency: Urgency) -> Urgency | Wait:
+    """Returns the next step of a job with a running task: the urgency if a result is ready, or a wait for a result."""
+    return urgency if executor.is_ready() else Wait(executor.is_ready)

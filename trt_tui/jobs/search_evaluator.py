@@ -30,14 +30,7 @@ from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.formatting import counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import (
-    add_metric_intervals,
-    load_group_errors,
-    measure_accuracies_in_parallel,
-    measure_accuracy,
-    send_reference_metric,
-)
-from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.calibration import ensure_ranges, measure_ranges_by_method
 from trt_tui.jobs.check_command import (
     CheckResult,
     run_check_command,
@@ -45,13 +38,18 @@ from trt_tui.jobs.check_command import (
     validate_check_command,
     write_check_files,
 )
-from trt_tui.jobs.comparison import send_group_errors
+from trt_tui.jobs.comparison import (
+    add_metric_intervals,
+    load_group_errors,
+    measure_accuracies_in_parallel,
+    measure_accuracy,
+    send_group_errors,
+    send_reference_metric,
+)
 from trt_tui.jobs.engine import build_and_send_engine, build_engines_in_parallel, get_engine, send_engine_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
-from trt_tui.jobs.ranges import measure_ranges_by_method
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, choose_next_job_step, get_executor
 from trt_tui.jobs.search_builds import count_candidate_macs
 from trt_tui.jobs.search_job import SearchJob
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency

@@ -30,8 +30,8 @@ from trt_tui.files.reading import read_bytes
 from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import measure_final_accuracy, send_reference_metric
 from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.comparison import measure_final_accuracy, send_reference_metric
 from trt_tui.jobs.engine import get_engine
 from trt_tui.jobs.engine_accuracy import EngineRun, add_engine_performance, make_build_settings
 from trt_tui.jobs.engine_build import EngineBuilder

@@ -29,12 +29,10 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.accuracy import measure_accuracy
-from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.calibration import ensure_ranges, measure_ranges_by_method
+from trt_tui.jobs.comparison import measure_accuracy
 from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.executors import get_executor
-from trt_tui.jobs.ranges import measure_ranges_by_method
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, get_executor
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
