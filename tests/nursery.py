@@ -21,7 +21,7 @@ from unittest import mock
 
 import pytest
 
-from trt_tui.jobs import client, server
+from trt_tui.jobs import child_exit, client, server
 from trt_tui.jobs.child_exit import kill_process_group
 from trt_tui.module_path import python_command
 
@@ -96,6 +96,9 @@ def _bury(pid: int) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the program fork its child processes."""
-    monkeypatch.setattr(client, "subprocess", SimpleNamespace(
-        Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired))
+    def start(command: Sequence[str], **options: Any) -> Any:
+        is_server = list(command) == python_command(server.__name__, *command[-3:])
+        return (Forked if is_server else subprocess.Popen)(command, **options)
+
+    monkeypatch.setattr(child_exit, "subprocess", SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL))
     monkeypatch.setattr(client, "wait_and_end_process_group", _bury)

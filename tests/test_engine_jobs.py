@@ -1,4 +1,4 @@
-"""trt_tui.jobs.engine_accuracy and .engines: engines built and judged in a real child process, on stand-ins of
+"""trt_tui.jobs.executions and .engines: engines built and judged in a real child process, on stand-ins of
 TensorRT."""
 
 import re

@@ -35,7 +35,7 @@ from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import BackendUnavailableError, InputError
-from trt_tui.jobs import stages
+from trt_tui.jobs import production
 from trt_tui.session.session import Session
 
 RNG = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast
     half = b.node("Cast", ["x"], "/down", to=onnx.TensorProto.FLOAT16) if cast else b.node("Relu", ["x"], "/relu")
     b.node("Cast", [half], output="y", to=onnx.TensorProto.FLOAT)
     onnx.save(b.model([floats("x", 2)], [floats("y", 2)]), tmp_path / "one.onnx")
-    assert stages._network_difference_text(str(tmp_path / "one.onnx")) == said
+    assert production._network_difference_text(str(tmp_path / "one.onnx")) == said
 
 
 @pytest.mark.parametrize(("stages", "target", "said"), [

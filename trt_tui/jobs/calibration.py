@@ -354,7 +354,6 @@ def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: R
     return sampled
 
 
-
 def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.MeasureTensorStats) -> Steps[None]:
     """Measures and sends the tensor statistics of the inputs and results of groups, the ranges of their weights'

@@ -1,16 +1,24 @@
-"""The end of the background process: its kill when the program ends, and the diagnosis of a crash."""
+"""Child processes of this program: their start, their end with the program, and the diagnosis of a crash."""
 
 import contextlib
+import faulthandler
 import fcntl
 import os
 import re
 import select
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from trt_tui.errors import FAILED_ALLOCATION
+from trt_tui.module_path import python_command
 
 CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP,
                  signal.SIGSYS)
@@ -24,6 +32,35 @@ _SCRIPT_FRAME = re.compile(
     r'(?:\s*File "<frozen [^\n]*\n)*\s*File "[^"]*\btrt_tui\b[^"]*\buserscript\.py"')
 """The pattern of a user script's stack frame, called by trt-tui, in the output of `faulthandler` (the latest call
 first)."""
+
+
+class ChildProcess:
+    """A process that runs a module of this program, connected by a pipe. It ends with this process.
+
+    The module gets file descriptors as its arguments: of the pipe for messages, of further files, and of the pipe that
+    ties it to this process (`tie_process_to_parent`). Other arguments follow.
+
+    Args:
+        files: The descriptors of further files that the process inherits.
+        options: The further options of `subprocess.Popen`.
+    """
+
+    def __init__(self, module: str, *arguments: object, files: Sequence[int] = (), **options: Any) -> None:
+        self.pipe, child_pipe = Pipe()
+        read_end, write_end = os.pipe()
+        self.lifeline = open(write_end, "wb")  # closing it ends the process, even if it is paused
+        with child_pipe, open(read_end, "rb"):
+            descriptors = (child_pipe.fileno(), *files, read_end)
+            self.process = subprocess.Popen(python_command(module, *descriptors, *arguments), pass_fds=descriptors,
+                                            stdin=subprocess.DEVNULL, **options)
+
+
+def connect_to_parent(pipe_descriptor: int, lifeline: int) -> Connection:
+    """Returns the pipe of a `ChildProcess` in that process, which is tied to its parent. Its log shows crashes."""
+    tie_process_to_parent(lifeline)
+    os.set_inheritable(pipe_descriptor, False)
+    faulthandler.enable(sys.stderr, all_threads=False)
+    return Connection(pipe_descriptor)
 
 
 def tie_process_to_parent(pipe_descriptor: int) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,8 +17,13 @@ import platformdirs
 from trt_tui.files.writing import make_private_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.child_exit import count_oom_kills, diagnose_exit, kill_process_group, wait_and_end_process_group
-from trt_tui.module_path import python_command
+from trt_tui.jobs.child_exit import (
+    ChildProcess,
+    count_oom_kills,
+    diagnose_exit,
+    kill_process_group,
+    wait_and_end_process_group,
+)
 
 STOP_GRACE_S = 1.0
 """The time in seconds that a stopped job has to end by itself before its process is killed."""
@@ -42,22 +46,15 @@ def child_log_path() -> Path:
     return Path(platformdirs.user_state_dir("trt-tui")) / "logs" / f"worker-{os.getpid()}.log"
 
 
-class _ChildProcess:
-    """The background process with its pipe and its unfinished jobs."""
+class _BackgroundProcess(ChildProcess):
+    """The background process with its unfinished jobs."""
 
     def __init__(self) -> None:
-        self.pipe, child_pipe = Pipe()
-        read_end, write_end = os.pipe()
-        self.lifeline = open(write_end, "wb")  # closing it ends the process (`trt_tui.jobs.child_exit`)
         self._oom_kills_before = count_oom_kills()
-        with _open_log() as log, open(read_end, "rb"):
+        with _open_log() as log:
             self._log_size_before = log.tell()
-            descriptors = (child_pipe.fileno(), log.fileno(), read_end)
-            self.process = subprocess.Popen(
-                python_command("trt_tui.jobs.server", *descriptors),
-                pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **_CHILD_ENVIRONMENT}, start_new_session=True)
-        child_pipe.close()
+            super().__init__("trt_tui.jobs.server", files=[log.fileno()], stdout=log, stderr=log,
+                             env={**os.environ, **_CHILD_ENVIRONMENT}, start_new_session=True)
         self._outgoing_messages = queue.SimpleQueue[bytes]()
         threading.Thread(target=wait_and_end_process_group, args=(self.process.pid,), daemon=True).start()
         threading.Thread(target=self._send_queued_messages, daemon=True).start()
@@ -120,7 +117,7 @@ class JobClient:
                  list_reopen_requests: Callable[[], Iterable[rq.Request]] = tuple) -> None:
         self._on_event = on_event
         self._list_reopen_requests = list_reopen_requests
-        self._child: _ChildProcess | None = None
+        self._child: _BackgroundProcess | None = None
         self._lock = threading.Lock()
         self._last_job = 0
         self._is_closing = False
@@ -177,21 +174,21 @@ class JobClient:
         self._last_job += 1
         return self._last_job
 
-    def _ensure_child_process(self, is_opening: bool = False) -> _ChildProcess:
+    def _ensure_child_process(self, is_opening: bool = False) -> _BackgroundProcess:
         """Returns the running background process, or starts a new one.
 
         A new process first receives the requests that restore the state of the last one, unless a network is being
         opened.
         """
         if self._child is None or not self._child.is_alive:
-            self._child = child = _ChildProcess()
+            self._child = child = _BackgroundProcess()
             if not is_opening:
                 for request in self._list_reopen_requests():
                     child.send_request(self._allocate_job_number(), request, is_silent=True)
             threading.Thread(target=self._read_events, args=(child,), daemon=True).start()
         return self._child
 
-    def _read_events(self, child: _ChildProcess) -> None:
+    def _read_events(self, child: _BackgroundProcess) -> None:
         while True:
             try:
                 event = child.pipe.recv()
@@ -209,7 +206,7 @@ class JobClient:
         if not self._is_closing and not child.was_killed:
             self._on_event(child.make_exit_event(exit_code))
 
-    def _kill_child_running_jobs(self, child: _ChildProcess, stopped_jobs: frozenset[int]) -> None:
+    def _kill_child_running_jobs(self, child: _BackgroundProcess, stopped_jobs: frozenset[int]) -> None:
         """Kills a process that still works on a stopped job, and sends its other requests to a new process.
 
         The job is reported as stopped at once, since a process may take long to free much memory.

@@ -29,7 +29,7 @@ from trt_tui.jobs.comparison import (
     send_error_shares,
     send_group_errors,
 )
-from trt_tui.jobs.exported_run import find_stored_exported_run
+from trt_tui.jobs.executions import find_stored_exported_run
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore

@@ -49,9 +49,8 @@ from trt_tui.formatting import add_decibel_unit, decibels_text, duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
-from trt_tui.jobs.engine_accuracy import judge_engine, make_build_settings, measure_engine_accuracy
 from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder, lower_for_builder, report_known_defects
-from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.executions import execute_exported_file, judge_engine, make_build_settings, measure_engine_accuracy
 from trt_tui.jobs.scheduler import JobReporter, Reporter, choose_next_job_step, get_executor
 from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait
 from trt_tui.jobs.store import EngineCache, ResultStore

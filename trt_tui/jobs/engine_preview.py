@@ -3,15 +3,12 @@
 
 import importlib.metadata
 import importlib.util
-import os
 import queue
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import Pipe
 from typing import Any
 
 from trt_tui.backends.cuda import find_first_device
@@ -36,12 +33,11 @@ from trt_tui.files.reading import file_sha256
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write
-from trt_tui.jobs.child_exit import diagnose_exit
+from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.preview_requests import PreviewCancellation, PreviewNetwork, PreviewRequest
 from trt_tui.jobs.scheduler import JobReporter, get_executor
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, ResultStore
-from trt_tui.module_path import python_command
 from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
 
 BACKGROUND_NICENESS = 5
@@ -294,17 +290,11 @@ def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedS
     return {**find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds), **requested}
 
 
-class _PreviewProcess:
-    """The preview process with its pipe and its answers."""
+class _PreviewProcess(ChildProcess):
+    """The preview process with its answers."""
 
     def __init__(self, wake: Callable[[], None], niceness: int) -> None:
-        self.pipe, child_pipe = Pipe()
-        read_end, write_end = os.pipe()
-        self.lifeline = open(write_end, "wb")  # closing it ends the process, even if it is paused
-        with child_pipe, open(read_end, "rb"):
-            descriptors = (child_pipe.fileno(), read_end)
-            command = python_command("trt_tui.jobs.preview_server", *descriptors, niceness)
-            self.process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+        super().__init__("trt_tui.jobs.preview_server", niceness)
         self.wake = wake
         self.has_ended = False
         self.answers: dict[int, Preview | None] = {}

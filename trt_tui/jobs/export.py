@@ -40,8 +40,8 @@ from trt_tui.files.writing import (
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import add_ranges_of_config, collect_calibration_to_write, collect_ranges_to_write
-from trt_tui.jobs.engine_accuracy import make_build_settings
 from trt_tui.jobs.engine_build import lower_for_builder, report_known_defects, timing_cache_path
+from trt_tui.jobs.executions import make_build_settings
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency

@@ -5,16 +5,14 @@ message: with a `LoadedExport`, or with the outputs by name. If an error occurs,
 and the process ends.
 """
 
-import faulthandler
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 
 from trt_tui.backends.onnxruntime_exported import ExportedFileRunner, LoadedExport
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.child_exit import tie_process_to_parent
+from trt_tui.jobs.child_exit import connect_to_parent
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,7 @@ class ExportedRunRequest:
 def main(argv: Sequence[str]) -> None:
     """Executes one exported file. The arguments are two file descriptors: of the pipe for messages, and of the pipe
     that ends this process with its parent."""
-    descriptor, lifeline = (int(text) for text in argv)
-    tie_process_to_parent(lifeline)
-    faulthandler.enable(sys.stderr, all_threads=False)
-    with Connection(descriptor) as pipe, suppress(EOFError, BrokenPipeError):
+    with connect_to_parent(*map(int, argv)) as pipe, suppress(EOFError, BrokenPipeError):
         request = pipe.recv()
         try:
             file = ExportedFileRunner(request.path, request.provider, tf32=request.tf32, threads=request.threads,

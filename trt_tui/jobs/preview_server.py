@@ -5,7 +5,6 @@ newest request counts: the build of a replaced or cancelled request ends at its 
 """
 
 import contextlib
-import faulthandler
 import os
 import sys
 import threading
@@ -27,7 +26,7 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import ASSIGNABLE
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError, convert_memory_error, exception_text
-from trt_tui.jobs.child_exit import tie_process_to_parent
+from trt_tui.jobs.child_exit import connect_to_parent
 from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
 
 
@@ -154,13 +153,10 @@ def main(argv: Sequence[str]) -> None:
     """Runs the preview process. The arguments are the file descriptors of the two pipes, and the niceness of the
     process."""
     descriptor, lifeline, niceness = (int(text) for text in argv)
-    tie_process_to_parent(lifeline)
     os.nice(niceness)
-    os.set_inheritable(descriptor, False)
-    faulthandler.enable(sys.stderr, all_threads=False)
     server, arrival_event = PreviewServer(), threading.Event()
     inbox: list[PreviewRequest] = []
-    with Connection(descriptor) as pipe, contextlib.suppress(BrokenPipeError):
+    with connect_to_parent(descriptor, lifeline) as pipe, contextlib.suppress(BrokenPipeError):
         threading.Thread(target=server.receive_requests, args=(pipe, arrival_event, inbox), daemon=True).start()
         while True:
             arrival_event.wait()

@@ -435,7 +435,7 @@ class ReadEngineFile(Request):
         path: The path of an engine, which `Options.backend` loads, or of the JSON of trtexec --exportLayerInfo.
     """
 
-    job_kind = JobKind("trt_tui.jobs.dumps.run_engine_inspection_job", "reading {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.production.run_engine_inspection_job", "reading {file}", Urgency.BUILD,
                        is_replaceable=False, needs_hashes=False)
     path: str
 
@@ -451,7 +451,7 @@ class MeasureStages(Request):
         inputs_path: The path of a dump of the inputs in production; None to search for the inputs beside its outputs.
     """
 
-    job_kind = JobKind("trt_tui.jobs.stages.run_stages_job", "stages", Urgency.ACCURACY)
+    job_kind = JobKind("trt_tui.jobs.production.run_stages_job", "stages", Urgency.ACCURACY)
     runs: tuple[Run, ...]
     config: PrecisionConfig
     inputs_path: str | None = None
@@ -466,7 +466,7 @@ class SaveOutputs(Request):
         runs: The configs by runner name.
     """
 
-    job_kind = JobKind("trt_tui.jobs.dumps.run_save_outputs_job", "writing {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.production.run_save_outputs_job", "writing {file}", Urgency.BUILD,
                        phase="outputs for {file}", is_replaceable=False, needs_hashes=False)
     path: str
     runs: Mapping[str, PrecisionConfig]
@@ -482,7 +482,7 @@ class CompareDumps(Request):
         scaled_tensors: The tensors of the network whose channels a config scales.
     """
 
-    job_kind = JobKind("trt_tui.jobs.dumps.run_dump_comparison_job", "comparing dumps",
+    job_kind = JobKind("trt_tui.jobs.production.run_dump_comparison_job", "comparing dumps",
                        phase="comparing tensors", is_replaceable=False, needs_network=False)
     reference: Run
     run: Run
@@ -494,7 +494,7 @@ class CompareDumps(Request):
 class InspectDump(Request):
     """A request for the values of a dump. The answer is the event `DumpInspected`. No network needs to be open."""
 
-    job_kind = JobKind("trt_tui.jobs.dumps.run_dump_inspection_job", "inspecting a dump", phase="reading tensors",
+    job_kind = JobKind("trt_tui.jobs.production.run_dump_inspection_job", "inspecting a dump", phase="reading tensors",
                        is_replaceable=False, needs_network=False)
     file_path: str
 

@@ -48,7 +48,7 @@ from trt_tui.jobs.comparison import (
 )
 from trt_tui.jobs.engine import build_and_send_engine, build_engines_in_parallel, get_engine, send_engine_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.executions import execute_exported_file
 from trt_tui.jobs.scheduler import JobReporter, choose_next_job_step, get_executor
 from trt_tui.jobs.search_builds import count_candidate_macs
 from trt_tui.jobs.search_job import SearchJob

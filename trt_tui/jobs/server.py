@@ -4,7 +4,6 @@ A thread reads the requests from a pipe. When the program at the other end has e
 """
 
 import contextlib
-import faulthandler
 import os
 import pickle
 import pkgutil
@@ -22,7 +21,7 @@ from trt_tui.files.scratch import remove_unused_scratch_folders
 from trt_tui.jobs import engine_preview, opening
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.child_exit import end_own_process_group, tie_process_to_parent
+from trt_tui.jobs.child_exit import connect_to_parent, end_own_process_group
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter, Scheduler
 from trt_tui.jobs.steps import Steps
@@ -136,14 +135,11 @@ def main(argv: Sequence[str]) -> None:
     """Runs the background process. The arguments are the file descriptors of the pipe, the log, and the pipe that ties
     this process to the program."""
     pipe_descriptor, log, lifeline = (int(text) for text in argv)
-    tie_process_to_parent(lifeline)
-    os.set_inheritable(pipe_descriptor, False)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
-    faulthandler.enable(sys.stderr, all_threads=False)  # the log shows the origin of a crash
-    with Connection(pipe_descriptor) as pipe:
+    with connect_to_parent(pipe_descriptor, lifeline) as pipe:
         server = JobServer(_make_event_sender(pipe))
         signal.signal(signal.SIGINT, partial(_cancel_executed_job, server.scheduler))
         remove_unused_scratch_folders()

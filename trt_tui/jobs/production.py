@@ -1,6 +1,7 @@
-"""The job that executes the stages on the way to production, and compares each with FP32 and with the previous stage.
-"""
+"""The jobs on production: the stages on the way to it, and files of other programs, which are dumps and engines."""
 
+import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -8,14 +9,33 @@ from pathlib import Path
 
 import numpy as np
 
-from trt_tui.backends.registry import find_gpu_text, missing_builder_reason
+from trt_tui.backends.registry import find_gpu_text, get_engine_builder, missing_builder_reason
 from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.data.input_files import refuse_overwriting_inputs
+from trt_tui.core.data.polygraphy_json import RunResultsWriter
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel
-from trt_tui.core.measure.analysis import SimulatedConfig
-from trt_tui.core.measure.judged_outputs import JudgedOutput
+from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel, read_engine_report
+from trt_tui.core.engines.profile_report import read_profile_report
+from trt_tui.core.measure.analysis import Analysis, SimulatedConfig
+from trt_tui.core.measure.dump_comparison import (
+    TensorDifference,
+    TensorSummary,
+    comparison_advice_lines,
+    find_common_tensors,
+    find_min_mask_magnitude,
+    measure_tensor_difference,
+    sort_in_network_order,
+    summarize_tensor,
+)
+from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
-from trt_tui.core.measure.reference import DumpRun, no_common_tensors_error, open_file_run
+from trt_tui.core.measure.reference import (
+    DumpIterations,
+    DumpRun,
+    check_dump_shape,
+    no_common_tensors_error,
+    open_file_run,
+)
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
 from trt_tui.core.measure.runs import Run, RunKind
@@ -27,18 +47,129 @@ from trt_tui.core.network.model_file import read_model
 from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.reading import read_bytes
+from trt_tui.files.writing import open_atomic_writer
 from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.comparison import measure_final_accuracy, send_reference_metric
 from trt_tui.jobs.engine import get_engine
-from trt_tui.jobs.engine_accuracy import EngineRun, add_engine_performance, make_build_settings
 from trt_tui.jobs.engine_build import EngineBuilder
+from trt_tui.jobs.executions import EngineRun, add_engine_performance, make_build_settings
+from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter, Reporter, take_last_value
 from trt_tui.jobs.steps import ProgressSteps, Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
+
+
+def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
+                            request: rq.CompareDumps) -> Steps[None]:
+    """Compares all common tensors of two dumps.
+
+    Raises:
+        InputError: A dump cannot be read, the dumps do not match each other, or they do not match the network.
+    """
+    reporter.send(ev.JobProgress(reporter.job, "reading the dumps", 0, 0))
+    yield Urgency.OPENING
+    first, second = open_dump(request.reference.file_path), open_dump(request.run.file_path)
+    yield Urgency.OPENING
+    common_names, only_in_reference, only_in_run = find_common_tensors(first, second)
+    feed_indices = range(len(first.iterations))
+    network = slot.workspace.network if slot.workspace is not None else None
+    inputs = [info.name for info in network.inputs] if network is not None else []
+    if network is not None and not any(network.has_tensor(name) for name in common_names):
+        raise no_common_tensors_error(first.source, common_names, network.name,
+                                      [layer_output for layer in network.layers for layer_output in layer.outputs])
+    for name in common_names:
+        if network is not None and network.has_tensor(name):
+            check_dump_shape(first, network, name)
+    mask, start_time, tensor_errors = find_min_mask_magnitude(network), time.monotonic(), list[TensorDifference]()
+    for index, name in enumerate(common_names):
+        reference, source = (DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first),
+                                                                               (request.run, second)))
+        for result in measure_tensor_difference(reference, source, feed_indices, name, request.threshold, mask):
+            if result is not None:
+                tensor_errors.append(result)
+            reporter.send_progress(request.phase, index, len(common_names), start_time)
+            yield Urgency.BUILD
+    ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
+    advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)
+    reporter.send(ev.DumpsCompared(reporter.job, reference.run, source.run, len(feed_indices), tuple(ordered),
+                                   only_in_reference, only_in_run, tuple(advice_texts),
+                                   store.network_sha256(network) if network is not None else ""))
+
+
+def run_dump_inspection_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
+                            request: rq.InspectDump) -> Steps[None]:
+    """Summarizes each tensor of a dump.
+
+    Raises:
+        InputError: The dump cannot be read.
+    """
+    dump, summaries, start_time = open_dump(request.file_path), list[TensorSummary](), time.monotonic()
+    for index, name in enumerate(dump.tensor_names):
+        for summary in summarize_tensor(dump, name):
+            summaries += [summary] if summary is not None else []
+            reporter.send_progress(request.phase, index, len(dump.tensor_names), start_time)
+            yield Urgency.BUILD
+    reporter.send(ev.DumpInspected(reporter.job, dump.source, len(dump.iterations), tuple(summaries)))
+
+
+def run_save_outputs_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.SaveOutputs) -> Steps[None]:
+    """Executes each config on all samples, calibration samples included, and writes the outputs as a dump."""
+    network, samples = workspace.network, workspace.samples
+    path, start_time, done = Path(request.path), time.monotonic(), 0
+    refuse_overwriting_inputs([path], [network.path, *network.external_files])
+    ensure_ranges(workspace, store, reporter, list(request.runs.values()))
+    names = list_tensor_outputs(network)
+    analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
+                        boundary_type=workspace.options.other, extra_tensors=names)
+    with contextlib.closing(analysis), open_atomic_writer(path) as stream, RunResultsWriter(stream) as writer:
+        for name, config in request.runs.items():
+            writer.begin_runner(name)
+            for outputs in analysis.execute_config(config, workspace.ranges):
+                writer.add_iteration(
+                    {tensor: outputs[tensor]
+                     for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))})
+                done += 1
+                reporter.send_progress(request.phase, done, len(samples) * len(request.runs), start_time)
+                yield Urgency.BUILD
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
+
+
+def run_engine_inspection_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                              request: rq.ReadEngineFile) -> Steps[None]:
+    """Reads the layers of an engine file, of the inspector's JSON file, or of a profile, and sends them.
+
+    Raises:
+        InputError: The file is none of these, or the engine is from another release.
+        BackendUnavailableError: No TensorRT works here to load the engine.
+    """
+    yield from ()
+    file = Path(request.path)
+    data = read_bytes(file)
+    if data.lstrip()[:1] == b"[":
+        reporter.send(ev.EngineFileRead(reporter.job, read_profile_report(file, workspace.network)))
+        return
+    if file.suffix.lower() == ".json" or data[:1] == b"{" and b'"Layers"' in data[:4096]:
+        text = data.decode("utf-8", "replace")
+    else:
+        text = _inspect_engine(workspace, data)
+    reporter.send(ev.EngineFileRead(reporter.job, read_engine_report(text, workspace.network)))
+
+
+def _inspect_engine(workspace: Workspace, engine_bytes: bytes) -> str:
+    builder = get_engine_builder(workspace.options.backend, plugins=workspace.options.production.plugins)
+    if builder is None:
+        raise BackendUnavailableError("no TensorRT here can load an engine", "trt-tui doctor shows why",
+                                      "Give the JSON of trtexec --exportLayerInfo instead of the engine.")
+    with builder.load_engine(engine_bytes) as runner:
+        return runner.inspect()
+
+
+# -- stages -----------------------------------------------------------------------------------------------------------
 
 CONFIG_SIMULATED, CONFIG_BUILT = "the simulated config", "the config's engine"
 """The names of the runs that production is compared with, besides FP32."""
@@ -255,7 +386,7 @@ def _measure_engine_file(workspace: Workspace, source: EngineRun, accuracy: Accu
         workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0])))
 
 
-# -- production -------------------------------------------------------------------------------------------------------
+# -- the stage of production -------------------------------------------------------------------------------------------
 
 
 def _compare_production_outputs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
