@@ -84,7 +84,7 @@ def of(events: Collection[ev.Event], *types: type) -> list[ev.Event]:
 
 def values(events: Collection[ev.Event], kind: ResultKind[K, V]) -> list[V]:
     """The measured values of a kind."""
-    return [event.value for event in of(events, ev.Measured) if event.kind == kind]
+    return [event.value for event in of(events, ev.ValueMeasured) if event.kind == kind]
 
 
 class Wire:

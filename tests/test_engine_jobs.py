@@ -72,8 +72,8 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     assert (builder.device, builder.can_run) == ("Stand-in GPU", True)
     first = built(driven, INT8).result
     checked = values(driven.seen, FP32_ENGINE)
-    order = [type(event) for event in of(driven.seen, ev.Measured, ev.EngineBuilt)]
-    assert order == [ev.Measured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
+    order = [type(event) for event in of(driven.seen, ev.ValueMeasured, ev.EngineBuilt)]
+    assert order == [ev.ValueMeasured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
     check = driven.results.fp32_engine
     assert check == checked[0] and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 16
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
@@ -199,8 +199,8 @@ def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_be
         driven.request_build(config=INT8)
     driven.send_request(rq.MeasureWhatIf(driven.config, with_shares=True))
     driven.until_idle()
-    kinds = [type(event) for event in of(driven.seen, ev.AccuracyMeasured, ev.Measured, ev.EngineBuilt)]
-    assert kinds.index(ev.AccuracyMeasured) < kinds.index(ev.Measured) < kinds.index(ev.EngineBuilt)
+    kinds = [type(event) for event in of(driven.seen, ev.AccuracyMeasured, ev.ValueMeasured, ev.EngineBuilt)]
+    assert kinds.index(ev.AccuracyMeasured) < kinds.index(ev.ValueMeasured) < kinds.index(ev.EngineBuilt)
 
 
 def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tmp_path) -> None:

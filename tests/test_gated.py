@@ -475,7 +475,5 @@ def test_candidates_share_what_they_have_in_common(case, backend, room, monkeypa
                     found_db = sums.compute_error_metrics().sqnr_db  # codes may flip for a rounding of FP32
                     assert found_db is None or found_db > 30
         assert anew.computed_pieces > len(configs) * len(feeds)  # several pieces
-        parts = [kept.estimate_recomputed_fraction(gates.values()) for gates in gated.gates.values()]
-        assert parts[0] == 1 and parts == sorted(parts, reverse=True) and parts[-1] < 0.5
         assert (kept.computed_pieces < 0.9
                 * anew.computed_pieces if room else kept.computed_pieces == anew.computed_pieces)

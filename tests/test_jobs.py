@@ -17,7 +17,6 @@ from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.preview import Preview, PreviewRefusal, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.measure import group_sweep
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -36,7 +35,7 @@ INT8 = PrecisionConfig.from_precision(Precision.INT8)
 RUNS = {"fp16": FP16, "int8": INT8}
 EVERYTHING = rq.CompareRuns(RUNS, with_group_errors=True, shares_run="int8")
 MEASURED = (ev.AccuracyMeasured, ev.GroupErrorsMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured,
-            ev.Measured, ev.EngineBuilt)
+            ev.ValueMeasured, ev.EngineBuilt)
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_the_first_verdicts_come_before_anything_else_is_measured(opened, tmp_pa
     worker.ask(rq.MeasureRemedies(worker.network.groups[0].name, INT8))
     measured = of(worker.finish(), *MEASURED)
     assert [(type(e), e.run) for e in measured[:2]] == [(ev.AccuracyMeasured, "fp16"), (ev.AccuracyMeasured, "int8")]
-    looked = next(i for i, e in enumerate(measured) if isinstance(e, ev.Measured) and e.kind == GROUP_DETAILS)
+    looked = next(i for i, e in enumerate(measured) if isinstance(e, ev.ValueMeasured) and e.kind == GROUP_DETAILS)
     mapped = {name for e in measured[:looked] if isinstance(e, ev.ErrorSharesMeasured) for name in e.shares}
     assert mapped == {group.name for group in worker.network.groups}, "what every group owns comes before a look at one"
     assert any(isinstance(e, ev.GroupErrorsMeasured) for e in measured[looked:])
@@ -519,8 +518,7 @@ def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkati
     assert len(of(events, ev.FilesHashed)) == 1 and ends(events, worker.last) == [ev.JobDone]
 
 
-def test_no_share_is_sent_that_a_few_more_samples_would_change(opened, talkative, tmp_path, monkeypatch):
-    monkeypatch.setattr(group_sweep, "MAX_FIRST_RUNS", 0)  # as in a network of many layers
+def test_no_share_is_sent_that_a_few_more_samples_would_change(opened, talkative, tmp_path):
     worker = opened(save_mlp(tmp_path, samples=48))
     events = of(worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False, shares_run="int8")),
                 ev.ErrorSharesMeasured)

@@ -56,8 +56,8 @@ def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
     for config in configs:
         results.apply(measured(config, verdict(20.0)))
         results.apply(ev.ErrorSharesMeasured(1, "config", config, {"a": ErrorShare(0.5)}, 1, 1))
-        results.apply(ev.Measured(2, ev.REMEDIES, ("a", config), ()))
-        results.apply(ev.Measured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True)))
+        results.apply(ev.ValueMeasured(2, ev.REMEDIES, ("a", config), ()))
+        results.apply(ev.ValueMeasured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True)))
         assert results.get_results_or_empty(shown).shares
     assert {shown, listed, built, *configs[-MAX_RECENT_CONFIGS + 1:]} == {*results}
     assert results[listed].accuracy == verdict(20.0) and results[built].engine_result is not None
@@ -71,7 +71,7 @@ def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     results = SessionResults()
     options = tuple(ev.Remedy("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
     results.apply(measured(INT8, verdict(20.0)))
-    results.apply(ev.Measured(2, ev.REMEDIES, (MLP.groups[0].name, INT8), options,
+    results.apply(ev.ValueMeasured(2, ev.REMEDIES, (MLP.groups[0].name, INT8), options,
                               {option.config: option.accuracy for option in options}))
     remedies = results.values_of(ev.REMEDIES)[MLP.groups[0].name, INT8]
     assert [(remedy.config, remedy.shown_accuracy) for remedy in remedies] == [

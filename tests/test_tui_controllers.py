@@ -170,9 +170,9 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         assert event.is_complete and all(change.is_for_network for change in event.changes)
         first = app.screen.items[1].value
         changes = tuple(replace(change, added_kernels=2 if change.config == first else -1) for change in event.changes)
-        complete = ev.Measured(0, ev.ZERO_COST_CHANGES, ("", before), replace(event, changes=changes))
+        complete = ev.ValueMeasured(0, ev.ZERO_COST_CHANGES, ("", before), replace(event, changes=changes))
         session.apply_event(complete)
-        for handle in main._event_handlers[ev.Measured]:
+        for handle in main._event_handlers[ev.ValueMeasured]:
             handle(complete)
         session.apply_event(replace(complete, value=replace(event, is_complete=False)))
         assert not any(item.key for item in main._get_controller(ZeroCostController)._list_items()), "still moving"

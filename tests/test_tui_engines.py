@@ -168,7 +168,8 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
 def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     session, _ = build()
     session.apply_event(
-        ev.Measured(0, FP32_ENGINE, None, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
+        ev.ValueMeasured(0, FP32_ENGINE, None,
+                         EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
         assert "FP32 engine OK" not in line and line.count("not built") == 2

@@ -394,7 +394,7 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
         facts = measure_group_facts(network, group, value_ranges[group.name], workspace.calibration_samples,
                                     workspace.backend)
         tensors_of_group = {tensor: stats[tensor] for tensor in tensors_by_group[group.name] if tensor in stats}
-        reporter.send(ev.Measured(reporter.job, GROUP_DETAILS, group.name, GroupDetails(
+        reporter.send(ev.ValueMeasured(reporter.job, GROUP_DETAILS, group.name, GroupDetails(
             tensors_of_group, {tensor: top for tensor, top in weights.items() if top is not None}, facts)))
     yield Urgency.TENSOR_STATS
 

@@ -338,7 +338,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     if workspace.builder is not None:
         cached = store.load_engine_result(workspace, PrecisionConfig.from_precision(Precision.FP32))
         if cached is not None:
-            reporter.send(ev.Measured(reporter.job, FP32_ENGINE, None, cached))
+            reporter.send(ev.ValueMeasured(reporter.job, FP32_ENGINE, None, cached))
     yield from measure_export_accuracy(workspace, store, reporter, runs)
     yield from add_metric_intervals(workspace, store, reporter, runs, pending)
     runs = {name: config for name, config in runs.items() if name != FP32_RUN}
@@ -631,6 +631,6 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
                                                        with_metric_interval=True)
         accuracy = yield from reporter.follow(take_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
-        reporter.send(ev.Measured(reporter.job, ev.METHOD_COMPARISON, None,
+        reporter.send(ev.ValueMeasured(reporter.job, ev.METHOD_COMPARISON, None,
                                   ev.RangeMethodComparison(request.config, tuple(rows))))
 

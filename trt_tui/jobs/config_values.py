@@ -73,7 +73,7 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
             store.save_result(workspace, "samples", config, errors)
         yield Urgency.ACCURACY
     if errors is not None:
-        reporter.send(ev.Measured(reporter.job, SAMPLE_ERRORS, config, errors))
+        reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
 
 
 def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -86,7 +86,7 @@ def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: Jo
                                          *position):
         reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
-            reporter.send(ev.Measured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name),
+            reporter.send(ev.ValueMeasured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name),
                                       partial.value))
         yield Urgency.FIRST_SHARES
 

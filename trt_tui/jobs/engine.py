@@ -131,7 +131,7 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
                 raise
             result = failed_build_result(builder.title, error)
             workspace.refused_fp32_engine = result if isinstance(error, BuildError) and error.is_refused else None
-    reporter.send(ev.Measured(reporter.job, FP32_ENGINE, None, result))
+    reporter.send(ev.ValueMeasured(reporter.job, FP32_ENGINE, None, result))
     return result
 
 

@@ -113,7 +113,7 @@ class ResultEvent(Event):
 
 
 @dataclass(frozen=True)
-class Measured(ResultEvent, changes_rows=False):
+class ValueMeasured(ResultEvent, changes_rows=False):
     """A measured value that the session only keeps and shows. It may be sent again as more values are measured.
 
     Attributes:

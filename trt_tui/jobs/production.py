@@ -203,7 +203,7 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             source, failure_reason = yield from _build_engine_run(workspace, store, reporter, run)
             if source is None:
                 run = replace(run, unavailable_reason=failure_reason)
-                reporter.send(ev.Measured(reporter.job, STAGES, run.name, replace(stage, run=run)))
+                reporter.send(ev.ValueMeasured(reporter.job, STAGES, run.name, replace(stage, run=run)))
                 continue
         try:
             recorded = yield from _record_run(workspace, reporter, source)
@@ -228,13 +228,13 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         if run.name == PRODUCTION_STAGE:
             comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
-        reporter.send(ev.Measured(reporter.job, STAGES, run.name, stage))
+        reporter.send(ev.ValueMeasured(reporter.job, STAGES, run.name, stage))
     if len(engine_runs) > 1 or batch_texts:
         different = next(filter(None, (find_first_different_kernel(first, second)
                                        for first, second in combinations(reports, 2))), "")
         spreads = measure_output_spreads(workspace.analysis, engine_runs, _find_common_feeds(
             workspace, *engine_runs)) if len(engine_runs) > 1 else ()
-        reporter.send(ev.Measured(reporter.job, STABILITY, None, StabilityReport(
+        reporter.send(ev.ValueMeasured(reporter.job, STABILITY, None, StabilityReport(
             tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts))))
 
 

@@ -203,7 +203,7 @@ class MeasureWhatIf(Request):
 class MeasureSampleErrors(Request):
     """A request for the error of each judged sample in a config.
 
-    The answer is a `Measured` of the kind `SAMPLE_ERRORS`.
+    The answer is a `ValueMeasured` of the kind `SAMPLE_ERRORS`.
     """
 
     job_kind = JobKind("trt_tui.jobs.config_values.run_sample_error_job", "error over samples of {config}",
@@ -215,7 +215,7 @@ class MeasureSampleErrors(Request):
 class MeasureSingleSample(Request):
     """A request for the results of a single sample.
 
-    The answer is a `Measured` of the kind `SINGLE_SAMPLES`, several times as more is measured.
+    The answer is a `ValueMeasured` of the kind `SINGLE_SAMPLES`, several times as more is measured.
 
     Attributes:
         config: The config whose groups' error shares are measured on the sample.
@@ -244,7 +244,7 @@ class LoadStoredResults(Request):
 class MeasureRemedies(Request):
     """A request for the what-if accuracies of the remedies for one group.
 
-    The answer is a `Measured` of the kind `REMEDIES`.
+    The answer is a `ValueMeasured` of the kind `REMEDIES`.
     """
 
     job_kind = JobKind("trt_tui.jobs.zero_cost_moves.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
@@ -256,7 +256,7 @@ class MeasureRemedies(Request):
 @dataclass(frozen=True)
 class MeasureZeroCostChanges(Request):
     """A request for the zero-cost changes of a config, of one group and of the whole network. The answers are the
-    events `Measured` of the kind `ZERO_COST_CHANGES`.
+    events `ValueMeasured` of the kind `ZERO_COST_CHANGES`.
 
     Attributes:
         group: The name of the group; "" for the whole network only.
@@ -288,7 +288,7 @@ class MeasureToggles(Request):
 @dataclass(frozen=True)
 class MeasureTensorStats(Request):
     """A request for the tensor statistics of a group's inputs and result, and for the facts from which causes of its
-    loss are found. The answer is a `Measured` of the kind `GROUP_DETAILS`, one for each group.
+    loss are found. The answer is a `ValueMeasured` of the kind `GROUP_DETAILS`, one for each group.
 
     Attributes:
         other_groups: Further groups that are measured in the same pass.
@@ -319,7 +319,7 @@ class SetRanges(Request):
 @dataclass(frozen=True)
 class CompareRangeMethods(Request):
     """A request for the accuracy of a config with the ranges of several range methods. The answer is the event
-    `Measured` of the kind `METHOD_COMPARISON`, after each method."""
+    `ValueMeasured` of the kind `METHOD_COMPARISON`, after each method."""
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
     config: PrecisionConfig
@@ -328,7 +328,7 @@ class CompareRangeMethods(Request):
 
 @dataclass(frozen=True)
 class BuildEngine(Request):
-    """A request to build the engine of a config and to measure it. The answers are a `Measured` of the kind
+    """A request to build the engine of a config and to measure it. The answers are a `ValueMeasured` of the kind
     `FP32_ENGINE` and `EngineBuilt`.
 
     Attributes:
@@ -443,7 +443,7 @@ class ReadEngineFile(Request):
 @dataclass(frozen=True)
 class MeasureStages(Request):
     """A request to execute stages on the way to production and to compare each with the previous stage. The answer is
-    a `Measured` of the kind `STAGES` for each stage.
+    a `ValueMeasured` of the kind `STAGES` for each stage.
 
     Attributes:
         runs: The stages in their order. A simulated or built stage has its config.

@@ -152,7 +152,7 @@ def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
     filtered = copy.copy(reporter)
 
     def send_other_events(event: ev.Event) -> None:
-        is_engine = isinstance(event, ev.Measured) and event.kind == FP32_ENGINE
+        is_engine = isinstance(event, ev.ValueMeasured) and event.kind == FP32_ENGINE
         if not is_engine and not isinstance(event, _SAMPLE_BOUND_EVENTS):
             reporter.send(event)
 

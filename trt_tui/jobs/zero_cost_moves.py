@@ -59,7 +59,7 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
 
     def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
         listed = (*changes, *further_changes)
-        reporter.send(ev.Measured(reporter.job, ev.ZERO_COST_CHANGES, (request.group, config),
+        reporter.send(ev.ValueMeasured(reporter.job, ev.ZERO_COST_CHANGES, (request.group, config),
                                   ev.ZeroCostChanges(listed, is_complete),
                                   {change.config: change.accuracy for change in listed if change.accuracy is not None}))
 
@@ -210,12 +210,12 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         shown = [(key, proposal, accuracy) for key, (proposal, accuracy) in measured if accuracy is not None
                  and any(proposal is distinct_proposal for distinct_proposal, _ in distinct)]
         compared_accuracies = on_common_samples([accuracy for *_, accuracy in shown])
-        reporter.send(ev.Measured(reporter.job, ev.REMEDIES, (group.name, config), tuple(
+        reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), tuple(
             ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
             for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)),
             {proposal.config: accuracy for _, proposal, accuracy in shown}))
     if not remedies:
-        reporter.send(ev.Measured(reporter.job, ev.REMEDIES, (group.name, config), ()))
+        reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), ()))
 
 
 _Remedies: TypeAlias = list[tuple[str, ConfigProposal]]

@@ -129,7 +129,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         measured.raised_order, measured.cumulative = event.order, event.accuracies
 
     @apply.register
-    def _apply_measured_value(self, event: ev.Measured) -> None:
+    def _apply_measured_value(self, event: ev.ValueMeasured) -> None:
         self.keep(event.kind, event.key, event.value)
         for config, accuracy in event.accuracies.items():
             self.store_missing_accuracy(config, accuracy)

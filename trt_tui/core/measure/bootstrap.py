@@ -28,7 +28,7 @@ from trt_tui.core.measure.error_metrics import (
     compute_metric_values,
     flatten_each_sample,
 )
-from trt_tui.core.measure.sample_draws import student_t_quantile
+from trt_tui.core.measure.sweep_plan import student_t_quantile
 
 CONFIDENCE = 0.95
 """The confidence of all intervals. Each of the two tails has half of the remaining probability."""

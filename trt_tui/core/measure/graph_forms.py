@@ -99,15 +99,6 @@ class GatedGraphLoader:
             collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
         return runner
 
-    def estimate_recomputed_fraction(self, changed_inputs: Collection[str]) -> float:
-        """Estimates the fraction of the graph that must be executed again if some inputs change; 1.0 if it is not in
-        pieces.
-
-        See `PiecewiseRunner.estimate_recomputed_fraction`.
-        """
-        return self._piecewise_runner.estimate_recomputed_fraction(
-            changed_inputs) if self._piecewise_runner is not None else 1.0
-
     def _load_piecewise_runner(self, backend: Backend, gated_graph: GatedGraph, optimize: bool,
                                on_mode_change: Callable[[ExecutionMode], None] | None = None) -> Runner:
         runner = PiecewiseRunner.load_in_pieces(backend, gated_graph, optimize=optimize, on_mode_change=on_mode_change)

@@ -18,7 +18,7 @@ from trt_tui.core.lowering.rulebook import find_boundary_type, preserves_precisi
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND
 from trt_tui.core.measure.sweep_plan import (
-    MIN_DECISION_SAMPLES,
+    FIRST_SAMPLES,
     UNKNOWN_GROUP_FRACTION,
     GroupContributionEstimate,
     SweepPlanner,
@@ -29,16 +29,6 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import counted_noun_text
-
-MAX_FIRST_RUNS = 6
-"""The maximum cost of the first stage, in executions on all samples. The number of samples in that stage follows from
-it."""
-
-MAX_FIRST_SAMPLES = 8
-"""The maximum number of samples in the first stage, in which all groups are measured."""
-
-RUN_OVERHEAD_SAMPLES = 1.0
-"""The overhead of one execution, in samples. It was measured on an encoder and a U-Net on a CPU."""
 
 EQUAL_ENERGY_FRACTION = 1e-6
 """The maximum energy of the difference between two equal FP32 runs, as a fraction of the signal energy."""
@@ -194,7 +184,7 @@ class GroupSweep:
         self.planner: SweepPlanner | None = None
         self.executor = executor if executor is not None else LocalExecutor(AnalysisContext(analysis))
         self._reduces_groups, self._measures_all_samples = reduces_groups, measures_all_samples
-        self._spent_samples, self._recomputed_fractions = 0.0, dict[str, float]()
+        self._spent_samples = 0.0
         self._rows_by_feed = [analysis.samples.count_samples_of_feed(index) for index in self.feed_indices]
 
     @property
@@ -218,10 +208,9 @@ class GroupSweep:
         return not self.measured_groups or self.planner is not None and self.planner.has_estimate_of_every_group
 
     def measure_groups(self) -> Iterator[tuple[float, float]]:
-        """Measures the effect of each group; after each execution, yields the cost so far and the expected total cost.
+        """Measures the effect of each group.
 
-        Costs are in samples of whole executions. If executions share the results of pieces of the graph, a group near
-        the outputs costs less than a group near the inputs.
+        Yields the number of samples executed so far, and the expected number in all, after each execution.
         """
         swept = self.state
         if not swept.config_noise:
@@ -231,7 +220,7 @@ class GroupSweep:
         self.updated_groups += self.unchanged_groups
         if not self.measured_groups:
             return
-        if (not swept.by_sample and not self._measures_all_samples and self.sample_count > MIN_DECISION_SAMPLES
+        if (not swept.by_sample and not self._measures_all_samples and self.sample_count > FIRST_SAMPLES
                 and self._can_run_samples_separately):
             swept.by_sample = yield from self._verify_mixed_batch_results()
         energies = self._divide_by_signal_energy(np.array(swept.config_noise)).sum(1)
@@ -243,11 +232,9 @@ class GroupSweep:
             weights = np.ones(len(weights))
         finite = bool(np.isfinite(energies).all())
         step = self._draw_size_multiple if swept.by_sample else 1
-        first = min(MAX_FIRST_SAMPLES, max(2, MAX_FIRST_RUNS * self.sample_count
-                                           // len(self.measured_groups))) if swept.by_sample else 1
         planner = self.planner = SweepPlanner(
-            self.measured_groups, weights, first_size=first, step=step, measures_all_samples=self._measures_all_samples
-            or not (finite or self._reduces_groups), ends_with_known_sets=not self._reduces_groups)
+            self.measured_groups, weights, step=step,
+            measures_all_samples=self._measures_all_samples or not (finite or self._reduces_groups))
         positions = [[(index, row)
                       for row in range(rows)]
                      for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)]
@@ -290,11 +277,11 @@ class GroupSweep:
 
         for name in [name for name in samples_by_group if name not in noise_by_group]:
             report_noise_to_planner(name)
-            yield self._estimate_spent_and_total_cost()
+            yield self._count_samples()
         for result in self.executor.map(task, list_measurements()):
             if result is not None:
                 (name, batch), noise = result
-                self._spent_samples += self._estimate_group_cost(name, len(batch))
+                self._spent_samples += len(batch) * self._samples_per_unit
                 if not name:
                     swept.base_noise.update(zip(batch, noise.tolist(), strict=True))
                     bases.discard(batch)
@@ -309,7 +296,7 @@ class GroupSweep:
                         del noise_by_group[completed]
                         swept.group_noise[completed] = [*swept.group_noise[completed], *rows]
                         report_noise_to_planner(completed)
-            yield self._estimate_spent_and_total_cost()
+            yield self._count_samples()
 
     def _join_noise_of_batches(self, samples: Sequence[int], noise_by_batch: Mapping[tuple[int, ...], np.ndarray],
                                batches_without_config_noise: Collection[tuple[int, ...]],
@@ -359,26 +346,17 @@ class GroupSweep:
                     outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
         return GroupEffect(figure, self._worst_output_sqnr_db(outputs.sum(0)), samples)
 
-    def _estimate_spent_and_total_cost(self) -> tuple[float, float]:
-        """Returns the spent cost and the expected total cost in the unit of `measure_groups`, without the cost of
-        earlier sweeps."""
-        # The cost of the config itself, then that of the groups on the expected number of samples for unknown groups.
+    def _count_samples(self) -> tuple[float, float]:
+        """Returns the number of executed samples without those of earlier sweeps, and the expected number in all."""
         if self.planner is None:
-            groups = self.sample_count * (1.0 if self._measures_all_samples else UNKNOWN_GROUP_FRACTION) * sum(
-                map(self.analysis.estimate_recomputed_fraction, self.measured_groups))
-            return self._spent_samples, max(self.sample_count, self._spent_samples) + groups
-        return self._spent_samples, self._spent_samples + sum(
-            self._estimate_group_cost(name, units) for name, units in self.planner.estimate_remaining_samples().items())
+            expected = self.sample_count * UNKNOWN_GROUP_FRACTION * len(self.measured_groups)
+            return self._spent_samples, max(self.sample_count, self._spent_samples) + expected
+        remaining = sum(self.planner.estimate_remaining_samples().values())
+        return self._spent_samples, self._spent_samples + remaining * self._samples_per_unit
 
-    def _estimate_group_cost(self, group_name: str, sample_count: float) -> float:
-        """Returns the cost of executing a config with one group changed ("" for the unchanged config) on some samples
-        or feeds."""
-        rows = 1.0 if self.state.by_sample else self.sample_count / len(self.feed_indices)
-        if group_name not in self._recomputed_fractions:
-            self._recomputed_fractions[group_name] = self.analysis.estimate_recomputed_fraction(
-                group_name) if group_name else 1.0
-        return self._recomputed_fractions[group_name] * (
-            sample_count * rows + RUN_OVERHEAD_SAMPLES * math.ceil(sample_count / self._samples_or_feeds_per_run))
+    @property
+    def _samples_per_unit(self) -> float:
+        return 1.0 if self.state.by_sample else self.sample_count / len(self.feed_indices)
 
     # -- execution ----------------------------------------------------------------------------------------------------
 
@@ -387,8 +365,8 @@ class GroupSweep:
         for result in self.executor.map(_ConfigNoiseTask(self.config, self.ranges), self.feed_indices):
             if result is not None:
                 sums_by_feed[result[0]] = result[1]
-                self._spent_samples += self._rows_by_feed[self.feed_indices.index(result[0])] + RUN_OVERHEAD_SAMPLES
-            yield self._estimate_spent_and_total_cost()
+                self._spent_samples += self._rows_by_feed[self.feed_indices.index(result[0])]
+            yield self._count_samples()
         is_by_sample = all(
             len(sums_by_feed[index][0]) == rows
             for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True))
@@ -427,7 +405,7 @@ class GroupSweep:
         rows = (rows if len(self.feed_indices) > 1 else rows[::-1])[:max(self._rows_by_feed)]
         mixed = self.analysis.copy_with_batches([rows])
         mixed_outputs = mixed.get_fp32_outputs(0)
-        yield self._estimate_spent_and_total_cost()
+        yield self._count_samples()
         for judged_output in mixed.judged_outputs:
             for row_index, (index, row) in enumerate(rows):
                 expected, got = self.analysis.get_fp32_outputs(index)[judged_output.tensor][row], mixed_outputs[

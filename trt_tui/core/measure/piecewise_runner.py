@@ -156,16 +156,6 @@ class PiecewiseRunner:
         piecewise_runners.append(cls(gated_graph, runners, on_device=on_device))
         return piecewise_runners[0]
 
-    def estimate_recomputed_fraction(self, changed_inputs: Collection[str]) -> float:
-        """Returns the fraction of an execution that must be computed again if only some inputs changed since a cached
-        execution.
-
-        All pieces are assumed to cost the same.
-        """
-        first_changed = next((index for index, external_inputs in enumerate(self._external_inputs)
-                              if not set(external_inputs).isdisjoint(changed_inputs)), 0)
-        return 1 - first_changed / len(self._runners)
-
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Implements `trt_tui.core.runner.Runner.run` with cached results of pieces.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.results import Accuracy, ErrorShare
-from trt_tui.core.measure.sweep_plan import MIN_DECISION_SAMPLES
+from trt_tui.core.measure.sweep_plan import FIRST_SAMPLES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
@@ -37,7 +37,7 @@ class GroupSensitivity(ErrorShare):
 def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorShare:
     """Returns the error share of a group, from a sweep in which each group alone is raised to FP32.
 
-    The share is unknown if it is measured on fewer than `MIN_DECISION_SAMPLES` of more samples, or if its interval is
+    The share is unknown if it is measured on fewer than `FIRST_SAMPLES` of more samples, or if its interval is
     too wide. A share that is not finite stays so on any further sample.
     """
     effect = group_sweep.estimate_group_effect(group_name)
@@ -46,7 +46,7 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
     if (effect.sample_count >= group_sweep.sample_count or not math.isfinite(share.fraction)
             or math.isinf(group_sweep.judged_error)):
         return share
-    if effect.sample_count >= MIN_DECISION_SAMPLES and half <= MAX_SHARE_HALF_WIDTH:
+    if effect.sample_count >= FIRST_SAMPLES and half <= MAX_SHARE_HALF_WIDTH:
         return replace(share, half_width=half)
     samples_text = counted_noun_text(effect.sample_count, "sample")
     return replace(share, fraction=math.nan, unknown_reason=(

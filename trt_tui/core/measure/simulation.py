@@ -206,12 +206,6 @@ class Simulation:
             self.session_count += 1
         return self._loaded_graph
 
-    def estimate_recomputed_fraction(self, group_name: str) -> float:
-        """Estimates the fraction of the graph that must be executed again if only the precision of one group changes.
-        """
-        return self._graph_loader.estimate_recomputed_fraction(self._loaded_graph[0].gates.get(
-            group_name, {}).values()) if self._loaded_graph is not None else 1.0
-
     @property
     def is_regrouped(self) -> bool:
         """True if the batches of samples differ from those of the data. Only measurements of error shares use such

@@ -33,7 +33,7 @@ class RangeController(Controller):
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that show changed ranges and a finished comparison of calibration methods."""
-        return {ev.RequestedRangesReady: self._show_set_ranges, ev.Measured: self._show_compared_methods}
+        return {ev.RequestedRangesReady: self._show_set_ranges, ev.ValueMeasured: self._show_compared_methods}
 
     def _show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
         self.presenter.handle_config_change()
@@ -46,7 +46,7 @@ class RangeController(Controller):
             f"{range_texts[0] if len(set(range_texts)) == 1 else 'set'}",
             "")
 
-    def _show_compared_methods(self, event: ev.Measured) -> None:
+    def _show_compared_methods(self, event: ev.ValueMeasured) -> None:
         if isinstance(event.value, ev.RangeMethodComparison) and len(event.value.rows) == len(RANGE_METHODS):
             self.presenter.show_message(f"calibration methods are compared: {shown_key('methods')} shows them", "")
 

@@ -29,13 +29,13 @@ class ViewController(Controller):
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that draw received details of the selected row, and rows that are sorted by new values.
         """
-        return {ev.Measured: self._draw_received_details,
+        return {ev.ValueMeasured: self._draw_received_details,
                 ev.JobDone: self._mark_followed_values_stale}
 
     def _mark_followed_values_stale(self, event: ev.JobDone) -> None:
         self.presenter.has_stale_values |= self.layer_list.follows_values
 
-    def _draw_received_details(self, event: ev.Measured) -> None:
+    def _draw_received_details(self, event: ev.ValueMeasured) -> None:
         if event.kind in (GROUP_DETAILS, ev.REMEDIES) and self.presenter.is_cursor_resting:
             self.presenter.draw_detail_pane()
 

@@ -37,7 +37,7 @@ class ZeroCostController(Controller):
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that fill in values while the list is open."""
-        return {ev.Measured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values,
+        return {ev.ValueMeasured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values,
                 ev.UnusedQdqRemoved: self._show_removal}
 
     def _show_removal(self, event: ev.UnusedQdqRemoved) -> None:
@@ -116,7 +116,7 @@ class ZeroCostController(Controller):
 
         self.open_dialog(self._dialog, apply_chosen_config)
 
-    def _fill_in_values(self, event: ev.Measured | ev.AccuracyMeasured) -> None:
+    def _fill_in_values(self, event: ev.ValueMeasured | ev.AccuracyMeasured) -> None:
         if self._dialog is not None and self._dialog.is_mounted and self._dialog.is_running:
             items = self._list_items()
             if items != self._dialog.items:
