@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from tests.driven import LIMIT_S, of, save_mlp, save_resnet
+from trt_tui.core.engines.preview import PreviewNetwork, PreviewRequest
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import client, engine_preview
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient, child_log_path
-from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
 from trt_tui.jobs.preview_server import PreviewServer
 
 pytestmark = pytest.mark.spawned

@@ -174,10 +174,8 @@ def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named
                         lambda folder=None: EngineCache(folder) if folder is not None else cache)
     report = SimpleNamespace(wake=print, send=sent.append, send_progress=lambda *at: None, job=1)
     steps = engine.build_engines_in_parallel(workspace, store, report, (config,))
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            next(steps)
-    assert ended.value.value == len(results) == (figures is not None)
+    run_to_end(steps)
+    assert len(results) == (figures is not None)
     if figures:
         assert [one.worst_output_errors.sqnr_db for one in results[config].repeated_builds] == figures
         assert results[config].accuracy.worst_output[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept

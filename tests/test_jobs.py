@@ -15,7 +15,7 @@ from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp, values
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.preview import Preview, PreviewRefusal, choose_compute_capability
+from trt_tui.core.engines.preview import Preview, PreviewRefusal, PreviewRequest, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.moves.config import PrecisionConfig
@@ -25,7 +25,6 @@ from trt_tui.jobs import calibration, engine_preview, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import MIN_RAISED_SHARE
-from trt_tui.jobs.preview_requests import PreviewRequest
 from trt_tui.jobs.steps import Urgency, Wait
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options

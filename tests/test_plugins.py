@@ -18,6 +18,7 @@ from tests.driven import DrivenWorker, values
 from tests.refusals import refused
 from trt_tui.backends.tensorrt.failures import translate_parser_errors
 from trt_tui.backends.tensorrt.plugins import load_plugins
+from trt_tui.core.engines.preview import PreviewNetwork, PreviewRequest
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.judged_outputs import (
     find_judged_inner_tensors,
@@ -36,7 +37,6 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.engine_build import lower_for_builder
-from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
 from trt_tui.jobs.preview_server import PreviewServer
 from trt_tui.options import Options
 

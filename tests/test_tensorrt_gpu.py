@@ -42,7 +42,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engine as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.executions import time_engine
+from trt_tui.jobs.executions import add_engine_latencies
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
@@ -273,17 +273,13 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
         assert min(times) > 0
         for name, value in runner.run(feeds).items():
             np.testing.assert_array_equal(value, before[name])
-        *_, timing = drained(time_engine(runner, feeds, 4))
-        print(*(one.profile_latency_text for one in timing.profiles), sep="\n")
-        assert [one.batch_samples for one in timing.profiles] == [4, 32] and runner.profiles == (PROFILE, more)
-        assert timing.profiles[1].samples_per_s > timing.profiles[0].samples_per_s and not timing.missing_parts
+        timed = driven.run_to_end(add_engine_latencies(EngineResult(None, "TensorRT"), runner, feeds, 4))
+        profiles = timed.profile_latencies
+        print(*timed.profile_latency_lines, sep="\n")
+        assert [one.batch_samples for one in profiles] == [4, 32] and runner.profiles == (PROFILE, more)
+        assert profiles[1].samples_per_s > profiles[0].samples_per_s and not timed.measurement_note
         layers = read_engine_report(runner.inspect(), open_network(demo.network_path())).layers
         assert layers and not [one.name for one in layers if "[profile" in one.name]
-
-
-def drained(steps):
-    """Yields what a generator yields, and what it returns last."""
-    yield (yield from steps)
 
 
 def test_what_a_release_lacks_is_refused_by_name(open_session):

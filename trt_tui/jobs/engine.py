@@ -124,10 +124,8 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
         builder = EngineBuilder(workspace, store.engines, reporter, phase_prefix="FP32 engine: ")
         try:
             result = yield from _build_and_store_engine(workspace, store, builder, fp32_config)
-        except (CancelledError, BackendUnavailableError):
-            raise
         except TrtTuiError as error:
-            if not is_optional:
+            if not is_optional or isinstance(error, CancelledError | BackendUnavailableError):
                 raise
             result = failed_build_result(builder.title, error)
             workspace.refused_fp32_engine = result if isinstance(error, BuildError) and error.is_refused else None
@@ -349,18 +347,17 @@ class BuildTask:
 
 
 def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                              configs: Sequence[PrecisionConfig]) -> Steps[int]:
+                              configs: Sequence[PrecisionConfig]) -> Steps[None]:
     """Builds the engines of several configs on workers and stores the results; without workers nothing is built.
 
-    Returns the number of configs whose engine is stored. A config whose first build fails is built again in this
-    process.
+    A config whose first build fails is built again in this process.
     """
     build_counts = {config: choose_build_plan(workspace, config).builds_per_config for config in dict.fromkeys(configs)
                     if store.load_engine_result(workspace, config) is None}
     items = [(config, index) for config, builds in build_counts.items() for index in range(builds)]
     if workspace.worker_pool is None or workspace.worker_pool.failure_reason or len(items) < 2:
-        return 0
-    executor, start_time, kept_count = get_executor(workspace, reporter, for_engines=True), time.monotonic(), 0
+        return
+    executor, start_time = get_executor(workspace, reporter, for_engines=True), time.monotonic()
     results: dict[ConfigBuild, BuildOutput | TrtTuiError] = {}
     task = BuildTask(workspace.ranges, {config: workspace.find_judged_feeds(config) for config in build_counts},
                      store.engines, reporter.wake)
@@ -375,12 +372,10 @@ def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter
                     for output in outputs:
                         worst_build.add(output)
                     store.save_engine_result(workspace, config, worst_build.store())
-                    kept_count += 1
                 build_counts.pop(config)
         done = len(items) - (sum(build_counts.values()) - len(results))
         reporter.send_progress(f"building {len(items)} engines{executor.location_text}", done, len(items), start_time)
         yield choose_next_job_step(executor, Urgency.BUILD)
-    return kept_count
 
 
 # -- production -----------------------------------------------------------------------------------------------------

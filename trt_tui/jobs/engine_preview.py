@@ -16,7 +16,10 @@ from trt_tui.core.calibration.calibration import ranges_comparison_key
 from trt_tui.core.engines.preview import (
     BarrierEffect,
     Preview,
+    PreviewCancellation,
+    PreviewNetwork,
     PreviewRefusal,
+    PreviewRequest,
     find_added_kernels,
     find_groups_splitting_mha,
     find_possibly_ineffective_groups,
@@ -34,7 +37,6 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
-from trt_tui.jobs.preview_requests import PreviewCancellation, PreviewNetwork, PreviewRequest
 from trt_tui.jobs.scheduler import JobReporter, get_executor
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, ResultStore

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,14 +137,13 @@ def add_engine_performance(result: EngineResult, runner: EngineRunner, network: 
 
     A part that cannot be measured is only noted, so that the measured accuracy is kept.
     """
-    timing = yield from time_engine(runner, feed, sample_count)
+    result = yield from add_engine_latencies(result, runner, feed, sample_count)
     yield Progress("timing the layers")
     engine_report, missing = _time_engine_layers(runner, network, feed)
     return replace(
-        result, latency_ms=timing.latency_ms, cuda_graph_ms=timing.graph_ms, profile_latencies=timing.profiles,
-        device_memory_bytes=runner.device_memory, engine_report=engine_report,
+        result, device_memory_bytes=runner.device_memory, engine_report=engine_report,
         implementations=find_group_implementations(engine_report, network) if engine_report is not None else {},
-        measurement_note="; ".join(filter(None, (result.measurement_note, *timing.missing_parts, missing))))
+        measurement_note="; ".join(filter(None, (result.measurement_note, missing))))
 
 
 def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: BuildPlan, config: PrecisionConfig, *,
@@ -314,26 +313,12 @@ def _time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[st
         return engine_report, f"its layers could not be timed: {error.title}"
 
 
-@dataclass(frozen=True)
-class EngineTiming:
-    """The latencies of an engine.
+def add_engine_latencies(result: EngineResult, runner: EngineRunner, feed: Mapping[str, np.ndarray],
+                         sample_count: int) -> ProgressSteps[EngineResult]:
+    """Returns the result of an engine with its latencies, with inputs and outputs on the device.
 
-    Attributes:
-        latency_ms: The latency of enqueued executions; None if it could not be measured.
-        graph_ms: The latency of executions as one CUDA graph; None if it could not be measured.
-        profiles: The latencies in each optimization profile, if there are several.
-        missing_parts: The measurements that failed, each with its reason.
-    """
-
-    latency_ms: LatencyTimes | None
-    graph_ms: LatencyTimes | None
-    profiles: tuple[ProfileLatency, ...]
-    missing_parts: tuple[str, ...]
-
-
-def time_engine(runner: EngineRunner, feed: Mapping[str, np.ndarray],
-                sample_count: int) -> ProgressSteps[EngineTiming]:
-    """Measures the latencies of an engine, with inputs and outputs on the device. Yields the progress.
+    They are those of enqueued executions and of executions as one CUDA graph. If there are several optimization
+    profiles, those in each profile are added.
 
     Args:
         sample_count: The number of samples in the feed.
@@ -357,7 +342,8 @@ def time_engine(runner: EngineRunner, feed: Mapping[str, np.ndarray],
                             for shape in other_profile[name]}) > 1
                 }, count_samples_of_reshaped_feed(feed, profile_feed, sample_count), enqueued, graph_times,
                 "; ".join(missing)))
-    return EngineTiming(latency, graph, tuple(profiles), missing_parts)
+    return replace(result, latency_ms=latency, cuda_graph_ms=graph, profile_latencies=tuple(profiles),
+                   measurement_note="; ".join(filter(None, (result.measurement_note, *missing_parts))))
 
 
 def _time_enqueue_and_cuda_graph(

@@ -5,7 +5,6 @@ These are the effect of fewer calibration samples, and the shares of values outs
 
 import itertools
 import math
-import time
 from collections.abc import Mapping
 
 from trt_tui.core.calibration.calibration import calibrate
@@ -29,6 +28,7 @@ from trt_tui.core.guards.input_stats import (
 )
 from trt_tui.core.guards.range_checks import measure_clipped_shares
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
+from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, find_class_score_output
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
@@ -126,13 +126,10 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
     shares: list[dict[str, float]] = []
     judged_samples = data.judged_samples.select_feeds(workspace.find_judged_feeds(config))
     for samples in (judged_samples, data.calibration_samples):
-        start_time, tensor_shares = time.monotonic(), dict.fromkeys(ranges, 0.0)
-        for done, partial_shares in enumerate(measure_clipped_shares(network.model, ranges, samples, workspace.backend),
-                                              1):
-            reporter.send_progress("values outside their range", done, len(samples), start_time)
-            tensor_shares = partial_shares
-            yield Urgency.ACCURACY
-        shares.append(tensor_shares)
+        partials = (PartialResult(partial_shares, done, len(samples)) for done, partial_shares in enumerate(
+            measure_clipped_shares(network.model, ranges, samples, workspace.backend), 1))
+        shares.append((yield from reporter.follow(take_last_value(partials, "values outside their range"),
+                                                  Urgency.ACCURACY)))
     return {tensor: ClippedShare(shares[0][tensor], shares[1][tensor]) for tensor in ranges}
 
 

@@ -19,7 +19,14 @@ from trt_tui.backends.tensorrt.rtx_listing import RtxEngineLayerLister
 from trt_tui.core.engines.builder_warnings import list_known_warnings
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, find_groups_in_message, join_lines
 from trt_tui.core.engines.layer_listing import read_layer_listing
-from trt_tui.core.engines.preview import Preview, PreviewRefusal, build_preview, choose_compute_capability
+from trt_tui.core.engines.preview import (
+    Preview,
+    PreviewNetwork,
+    PreviewRefusal,
+    PreviewRequest,
+    build_preview,
+    choose_compute_capability,
+)
 from trt_tui.core.exporters.onnx import split_off_weights
 from trt_tui.core.lowering.lowering_checks import find_min_compute_capability, refuse_unsupported_precisions
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
@@ -27,7 +34,6 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import ASSIGNABLE
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError, convert_memory_error, exception_text
 from trt_tui.jobs.child_exit import connect_to_parent
-from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
 
 
 class PreviewServer:

@@ -25,11 +25,8 @@ class EngineProvider(Protocol):
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns the engine of a config, measured as built; from the store if it was built before."""
 
-    def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-        """Builds the engines of several configs on workers and stores them; without workers nothing is built.
-
-        Returns the number of configs whose engine is stored.
-        """
+    def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[None]:
+        """Builds the engines of several configs on workers and stores them; without workers nothing is built."""
 
 
 class SearchBuilds:

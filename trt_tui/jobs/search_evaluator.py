@@ -350,8 +350,8 @@ class WorkspaceEvaluator:
                 }
         return other_ranges
 
-    def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-        return (yield from build_engines_in_parallel(self._workspace, self._store, self._report, configs))
+    def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[None]:
+        return build_engines_in_parallel(self._workspace, self._store, self._report, configs)
 
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns the engine of a config, and sends its simulated accuracy too."""

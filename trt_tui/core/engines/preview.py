@@ -15,6 +15,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Profile
 from trt_tui.formatting import name_list_text
 
 NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "splits MHA", "unfused Q/DQ", "splits"
@@ -304,3 +305,51 @@ def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGr
         and implementation.in_mha
     }
     return tuple(group.name for group in groups if group.attention in fused_attentions)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PreviewNetwork:
+    """The network of a preview.
+
+    Attributes:
+        sha256: The hash of the file and its external data.
+        reference: The path of the FP32 network of a quantized network; None if there is none.
+        ort_ops: The paths of custom operator libraries.
+        plugins: The paths of plugin libraries, each with its SHA-256.
+    """
+
+    path: str
+    sha256: str
+    reference: str | None = None
+    ort_ops: tuple[str, ...] = ()
+    plugins: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class PreviewRequest:
+    """A request to preview a config for a GPU.
+
+    Attributes:
+        number: The number of the request, in the order of sending.
+        ranges: The amax by tensor, in the tensors' own units. Kernels are fused only if scales are equal.
+        gpu_capability: The compute capability of the GPU here; None without a GPU.
+        requested_capability: The compute capability that the user has named; None if none was named.
+    """
+
+    number: int
+    network: PreviewNetwork
+    config: PrecisionConfig
+    ranges: Mapping[str, float]
+    profile: Profile
+    gpu_capability: tuple[int, int] | None = None
+    requested_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class PreviewCancellation:
+    """A message that cancels a preview request."""
+
+    number: int
