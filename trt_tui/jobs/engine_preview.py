@@ -16,7 +16,6 @@ from trt_tui.core.calibration.calibration import ranges_comparison_key
 from trt_tui.core.engines.preview import (
     BarrierEffect,
     Preview,
-    PreviewCancellation,
     PreviewNetwork,
     PreviewRefusal,
     PreviewRequest,
@@ -300,7 +299,7 @@ class _PreviewProcess(ChildProcess):
         self.wake = wake
         self.has_ended = False
         self.answers: dict[int, Preview | None] = {}
-        self.outgoing = queue.SimpleQueue[PreviewRequest | PreviewCancellation | None]()
+        self.outgoing = queue.SimpleQueue[PreviewRequest | int | None]()
         for thread_function in (self._read_answers, self._send_queued_requests):
             threading.Thread(target=thread_function, daemon=True).start()
 
@@ -382,7 +381,7 @@ class _PreviewConnection:
         if self._pending_number == request_number:
             self._pending_number = 0
         if self._process is not None and self.is_running and request_number not in self._process.answers:
-            self._process.outgoing.put(PreviewCancellation(request_number))
+            self._process.outgoing.put(request_number)
         if self._process is not None:
             self._process.answers.pop(request_number, None)
 

@@ -138,7 +138,7 @@ class PreviewServer:
                 if isinstance(received, PreviewRequest):
                     self.wanted_number = received.number  # set first, since another number would cancel the request
                     inbox[:] = [received]
-                elif self.wanted_number == received.number:
+                elif self.wanted_number == received:
                     self.wanted_number = 0
                 arrival_event.set()
         os._exit(0)

@@ -58,7 +58,7 @@ from trt_tui.jobs.engine_build import EngineBuilder
 from trt_tui.jobs.executions import EngineRun, add_engine_performance, make_build_settings
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter, Reporter, take_last_value
-from trt_tui.jobs.steps import ProgressSteps, Steps, Urgency, override_urgency
+from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 
@@ -209,8 +209,8 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             recorded = yield from _record_run(workspace, reporter, source)
             if run.config is None:
                 accuracy = yield from _compare_runs(workspace, recorded, None)
-                result = (yield from reporter.follow(_measure_engine_file(workspace, source, accuracy),
-                                                     Urgency.ACCURACY)) if isinstance(
+                result = (yield from _measure_engine_file(
+                    EngineBuilder(workspace, None, reporter), source, accuracy)) if isinstance(
                     source, EngineRun) else RunResult(accuracy)
                 stage = replace(stage, result=result)
             if isinstance(source, EngineRun):
@@ -375,15 +375,15 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     return EngineRun(run, builder.load_engine(engine.data), analysis), ""
 
 
-def _measure_engine_file(workspace: Workspace, source: EngineRun, accuracy: Accuracy) -> ProgressSteps[EngineResult]:
+def _measure_engine_file(builder: EngineBuilder, source: EngineRun, accuracy: Accuracy) -> Steps[EngineResult]:
     """Returns the result of an engine file: its accuracy, latency and layers."""
-    builder, runner = workspace.builder, source.runner
-    assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
-    result = EngineResult(accuracy, builder_title(builder.name, builder.version),
-                          engine_bytes=Path(source.run.file_path).stat().st_size, device_name=builder.device)
-    return (yield from add_engine_performance(
+    workspace, runner = builder.workspace, source.runner
+    assert isinstance(runner, EngineRunner), "it was loaded by a builder"
+    result = EngineResult(accuracy, builder.title, engine_bytes=Path(source.run.file_path).stat().st_size,
+                          device_name=builder.backend.device)
+    return builder.reporter.follow(add_engine_performance(
         result, runner, workspace.network, source.make_feed(workspace.feeds[0]),
-        workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0])))
+        workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0])), Urgency.ACCURACY)
 
 
 # -- the stage of production -------------------------------------------------------------------------------------------

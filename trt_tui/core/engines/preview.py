@@ -333,7 +333,7 @@ class PreviewRequest:
     """A request to preview a config for a GPU.
 
     Attributes:
-        number: The number of the request, in the order of sending.
+        number: The number of the request, in the order of sending. This number as a message cancels the request.
         ranges: The amax by tensor, in the tensors' own units. Kernels are fused only if scales are equal.
         gpu_capability: The compute capability of the GPU here; None without a GPU.
         requested_capability: The compute capability that the user has named; None if none was named.
@@ -346,10 +346,3 @@ class PreviewRequest:
     profile: Profile
     gpu_capability: tuple[int, int] | None = None
     requested_capability: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class PreviewCancellation:
-    """A message that cancels a preview request."""
-
-    number: int
