@@ -4,13 +4,16 @@ import contextlib
 import faulthandler
 import fcntl
 import os
+import pickle
+import queue
 import re
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -43,6 +46,9 @@ class ChildProcess:
     Args:
         files: The descriptors of further files that the process inherits.
         options: The further options of `subprocess.Popen`.
+
+    Attributes:
+        is_unreachable: True if a message could not be sent.
     """
 
     def __init__(self, module: str, *arguments: object, files: Sequence[int] = (), **options: Any) -> None:
@@ -53,6 +59,29 @@ class ChildProcess:
             descriptors = (child_pipe.fileno(), *files, read_end)
             self.process = subprocess.Popen(python_command(module, *descriptors, *arguments), pass_fds=descriptors,
                                             stdin=subprocess.DEVNULL, **options)
+        self.is_unreachable = False
+        self._outgoing_messages = queue.SimpleQueue[bytes]()
+        threading.Thread(target=self._send_queued_messages, daemon=True).start()
+
+    def send(self, message: object) -> None:
+        """Queues a message for a thread, since a starting or paused process does not read a long message yet."""
+        self._outgoing_messages.put(pickle.dumps(message))
+
+    def stop_sending(self) -> None:
+        self._outgoing_messages.put(b"")
+
+    def receive_messages(self) -> Iterator[Any]:
+        """Yields the messages of the process until it has ended."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                yield self.pipe.recv()
+
+    def _send_queued_messages(self) -> None:
+        try:
+            while message := self._outgoing_messages.get():
+                self.pipe.send_bytes(message)
+        except OSError:
+            self.is_unreachable = True
 
 
 def connect_to_parent(pipe_descriptor: int, lifeline: int) -> Connection:

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import pickle
-import queue
 import subprocess
 import threading
 import time
@@ -55,13 +53,10 @@ class _BackgroundProcess(ChildProcess):
             self._log_size_before = log.tell()
             super().__init__("trt_tui.jobs.server", files=[log.fileno()], stdout=log, stderr=log,
                              env={**os.environ, **_CHILD_ENVIRONMENT}, start_new_session=True)
-        self._outgoing_messages = queue.SimpleQueue[bytes]()
         threading.Thread(target=wait_and_end_process_group, args=(self.process.pid,), daemon=True).start()
-        threading.Thread(target=self._send_queued_messages, daemon=True).start()
         self.running_jobs: dict[int, rq.Request] = {}
         self.silent_jobs: set[int] = set()
         self.last_job = 0
-        self.is_unreachable = False
         self.was_killed = False
 
     def make_exit_event(self, exit_code: int) -> ev.ChildProcessDied:
@@ -81,27 +76,13 @@ class _BackgroundProcess(ChildProcess):
             self.silent_jobs.add(job_number)
         else:
             self.running_jobs[job_number] = request
-        self.enqueue_message((job_number, request))
+        self.send((job_number, request))
         return not self.is_unreachable
-
-    def enqueue_message(self, message: object) -> None:
-        """Queues a message for the sending thread, since a starting process does not read a long message yet."""
-        self._outgoing_messages.put(pickle.dumps(message))
-
-    def stop_sender_thread(self) -> None:
-        self._outgoing_messages.put(b"")
 
     def kill(self) -> None:
         """Kills the process and its process group at once."""
         self.is_unreachable = True
         kill_process_group(self.process.pid)
-
-    def _send_queued_messages(self) -> None:
-        try:
-            while message := self._outgoing_messages.get():
-                self.pipe.send_bytes(message)
-        except OSError:
-            self.is_unreachable = True
 
 
 class JobClient:
@@ -143,7 +124,7 @@ class JobClient:
             stopped_jobs = frozenset(child.running_jobs if jobs is None else jobs) if child is not None else frozenset()
             if child is None or stopped_jobs.isdisjoint(child.running_jobs):
                 return
-            child.enqueue_message(rq.StopJobs(stopped_jobs))
+            child.send(rq.StopJobs(stopped_jobs))
         timer = threading.Timer(STOP_GRACE_S, self._kill_child_running_jobs, (child, stopped_jobs))
         timer.daemon = True
         timer.start()
@@ -155,7 +136,7 @@ class JobClient:
             child, self._child = self._child, None
             if child is None:
                 return
-            child.enqueue_message(None)
+            child.send(None)
         if not child.was_killed:
             try:
                 child.process.wait(0.3)
@@ -189,11 +170,7 @@ class JobClient:
         return self._child
 
     def _read_events(self, child: _BackgroundProcess) -> None:
-        while True:
-            try:
-                event = child.pipe.recv()
-            except (EOFError, OSError):  # the process has ended; the exit event below has the reason
-                break
+        for event in child.receive_messages():
             if event.job in child.silent_jobs:
                 continue
             if isinstance(event, ev.JobDone | ev.JobCancelled | ev.JobFailed):
@@ -201,7 +178,7 @@ class JobClient:
                     child.running_jobs.pop(event.job, None)
             if not self._is_closing and not child.was_killed:
                 self._on_event(event)
-        child.stop_sender_thread()
+        child.stop_sending()
         exit_code = child.process.wait()
         if not self._is_closing and not child.was_killed:
             self._on_event(child.make_exit_event(exit_code))

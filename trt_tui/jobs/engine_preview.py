@@ -3,7 +3,6 @@
 
 import importlib.metadata
 import importlib.util
-import queue
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -299,28 +298,18 @@ class _PreviewProcess(ChildProcess):
         self.wake = wake
         self.has_ended = False
         self.answers: dict[int, Preview | None] = {}
-        self.outgoing = queue.SimpleQueue[PreviewRequest | int | None]()
-        for thread_function in (self._read_answers, self._send_queued_requests):
-            threading.Thread(target=thread_function, daemon=True).start()
+        threading.Thread(target=self._read_answers, daemon=True).start()
 
     def set_paused(self, is_paused: bool) -> None:
         self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # no effect after its end
 
-    def _send_queued_requests(self) -> None:
-        """Sends the queued requests in a separate thread, since a paused or starting process does not read them."""
-        with suppress(OSError):  # the process has ended; `has_ended` will be set
-            while (message := self.outgoing.get()) is not None:
-                self.pipe.send(message)
-
     def _read_answers(self) -> None:
-        with suppress(EOFError, OSError):  # the process has ended; `has_ended` is set below
-            while True:
-                number, preview = self.pipe.recv()
-                self.answers[number] = preview
-                self.wake()
+        for number, preview in self.receive_messages():
+            self.answers[number] = preview
+            self.wake()
         self.process.wait()
         self.has_ended = True
-        self.outgoing.put(None)
+        self.stop_sending()
         self.lifeline.close()
         self.wake()
 
@@ -354,7 +343,7 @@ class _PreviewConnection:
             self._process = _PreviewProcess(wake, niceness)
             self.set_paused(self._is_paused)
         self._process.wake = wake
-        self._process.outgoing.put(request)
+        self._process.send(request)
 
     def set_paused(self, is_paused: bool) -> None:
         """Pauses or continues the process, and also a process that is started later."""
@@ -381,7 +370,7 @@ class _PreviewConnection:
         if self._pending_number == request_number:
             self._pending_number = 0
         if self._process is not None and self.is_running and request_number not in self._process.answers:
-            self._process.outgoing.put(request_number)
+            self._process.send(request_number)
         if self._process is not None:
             self._process.answers.pop(request_number, None)
 

@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -503,7 +502,7 @@ class _ExportedFileRun(RunSource):
         self.options = self._process.take_answer().options
         for index in feed_indices:
             samples = self._analysis.samples
-            self._process.send_feed(samples.read_full_feed(index))
+            self._process.send(dict(samples.read_full_feed(index)))
             yield self._answer_wait
             outputs = samples.remove_padding(self._process.take_answer(), index)
             reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
@@ -523,13 +522,9 @@ class _ExportedRunProcess(ChildProcess):
         self._wake = wake
         self._has_ended = False
         self._answers = queue.SimpleQueue[Any]()
-        self._outgoing = queue.SimpleQueue[object]()
-        self._outgoing.put(request)
-        self._thread = threading.Thread(target=self._exchange_messages, daemon=True)
+        self.send(request)
+        self._thread = threading.Thread(target=self._read_answers, daemon=True)
         self._thread.start()
-
-    def send_feed(self, feed: Mapping[str, np.ndarray]) -> None:
-        self._outgoing.put(dict(feed))
 
     def has_answer(self) -> bool:
         """Returns True if there is an answer, or will never be one."""
@@ -553,19 +548,17 @@ class _ExportedRunProcess(ChildProcess):
 
     def close(self) -> None:
         self.process.kill()
-        self._outgoing.put(None)
+        self.stop_sending()
         self._thread.join()
         self.process.wait()
         self.pipe.close()
         self.lifeline.close()
         self._log.close()
 
-    def _exchange_messages(self) -> None:
-        with suppress(EOFError, OSError):
-            while (message := self._outgoing.get()) is not None:
-                self.pipe.send(message)
-                self._answers.put(self.pipe.recv())
-                self._wake()
+    def _read_answers(self) -> None:
+        for answer in self.receive_messages():
+            self._answers.put(answer)
+            self._wake()
         self._has_ended = True
         self._wake()
 
