@@ -14,14 +14,15 @@ from tests.driven import run_to_end
 from tests.refusals import refused
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
+from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engine_build
 from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder, lower_for_builder
-from trt_tui.jobs.scheduler import Reporter
-from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.scheduler import Reporter, take_last_value
+from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan
 
@@ -278,3 +279,32 @@ def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monk
     monkeypatch.setattr(Path, "is_file", refused)
     settings = BuildSettings(builder_options=BuilderOptions(timing_cache="/nowhere/at/all"))
     assert run_to_end(following(Backend(), resnet, settings=settings)).origin == "cold"
+
+
+def test_progress_is_reported_with_its_phase_and_steps_end_with_their_result() -> None:
+    told, ended = Told(), []
+    wait = Wait(lambda: True)
+
+    def measure() -> ProgressSteps[str]:
+        try:
+            yield Progress("timing", 1, 2)
+            yield wait
+            yield Progress("")
+            return "the result"
+        finally:
+            ended.append(True)
+
+    steps = told.follow(measure(), Urgency.SEARCH, "build 2: ")
+    assert [next(steps), next(steps), next(steps)] == [Urgency.SEARCH, wait, Urgency.SEARCH]
+    assert run_to_end(steps) == "the result" and told.progress == [("build 2: timing", 1, 2)] and len(ended) == 1
+    stopped = told.follow(measure())
+    assert next(stopped) is Urgency.BUILD
+    stopped.close()
+    assert len(ended) == 2, "who stops the steps stops what they follow"
+
+
+def test_a_measurement_yields_its_progress_and_waits_and_returns_its_last_value() -> None:
+    wait = Wait(lambda: True)
+    steps = take_last_value([PartialResult("a", 1, 2), wait, PartialResult("b", 2, 2)], "judging")
+    assert [next(steps), next(steps), next(steps)] == [Progress("judging", 1, 2), wait, Progress("judging", 2, 2)]
+    assert run_to_end(steps) == "b"

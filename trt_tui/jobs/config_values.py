@@ -26,11 +26,12 @@ from trt_tui.jobs.comparison import (
     load_stored_shares,
     measure_accuracy,
     measure_export_accuracy,
+    measure_final_accuracy,
     send_error_shares,
     send_group_errors,
 )
 from trt_tui.jobs.executions import find_stored_exported_run
-from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
@@ -64,16 +65,12 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
     errors = store.load_result(workspace, "samples", config, SampleErrors)
-    start_time, partials = time.monotonic(), measure_sample_errors(workspace.analysis, config, workspace.ranges,
-                                                                   workspace.find_judged_feeds(config))
-    for partial in partials if errors is None else ():
-        reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
-        if partial.is_final_result:
-            errors = partial.value
-            store.save_result(workspace, "samples", config, errors)
-        yield Urgency.ACCURACY
-    if errors is not None:
-        reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
+    if errors is None:
+        partials = measure_sample_errors(workspace.analysis, config, workspace.ranges,
+                                         workspace.find_judged_feeds(config))
+        errors = yield from reporter.follow(take_last_value(partials, request.phase), Urgency.ACCURACY)
+        store.save_result(workspace, "samples", config, errors)
+    reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
 
 
 def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -110,12 +107,8 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     toggled = list_toggled_configs(config, workspace.network, load_stored_shares(workspace, store, config))
     start_time = time.monotonic()
     for done, toggled_config in enumerate(toggled, 1):
-        accuracy: Accuracy | None = None
-        for partial in measure_accuracy(workspace, store, reporter, toggled_config):
-            accuracy = partial
-            yield Urgency.TOGGLES
-        if accuracy is not None:
-            reporter.send(ev.AccuracyMeasured(reporter.job, "flip", toggled_config, accuracy, True))
+        accuracy = yield from measure_final_accuracy(workspace, store, reporter, toggled_config, Urgency.TOGGLES)
+        reporter.send(ev.AccuracyMeasured(reporter.job, "flip", toggled_config, accuracy, True))
         reporter.send_progress(request.phase, done, len(toggled), start_time)
 
 
