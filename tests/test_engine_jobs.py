@@ -10,6 +10,7 @@ import pytest
 
 from tests import standins
 from tests.driven import DrivenSession, DrivenWorker, of, save_mlp, values
+from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.measure.engine_agreement import engine_variation_notes, fp32_engine_fault_text
 from trt_tui.core.measure.results import FP32_ENGINE
 from trt_tui.core.moves.config import PrecisionConfig
@@ -268,6 +269,18 @@ def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -
     standin("11.4.0")
     failed = failure(session(weak=True), FP16)
     assert "--weak is not possible" in failed.title and "11.4.0" in failed.cause and failed.exit_code == 2
+
+
+@pytest.mark.parametrize(("release", "fault"), [("8.6.1", "tensorrt 8.6.1 has no STRIP_PLAN"), ("10.16.1", "")])
+def test_an_option_that_only_production_gets_is_refused_as_in_production(standin, session, release, fault) -> None:
+    """The engine that is measured has its weights, and so has the one of an earlier build in the cache."""
+    standin(release)
+    assert built(session(), FP16).config == FP16
+    stripped = session(production=BuilderOptions(strip_plan=True))
+    if fault:
+        assert failure(stripped, FP16).title == fault
+    else:
+        assert built(stripped, FP16).result.accuracy is not None
 
 
 def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_path) -> None:

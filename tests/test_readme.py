@@ -20,6 +20,7 @@ from tests import networks
 from tests.test_workflow import verify
 from trt_tui import demo
 from trt_tui.cli.main import main
+from trt_tui.cli.usage import refuse_ineffective_options
 from trt_tui.core.builder_options import builder_option_specs
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, preview
@@ -212,7 +213,7 @@ def test_the_readme_has_a_command_for_each_trouble():
 
 
 @pytest.mark.parametrize(("page", "command"), find_commands())
-def test_each_command_line_is_parsed(folder, page, command):
+def test_each_command_line_is_taken(folder, page, command):
     arguments = [word.replace("COMMAND", "compare") for word in shlex.split(command, comments=True)[1:]]
     if len(arguments) == 1 and arguments[0] in main.commands:
         return  # a command by its name alone
@@ -221,7 +222,8 @@ def test_each_command_line_is_parsed(folder, page, command):
     try:
         with main.make_context("trt-tui", list(arguments)) as context:
             name, subcommand, rest = main.resolve_command(context, [*context._protected_args, *context.args])
-            subcommand.make_context(name, rest, parent=context)
+            with subcommand.make_context(name, rest, parent=context):
+                refuse_ineffective_options()
     except click.exceptions.NoArgsIsHelpError:
         assert not arguments
     except click.exceptions.Exit as stop:

@@ -148,17 +148,26 @@ class BuilderOptions:
         """Checks that a TensorRT release has all requested builder options.
 
         Args:
-            release: "8.6", "10", "11" or "rtx".
+            release: "10", "11", "rtx", or a version such as "8.6" or "8.6.1".
             release_title: The name of the release for users.
 
         Raises:
             InputError: The release lacks an option; the error names the option.
         """
         for _, setting, value in self.requested_options:
-            if release in setting.unsupported_releases or release == "8.6" and value == "sameComputeCapability":
+            if release.startswith(setting.unsupported_releases) or (release.startswith("8.6")
+                                                                    and value == "sameComputeCapability"):
                 option_text = setting.label.format(value)
                 raise InputError(f"{release_title} has no {option_text}", f"{setting.option} needs it",
                                  f"Leave out {setting.option}, or build with another release.")
+
+    def check_builder_support(self, builder_name: str, version: str) -> None:
+        """Checks that an installed builder has all requested builder options.
+
+        Raises:
+            InputError: The builder lacks an option; the error names the option.
+        """
+        self.check_release_support("rtx" if builder_name == "tensorrt-rtx" else version, f"{builder_name} {version}")
 
     def trtexec_arguments(self, release: str) -> tuple[str, ...]:
         """Returns the arguments for trtexec of a release ("10", "11").

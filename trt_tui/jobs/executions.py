@@ -78,6 +78,7 @@ def judge_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: 
         TrtTuiError: The build or an execution failed.
     """
     analysis, backend = builder.workspace.analysis, builder.backend
+    plan.settings.builder_options.check_builder_support(backend.name, backend.version)  # also those of production alone
     settings = make_build_settings(analysis, feed_indices, plan, config,
                                    debug_tensors=backend.capabilities.debug_tensors)
     kept_tensors = analysis.extra_outputs

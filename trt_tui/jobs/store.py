@@ -270,6 +270,6 @@ class ResultStore:
                                   ())
         settings = plan.settings
         return self.make_result_key(workspace, "engine", config, builder_identity, sorted(settings.profile.items()),
-                                    settings.builder_options.options_for_measured_engine.comparison_key,
+                                    settings.builder_options.comparison_key,
                                     settings.compute_capability, plan.weakly_typed, plan.strict,
                                     sorted(plan.other_shapes), *[plan.builds_per_config] * (plan.builds_per_config > 1))

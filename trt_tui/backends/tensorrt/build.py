@@ -161,7 +161,7 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
         "load_timing_cache": timing_cache,
         "builder_optimization_level": production.optimization_level, "progress_monitor": monitor,
     }
-    production.check_release_support("rtx" if name == "tensorrt-rtx" else "", f"{name} {package.version}")
+    production.check_builder_support(name, package.version)
     requested_members = _list_requested_enum_members(package, production)
     sources = [(source[0], 1 << int(_find_tactic_source(trt.TacticSource, source[1:])))
                for source in production.tactic_sources]
