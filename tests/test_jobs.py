@@ -18,6 +18,7 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.preview import Preview, PreviewRefusal, PreviewRequest, choose_compute_capability
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.causes import GROUP_DETAILS
+from trt_tui.core.measure.magnitudes import _MagnitudeSession
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -515,6 +516,20 @@ def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkati
     assert not of(worker.finish(), ev.FilesHashed)
     events = worker.answer(rq.CompareRuns(RUNS, with_group_errors=False))
     assert len(of(events, ev.FilesHashed)) == 1 and ends(events, worker.last) == [ev.JobDone]
+
+
+def test_runs_in_turn_measure_the_largest_values_of_each_feed_once(opened, tmp_path, monkeypatch):
+    worker, feeds, sessions = opened(save_mlp(tmp_path)), [], set()
+
+    def record(session, feed_index):
+        feeds.append(feed_index)
+        sessions.add(session)
+        return measure(session, feed_index)
+
+    measure = _MagnitudeSession.measure_feed_magnitudes
+    monkeypatch.setattr(_MagnitudeSession, "measure_feed_magnitudes", record)
+    worker.answer(rq.CompareRuns({"fp16": FP16, "int8": INT8}, with_group_errors=False))
+    assert sorted(feeds) == [0, 1, 2, 3] and len(sessions) == 1
 
 
 def test_no_share_is_sent_that_a_few_more_samples_would_change(opened, talkative, tmp_path):

@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -31,7 +30,7 @@ from trt_tui.core.measure.fp16_range import (
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
-from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED, Magnitudes
+from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
 from trt_tui.core.measure.overflow_effect import OverflowEffect
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
@@ -230,6 +229,7 @@ class Analysis(Simulation):
         regrouped.__dict__.pop("_overflow_effect", None)
         regrouped._feed_cache = FeedCache(regrouped.samples, self.backend.capabilities.has_device)
         regrouped._fp32_cache, regrouped._reference_cache, regrouped._magnitudes = TensorCache(), TensorCache(), {}
+        regrouped._magnitude_task, regrouped._magnitude_user_count = MagnitudeTask(), 0
         return regrouped
 
     def execute_config(self, config: PrecisionConfig, ranges: Mapping[str, float],
@@ -323,8 +323,7 @@ class SimulatedConfig(IterableRunSource):
                     for _ in magnitude_steps:
                         pass
                 elif done > 1 and not analysis.samples.memory_fallbacks.has_freed_sessions:
-                    for _ in islice(magnitude_steps, MAX_STEPS_PER_FEED):  # the first values do not wait
-                        pass
+                    next(magnitude_steps, None)  # the first values do not wait
                 yield None
 
     def _measure_magnitudes(self, feed_indices: Sequence[int]) -> Generator[None, None, None]:

@@ -47,9 +47,6 @@ _SATURATING_ACTIVATIONS = frozenset(("Tanh", "Sigmoid", "HardSigmoid", "Softsign
 _MAX_EXPONENT = 88.0
 """The largest argument of an exponential: that of a larger value exceeds FP32."""
 
-MAX_STEPS_PER_FEED = 3
-"""The maximum number of steps in the measurement of one feed."""
-
 
 @dataclass(frozen=True)
 class Magnitudes:
@@ -113,8 +110,8 @@ class MagnitudeTask:
     def run_item(self, context: MagnitudeContext, feed_index: int) -> Generator[None, None, Magnitudes]:
         if self._loaded is None:
             self._loaded = _MagnitudeSession(context.analysis)
-        magnitudes = yield from self._loaded.measure_feed_magnitudes(feed_index)
-        return magnitudes
+        yield from ()  # a feed is one step, so that runs in turn do not begin the same feed
+        return self._loaded.measure_feed_magnitudes(feed_index)
 
     def close(self) -> None:
         if self._loaded is not None:
@@ -253,8 +250,8 @@ class _MagnitudeSession(MagnitudeEvaluation):
         if self._runner is not None:
             self._runner.close()
 
-    def measure_feed_magnitudes(self, feed_index: int) -> Generator[None, None, Magnitudes]:
-        """Measures the largest FP32 magnitudes of tensors in one feed; yields between two executions."""
+    def measure_feed_magnitudes(self, feed_index: int) -> Magnitudes:
+        """Measures the largest FP32 magnitudes of tensors in one feed."""
         if self._runner is None:
             return Magnitudes()
         samples = self._analysis.samples
@@ -268,7 +265,6 @@ class _MagnitudeSession(MagnitudeEvaluation):
         extremes = {tensor: [float(scalars[output]) for output in outputs]
                     for tensor, outputs in self._extreme_outputs.items()}
         sizes = {tensor: tuple(map(int, scalars[output])) for tensor, output in self._shape_outputs.items()}
-        yield
         return self.compute_magnitudes(feed, extremes, sizes)
 
 

@@ -118,6 +118,7 @@ class Simulation:
         self.session_count = 0
         self.execution_mode: ExecutionMode | None = None
         self._magnitudes: dict[int, Magnitudes] = {}
+        self._magnitude_task, self._magnitude_user_count = MagnitudeTask(), 0
         self._graph_loader = GatedGraphLoader(backend, samples, WHAT_IFS_TEXT, network)
         samples.memory_fallbacks.register_session_release(WHAT_IFS_TEXT, self.unload_session)
         self._loaded_graph: tuple[GatedGraph, Runner] | None = None
@@ -226,23 +227,25 @@ class Simulation:
                            executor: Executor[MagnitudeContext] | None = None) -> Iterator[None]:
         """Measures the largest magnitudes of the feeds that were not measured before; yields after each execution.
 
+        Several runs that are measured in turn share one inference session, and each feed is measured once.
+
         Args:
             executor: The executor of the feeds; this process by default.
 
         Raises:
             InputError: the data cannot be read.
         """
-        unknown = [index for index in self.resolve_feed_indices(feed_indices) if index not in self._magnitudes]
-        if not unknown:
-            return
-        task = MagnitudeTask()
+        unknown = (index for index in self.resolve_feed_indices(feed_indices) if index not in self._magnitudes)
+        self._magnitude_user_count += 1
         try:
-            for done in (executor or LocalExecutor(AnalysisContext(self))).map(task, unknown):
+            for done in (executor or LocalExecutor(AnalysisContext(self))).map(self._magnitude_task, unknown):
                 if done is not None:
                     self._magnitudes[done[0]] = done[1]
                 yield
         finally:
-            task.close()
+            self._magnitude_user_count -= 1
+            if not self._magnitude_user_count:
+                self._magnitude_task.close()
 
     def store_magnitudes(self, feed_index: int, magnitudes: Magnitudes) -> None:
         """Stores the largest magnitudes of a feed that another execution of the network measured."""
