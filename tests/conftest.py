@@ -3,6 +3,7 @@
 import gc
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from trt_tui.cli.main import main
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.options import Options
 from trt_tui.session.session import Session
+
+# Test modules and a hundred child processes compile nothing twice, also where the environment keeps no bytecode.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_finish() -> None:

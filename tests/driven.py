@@ -11,12 +11,14 @@ import onnx
 from tests import networks
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.measure.result_kind import K, ResultKind, V
+from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.server import JobServer
 from trt_tui.jobs.steps import Wait
-from trt_tui.jobs.store import ResultCache, ResultStore
+from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionFolder
@@ -99,12 +101,32 @@ class Wire:
         self.on_event(event)
 
 
-class DrivenWorker(JobServer):
-    """A worker in this process whose steps the test asks for."""
+class SharedStore(ResultStore):
+    """Holds what was measured for all tests that name its folder, and engines for one of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, measured: Path, engines: Path) -> None:
+        super().__init__(ResultCache(measured), EngineCache(engines))
+        self._built: dict[str, EngineResult] = {}
+
+    def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
+        return self._built.get(self._engine_result_key(workspace, config))
+
+    def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
+        self._built[self._engine_result_key(workspace, config)] = result
+
+
+class DrivenWorker(JobServer):
+    """A worker in this process whose steps the test asks for.
+
+    Args:
+        folder: Where it keeps what it measures.
+        measured: Where results are kept instead, for tests that may share what was measured.
+    """
+
+    def __init__(self, folder: Path, measured: Path | None = None) -> None:
         self.wire = Wire()
-        super().__init__(self.wire.send, ResultStore(ResultCache(folder / "results")))
+        super().__init__(self.wire.send, SharedStore(measured, folder / "engines") if measured is not None else
+                         ResultStore(ResultCache(folder / "results")))
         self.last = 0
 
     @property

@@ -18,19 +18,16 @@ import onnx
 from onnx import numpy_helper
 
 from tests import networks
-from tests.driven import LocalClient
+from tests.driven import LocalClient, SharedStore
 from tests.standins.null import NullBackend, NullBuilder, NullRunner, execute
-from trt_tui.core.measure.results import EngineResult
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import open_network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore
+from trt_tui.jobs.store import ResultStore
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionFolder
-from trt_tui.workspace import Workspace
 
 H200 = NullBuilder()
 """A TensorRT whose engines run here."""
@@ -119,20 +116,6 @@ class Clock:
         return next(self._times) * self._step_s
 
     time = monotonic = perf_counter
-
-
-class _Store(ResultStore):
-    """Holds what was measured for all sessions, and engines for its own."""
-
-    def __init__(self, measured: Path, engines: Path) -> None:
-        super().__init__(ResultCache(measured), EngineCache(engines))
-        self._built: dict[str, EngineResult] = {}
-
-    def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
-        return self._built.get(self._engine_result_key(workspace, config))
-
-    def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
-        self._built[self._engine_result_key(workspace, config)] = result
 
 
 class NullClient(LocalClient):
@@ -228,7 +211,7 @@ class NullSession(Session):
         deliver = deliver or self.apply_event
         super().__init__(options, deliver, session_folder=SessionFolder(folder / "sessions"), **arguments)
         self.child = self._client = NullClient(
-            deliver, _Store(self.measured_before, folder / "engines"), builder, held)
+            deliver, SharedStore(self.measured_before, folder / "engines"), builder, held)
         self.child.searched = searched
 
     def rest(self) -> NullSession:

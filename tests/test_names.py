@@ -3,7 +3,10 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1] / "trt_tui"
 
@@ -41,15 +44,23 @@ def _is_forbidden(name: str) -> bool:
     return len(words) == 1 and (word in _FORBIDDEN or len(word) > 4 and word.endswith("ed") and word not in NOUNS)
 
 
-def _modules() -> list[Path]:
-    return sorted(ROOT.rglob("*.py"))
+@cache
+def _modules() -> dict[Path, ast.Module]:
+    """Returns the syntax of all modules of the program."""
+    return {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _released():
+    yield
+    _modules.cache_clear()
 
 
 def _classes() -> dict[str, list[str]]:
     """Returns the modules of each public class at the top level of a module, by its name."""
     classes = defaultdict(list)
-    for path in _modules():
-        for node in ast.parse(path.read_text()).body:
+    for path, module in _modules().items():
+        for node in module.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(str(path.relative_to(ROOT)))
     return classes
@@ -101,7 +112,7 @@ def _parameters(function: ast.AST) -> set[str]:
 
 def test_docstrings_describe_arguments_and_attributes_that_exist():
     """A class may describe what it inherits; names that it assigns or defines anywhere count as its own."""
-    nodes = [(path, node) for path in _modules() for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [(path, node) for path, module in _modules().items() for node in ast.walk(module)]
     names_by_class, wrong = {}, []
     for _, node in nodes:
         if isinstance(node, ast.ClassDef):
@@ -124,7 +135,7 @@ def test_docstrings_describe_arguments_and_attributes_that_exist():
 
 
 def test_the_glossary_names_what_exists():
-    defined = {node.name for path in _modules() for node in ast.walk(ast.parse(path.read_text()))
+    defined = {node.name for module in _modules().values() for node in ast.walk(module)
                if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     wrong = {term: [name for name in re.findall(r"`([A-Z][a-z]\w*)[`.]", code) if name not in defined]
              for term, meaning, code in _glossary() if meaning}

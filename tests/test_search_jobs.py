@@ -3,8 +3,10 @@
 import math
 import sys
 import textwrap
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -66,28 +68,40 @@ def options(tmp_path):
     return save_resnet(tmp_path, samples=12)
 
 
-@pytest.fixture
-def opened(tmp_path, options):
-    def open_it():
-        worker = DrivenWorker(tmp_path)
-        assert isinstance(worker.answer(rq.OpenNetwork(options))[-1], ev.JobDone)
-        return worker
-
-    return open_it
+def opened_worker(options, *folders):
+    worker = DrivenWorker(*folders)
+    assert isinstance(worker.answer(rq.OpenNetwork(options))[-1], ev.JobDone)
+    return worker
 
 
-@pytest.fixture
-def runs(monkeypatch):
+@contextmanager
+def counted_runs():
     """Counts how often ONNX Runtime runs."""
     counted = []
     run = backend.OnnxRuntimeRunner.run
+    with mock.patch.object(backend.OnnxRuntimeRunner, "run",
+                           lambda self, *args, **kwargs: (counted.append(1), run(self, *args, **kwargs))[1]):
+        yield counted
 
-    def counting(self, *args, **kwargs):
-        counted.append(1)
-        return run(self, *args, **kwargs)
 
-    monkeypatch.setattr(backend.OnnxRuntimeRunner, "run", counting)
-    return counted
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """What the first search of a process finds, and how many runs it takes; others find its measurements."""
+    folder = tmp_path_factory.mktemp("first")
+    worker = opened_worker(save_resnet(folder, samples=12), folder, folder / "results")
+    with counted_runs() as runs, mock.patch.object(scheduler, "MIN_REPORT_INTERVAL_S", 0.0):
+        return SimpleNamespace(folder=folder / "results", ended=found(worker.answer(GOAL)), cost=len(runs))
+
+
+@pytest.fixture
+def opened(tmp_path, options, first):
+    return lambda: opened_worker(options, tmp_path, first.folder)
+
+
+@pytest.fixture
+def runs():
+    with counted_runs() as counted:
+        yield counted
 
 
 def found(events) -> ev.SearchEnded:
@@ -223,35 +237,31 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     assert min(shares) < ended < max(shares), "shares on few samples come first, the rest waits"
 
 
-@pytest.mark.parametrize("at", [1, 3, 8])
-def test_a_stopped_search_says_its_best_and_goes_on_later(opened, tmp_path, runs, at):
-    whole = found(opened().answer(GOAL))
-    cost = len(runs)
-    for path in (tmp_path / "results").rglob("*"):
-        path.unlink() if path.is_file() else None
-    runs.clear()
-    worker = opened()
-    worker.ask(GOAL)
-    worker.once(lambda event: isinstance(event, ev.SearchProgress) and event.done == at, worker.stop)
-    events = worker.finish()
-    assert isinstance(events[-1], ev.JobCancelled) and isinstance(events[-2], ev.SearchEnded)
-    assert events[-2].result.outcome is SearchOutcome.SEARCHING and events[-2].result.best_evaluation is not None
-    assert len(events[-2].evaluations) >= at
-    spent = len(runs)
-    assert 0 < spent < cost
-    again = found(opened().answer(GOAL))
-    assert again.result == whole.result and again.evaluations == whole.evaluations
-    assert len(runs) - cost <= 16, "what was measured is not measured again, but for a run or two of what was cut off"
+def test_a_stopped_search_says_its_best_and_goes_on_later(options, tmp_path, first, runs):
+    spent = 0
+    for at in (1, 3, 8):
+        worker = opened_worker(options, tmp_path)
+        worker.ask(GOAL)
+        worker.once(lambda event, at=at: isinstance(event, ev.SearchProgress) and event.done == at, worker.stop)
+        events = worker.finish()
+        assert isinstance(events[-1], ev.JobCancelled) and isinstance(events[-2], ev.SearchEnded)
+        assert events[-2].result.outcome is SearchOutcome.SEARCHING and events[-2].result.best_evaluation is not None
+        assert len(events[-2].evaluations) >= at
+        assert spent < len(runs) < first.cost
+        spent = len(runs)
+    again = found(opened_worker(options, tmp_path).answer(GOAL))
+    assert again.result == first.ended.result and again.evaluations == first.ended.evaluations
+    assert len(runs) - first.cost <= 36, "what was measured is not measured again, but for what three stops cut off"
 
 
-def test_a_second_search_by_another_method_measures_only_what_is_new(opened, runs):
-    worker = opened()
-    first = found(worker.answer(GOAL))
+def test_a_second_search_by_another_method_measures_only_what_is_new(options, tmp_path, first, runs):
+    worker = opened_worker(options, tmp_path)
+    assert found(worker.answer(GOAL)).result == first.ended.result
     runs.clear()
     again = found(worker.answer(GOAL))
-    assert again.result == first.result and not runs
+    assert again.result == first.ended.result and not runs
     other = found(worker.answer(replace(GOAL, method="scoped")))
-    new = {one.config_key for one in other.evaluations} - {one.config_key for one in first.evaluations}
+    new = {one.config_key for one in other.evaluations} - {one.config_key for one in again.evaluations}
     assert new and len(runs) == len(new) * len(worker.feeds.all_feeds)
 
 
@@ -707,6 +717,7 @@ def test_latency_goes_from_one_end_to_the_other(options):
                                  {})(space.build_config(names, precisions=dict.fromkeys(names, Precision.FP8))) == 2.0
 
 
+@pytest.mark.shares_cache
 def test_a_session_takes_what_was_found_as_one_change(options, session):
     session = session(options, target="sqnr>=42", resume=False).settled()
     before = session.config
@@ -725,6 +736,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     assert session.config == before and not session.history.can_undo
 
 
+@pytest.mark.shares_cache
 def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(options, session):
     session = session(options, target="sqnr>=42", resume=False).settled()
     session.start_search(replace(GOAL, config=session.config))
@@ -837,9 +849,9 @@ def test_samples_that_calibrate_are_not_held_out_and_the_search_says_so(tmp_path
         ended.remarks)
 
 
-def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance(opened, monkeypatch):
+def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance(options, tmp_path, monkeypatch):
     """A run with a caveat that fails it meets no tolerance, whatever its values are."""
-    worker = opened()
+    worker = opened_worker(options, tmp_path)
     culprit = worker.network.groups[4]
     measure = Analysis.measure_accuracy
 
