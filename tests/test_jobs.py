@@ -218,7 +218,7 @@ def test_a_preview_waits_for_the_one_that_another_job_has_requested(opened, monk
     """The preview process heeds its newest request only, so the first would have no answer."""
     connection, sent = engine_preview._PreviewConnection(), []
     connection._process = SimpleNamespace(has_ended=False, answers={}, set_paused=lambda is_paused: None,
-                                          outgoing=SimpleNamespace(put=sent.append))
+                                          send=sent.append)
     monkeypatch.setattr(engine_preview, "_CONNECTION", connection)
     worker = opened()
     client = engine_preview.PreviewClient(worker.workspace, worker.store, SimpleNamespace(wake=lambda: None), {})
