@@ -15,6 +15,7 @@ from trt_tui.core.measure.engine_agreement import (
     engine_fault_text,
     engine_variation_notes,
     find_engine_divergence,
+    find_unquantized_groups_caveat,
     fp32_engine_fault_text,
     has_unrequested_precision,
     sqnr_gap_of_engine_db,
@@ -30,6 +31,8 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     RepeatedBuild,
 )
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
@@ -97,6 +100,17 @@ def test_a_group_differs_where_the_engine_computes_in_something_else(unet) -> No
     assert not has_unrequested_precision(conv, config, {conv.name: made(None)}) and not has_unrequested_precision(
         conv, config, {})
     assert not has_unrequested_precision(pool, config, {pool.name: made(INT8)})
+
+
+def test_a_weak_engine_that_leaves_quantized_groups_in_floating_point_is_doubted(unet) -> None:
+    config = PrecisionConfig()
+    quantized = [group for group in unet.groups if config.precision_of(group) is INT8]
+    assert len(quantized) > 2 and find_unquantized_groups_caveat(
+        unet, config, {group.name: made(config.precision_of(group)) for group in unet.groups}) == ()
+    caveat, = find_unquantized_groups_caveat(unet, config, {group.name: made(FP16) for group in quantized[:2]})
+    assert f"2 of {len(quantized)} quantized layers" in caveat.text and not caveat.fails_run
+    judged = judge_accuracy([parse_target("sqnr>=20")], replace(verdict(y=30.0), caveats=(caveat, )))
+    assert judged is not None and judged.outcome is Outcome.UNCERTAIN_PASS
 
 
 def test_nothing_is_to_check_where_the_engine_is_as_simulated(unet) -> None:

@@ -23,7 +23,7 @@ from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, Fp32Run
-from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision
+from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.reference import no_common_tensors_error
@@ -123,6 +123,9 @@ def _measure_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indice
         result = yield from add_engine_performance(
             replace(result, accuracy=accuracy, measurement_note=note, shape_accuracies=shape_accuracies,
                     unequal_outputs=unequal_outputs), runner, network, feed, batch)
+    if plan.weakly_typed:
+        caveats = find_unquantized_groups_caveat(network, config, result.implementations)
+        result = replace(result, accuracy=replace(accuracy, caveats=(*accuracy.caveats, *caveats)))
     result = replace(result, other_precisions=find_groups_in_other_precision(
         network, config, engine.attempts[-1], result.implementations))
     if result.is_built_as_requested:

@@ -8,11 +8,20 @@ from trt_tui.core.engines.group_implementations import GroupImplementation, has_
 from trt_tui.core.engines.inspector import QDQ
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, GroupErrors, RepeatedBuild
+from trt_tui.core.measure.results import (
+    MARKED,
+    Accuracy,
+    Caveat,
+    EngineErrors,
+    EngineResult,
+    GroupErrors,
+    RepeatedBuild,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import (
     add_decibel_unit,
     counted_noun_text,
@@ -270,6 +279,19 @@ def find_groups_in_other_precision(network: Network, config: PrecisionConfig, bu
         if precision is not config.precision_of(group):
             other_precisions[group.name] = precision
     return other_precisions
+
+
+def find_unquantized_groups_caveat(network: Network, config: PrecisionConfig,
+                                   implementations: Mapping[str, GroupImplementation]) -> tuple[Caveat, ...]:
+    """Returns the caveat of a weakly typed engine that runs quantized groups in another precision; () if it does not.
+
+    TensorRT may then choose any type for them. Without Q/DQ in the graph their values are not rounded at all.
+    """
+    quantized = [group for group in network.groups if config.precision_of(group) in QUANTIZED_TYPES]
+    others = [group.name for group in quantized if has_unrequested_precision(group, config, implementations)]
+    quantized_text = counted_noun_text(len(quantized), "quantized layer")
+    return (Caveat("other precisions", f"the engine runs {len(others)} of {quantized_text} in another precision, and "
+                   "another build may quantize them"),) if others else ()
 
 
 def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simulated_accuracy: Accuracy | None,
