@@ -186,8 +186,8 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
     with mock.patch.object(workspace, "worker_pool",
                            running.hired), mock.patch.object(search_evaluator, "MIN_PARALLEL_S", 0.0):
         run_to_end(
-            search_evaluator.WorkspaceEvaluator(
-                workspace, store, report, request).measure_accuracies_in_parallel(lambda count, _: configs[:count]))
+            search_evaluator.SearchEvaluator(
+                workspace, store, report, request).measure_accuracies_in_parallel(lambda count: configs[:count]))
     found = [store.load_result(workspace, "verdict", config, Accuracy) for config in configs]
     assert all(found[:2]) and not any(found[2:])  # one for each worker
     for config, verdict in zip(configs, found[:2], strict=False):

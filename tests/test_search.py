@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.measure.results import ErrorMetrics, ErrorShare, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
@@ -19,14 +18,12 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search import (
     SEARCH_METHODS,
     Evaluation,
-    GroupRanking,
     Search,
     SearchOutcome,
     SearchSpace,
     lowest_precision_config,
     predict_next_configs,
 )
-from trt_tui.core.search.ranking import choose_ranking
 from trt_tui.errors import InputError
 from trt_tui.formatting import milliseconds_text
 
@@ -173,7 +170,8 @@ def test_a_search_goes_on_from_its_list_of_evaluations(method):
         stored = msgspec.msgpack.encode(whole.evaluations[:done])
         known = msgspec.msgpack.decode(stored, type=list[Evaluation])
         again = Noise(8, 3)
-        resumed = again.search(method, earlier_evaluations=known)
+        resumed = again.search(method)
+        resumed.restart(known)
         result = finish(resumed, again)
         assert len(again.counts) == len(whole.evaluations) - done
         assert result.config == expected.config and resumed.evaluations == whole.evaluations
@@ -202,8 +200,9 @@ def test_ask_names_the_same_config_until_it_is_told_of():
     search = noise.search()
     assert search.propose_config() == search.propose_config() == INT8
     search.record_target_result(noise(search.propose_config()))
-    assert search.propose_config() != INT8 and search.current_trial.raised_groups == frozenset(noise.names)
-    done = noise.search(earlier_evaluations=[Evaluation((), TargetResult(True, 1.0))])
+    assert search.propose_config() != INT8 and search.current_trial.raised_groups == tuple(noise.names)
+    done = noise.search()
+    done.restart([Evaluation(target_result=TargetResult(True, 1.0))])
     assert done.propose_config() is None
     with pytest.raises(ValueError, match="nothing was requested"):
         done.record_target_result(TargetResult(True, 0.0))
@@ -225,11 +224,10 @@ WEIGHTS = [0, 0, 8, 0, 0, 4, 0, 2]
     ("bisect", 6, 3), ("bisect-reverse", 6, 3), ("linear", 6, 6), ("linear-reverse", 6, 6), ("worst-first", 2, 2)])
 def test_prefixes_as_polygraphy_finds_them(method, raised, most):
     noise = additive(WEIGHTS, 2)
-    search = noise.search(method, reverts_unneeded=False)
-    assert len(finish(search, noise).best_evaluation.raised_groups) == raised
-    assert len(search.evaluations) - 2 <= most
-    noise = additive(WEIGHTS, 2)
-    assert finish(noise.search(method), noise).best_evaluation.raised_groups == ("g2", "g5")
+    search = noise.search(method)
+    assert finish(search, noise).best_evaluation.raised_groups == ("g2", "g5")
+    tried = [one for one in search.evaluations if one.step_name == method]
+    assert len(tried) <= most and min(len(one.raised_groups) for one in tried if one.passes) == raised
 
 
 @pytest.mark.parametrize(("method", "order", "sticks"), [
@@ -317,8 +315,10 @@ def test_auto_finds_no_more_than_a_run_of_first_or_last_layers(end):
         left = 0 if set(names[:3]) <= set(config.precision_moves) else len(set(others) - set(config.precision_moves))
         return TargetResult(left <= 2, 2.0 - left, loss=float(left), value_text=f"{left} left")
 
-    run = finish(noise.search(end, reverts_unneeded=False), judged).best_evaluation.raised_groups
-    assert len(finish(noise.search(), judged).best_evaluation.raised_groups) <= len(run) == 3
+    search = noise.search(end)
+    finish(search, judged)
+    run = min(len(one.raised_groups) for one in search.evaluations if one.passes and one.step_name == end)
+    assert len(finish(noise.search(), judged).best_evaluation.raised_groups) <= run == 3
 
 
 @pytest.mark.parametrize("score", [1.0, 30.0])
@@ -336,35 +336,17 @@ def test_a_criterion_that_says_no_more_than_yes_or_no(score):
 def test_auto_says_what_it_does_and_why():
     noise = Noise(6, 0)
     assert "causes alone" in noise.search().method_text
-    assert "error shares" in noise.search(
-        sensitivities={name: ErrorShare(one.fraction)
-                 for name, one in noise.impacts().items()}).method_text
-    errors = {name: GroupErrors(Precision.INT8, isolated=ErrorMetrics(sqnr_db=10.0 + number))
-              for number, name in enumerate(noise.names)}
-    halving = noise.search(sensitivities={}, errors_by_group=errors)
-    assert "halving" in halving.method_text and halving.ranking.candidate_order == tuple(noise.names)
     nothing = noise.search(sensitivities={})
     assert "no values of its groups are known" in nothing.method_text and noise.search("greedy").method_text == "greedy"
-    for search in (halving, nothing):
-        assert finish(search, Noise(6, 0)).is_met
+    assert finish(nothing, noise).is_met
 
 
-def test_rankings():
-    impacts = {
-        "a": GroupSensitivity(0.5, judged_error=1.0), "b": GroupSensitivity(0.1, judged_error=3.0),
-        "c": GroupSensitivity(-0.2, judged_error=0.0)
-    }
-    assert choose_ranking("abc", impacts).candidate_order == ("b", "a", "c")
-    assert choose_ranking("abc", {name: ErrorShare(one.fraction)
-                                  for name, one in impacts.items()}).candidate_order == ("a", "b", "c")
-    assert choose_ranking("cab", {}).candidate_order == ("c", "a", "b")
-    errors = {"a": GroupErrors(Precision.INT8, isolated=ErrorMetrics(exact=True, cosine=1.0)),
-              "b": GroupErrors(Precision.INT8, isolated=ErrorMetrics(nan=3)),
-              "c": GroupErrors(Precision.INT8, isolated=ErrorMetrics(sqnr_db=20.0))}
-    assert choose_ranking("abc", {"a": ErrorShare(0.0)}, errors).candidate_order == ("b", "c", "a")
-    assert choose_ranking(
-        "ab", {"a": GroupSensitivity(0.0, judged_error=0.1), "b": GroupSensitivity(0.0, judged_error=math.inf)
-               }).candidate_order == ("b", "a")
+@pytest.mark.parametrize(("errors", "order"), [
+    ({"g0": 1.0, "g1": 3.0, "g2": 0.0}, ["g1", "g0", "g2"]), ({"g0": 0.1, "g2": math.inf}, ["g2", "g0", "g1"]),
+    ({"g1": 0.0}, ["g0", "g1", "g2"]), ({}, ["g0", "g1", "g2"])])
+def test_the_most_suspicious_is_what_errs_most_alone(errors, order):
+    sensitivities = {name: GroupSensitivity(math.nan, judged_error=error) for name, error in errors.items()}
+    assert Noise(3, 0).search(sensitivities=sensitivities).order_by_suspicion() == order
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)
@@ -377,7 +359,7 @@ def test_what_brings_about_nan_is_raised_first(method):
     result = finish(search, noise)
     assert result.is_met and {"g3", "g6"} <= set(result.best_evaluation.raised_groups)
     if method in ("auto", "greedy", "worst-first"):
-        assert set(search.ranking.candidate_order[:2]) == {"g3", "g6"}
+        assert set(search.order_by_suspicion()[:2]) == {"g3", "g6"}
 
 
 REST = {Precision.FP8: 0.5, Precision.FP16: 0.1, FP32: 0.0}
@@ -540,7 +522,8 @@ def test_other_ranges_come_before_higher_precisions():
     result = finish(search, judged)
     assert result.best_evaluation.raised_groups == ("g2",) and "t5" in result.config.range_moves
     stored = msgspec.msgpack.decode(msgspec.msgpack.encode(search.evaluations), type=list[Evaluation])
-    assert noise.search(ranges=trying, earlier_evaluations=stored).propose_config() is None
+    search.restart(stored)
+    assert search.propose_config() is None
 
 
 def test_ranges_that_do_worse_are_not_taken():
@@ -619,7 +602,9 @@ def test_a_margin_goes_on_from_what_is_known(method):
     after = finish(search, noise)
     assert after.is_met and after.best_evaluation.score >= margin and set(noise.counts.values()) == {1}
     fresh = Noise(8, 4)
-    assert finish(fresh.search(method, margins=(margin,)), fresh).config == after.config
+    strict = fresh.search(method)
+    strict.require_score_margins((margin,))
+    assert finish(strict, fresh).config == after.config
     search.require_score_margins((1e9,))
     assert finish(search, noise).outcome in (SearchOutcome.UNREACHABLE, SearchOutcome.MET)
 
@@ -640,7 +625,7 @@ def test_every_raised_group_says_why():
     result = finish(noise.search(), noise)
     assert list(result.raise_reasons) == ["g2", "g5"]
     assert "without it ~5.00 of what is allowed (fails), with it ~1.00" in result.raise_reasons["g2"]
-    unknown = noise.search("linear", sensitivities={}, ranking=GroupRanking(tuple(noise.names)))
+    unknown = noise.search("linear", sensitivities={})
     while not unknown.result.best_evaluation or not unknown.result.best_evaluation.raised_groups:
         unknown.record_target_result(noise(unknown.propose_config()))
     assert unknown.result.raise_reasons["g7"] == "raised by linear" and "has not finished" in unknown.result.summary
@@ -659,7 +644,9 @@ def test_nothing_is_evaluated_twice_with_everything_at_once(method, seed):
             search.record_target_result(noise(search.propose_config()))
         if told == 3:
             search.require_score_margins((0.5,))
-    resumed = noise.search(method, earlier_evaluations=search.evaluations, margins=(0.5,), **options)
+    resumed = noise.search(method, **options)
+    resumed.margins = (0.5,)
+    resumed.restart(search.evaluations)
     result = finish(resumed, noise)
     resumed.require_score_margins((1.0,))
     result = finish(resumed, noise)

@@ -35,8 +35,7 @@ from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.moves.keep_rules import KEEP_RULES, count_groups_by_keep_rule
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import SEARCH_METHODS
-from trt_tui.core.search.strategy_protocol import ReductionStep
+from trt_tui.core.search import SEARCH_METHODS, ReductionStep
 from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

@@ -19,6 +19,7 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.fallback_ladder import BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.preview import Kernel, Preview
+from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.bootstrap import METRIC_RESAMPLE_COUNT
@@ -47,7 +48,7 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import engine, scheduler, search_evaluator
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.search_builds import fit_latency_estimator
+from trt_tui.jobs.search_latency import LatencyModel
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 
@@ -254,6 +255,25 @@ def test_a_stopped_search_says_its_best_and_goes_on_later(options, tmp_path, fir
     assert len(runs) - first.cost <= 36, "what was measured is not measured again, but for what three stops cut off"
 
 
+def test_workers_measure_what_a_search_may_request_next(options, tmp_path, first, monkeypatch):
+    worker, ahead = opened_worker(options, tmp_path), []
+    worker.workspace.worker_pool = SimpleNamespace(
+        failure_reason="", count_workers=lambda: 3, take_new_messages=list,
+        make_executor=lambda workspace, *more: LocalExecutor(workspace))
+    monkeypatch.setattr(search_evaluator, "MIN_PARALLEL_S", 0.0)
+
+    def measure(workspace, store, reporter, configs, urgency):
+        ahead.append(configs)
+        yield urgency
+
+    monkeypatch.setattr(search_evaluator, "measure_accuracies_in_parallel", measure)
+    ended = found(worker.answer(GOAL))
+    tried = [ended.result.config, *ended.pareto_configs.values()]
+    assert max(map(len, ahead)) == 3 and all(len(set(configs)) == len(configs) for configs in ahead)
+    assert any(config in configs[1:] for configs in ahead for config in tried), "some guesses come true"
+    assert replace(first.ended, job=ended.job) == ended
+
+
 def test_a_second_search_by_another_method_measures_only_what_is_new(options, tmp_path, first, runs):
     worker = opened_worker(options, tmp_path)
     assert found(worker.answer(GOAL)).result == first.ended.result
@@ -365,8 +385,8 @@ def test_a_running_check_is_killed_with_its_search(opened):
 def with_builder(opened, monkeypatch):
     """A worker whose engines are the simulation, some decibels worse."""
 
-    def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False, fault: int | None = None):
-        """With a fault 20 dB worse, unless the result of that group is an output."""
+    def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False, fault: int | None = None, times=()):
+        """With a fault 20 dB worse, unless the result of that group is an output; with times of groups in ms."""
         worker = opened()
         worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
                                                    cache_identity=("tensorrt", "11.4"),
@@ -385,7 +405,9 @@ def with_builder(opened, monkeypatch):
             errors = ErrorMetrics(nan=3) if bad else ErrorMetrics(decibels, 1.0)
             made = Accuracy({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
             yield from ()
-            return EngineResult(made, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, build_origin="cold")
+            return EngineResult(made, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, build_origin="cold",
+                                implementations={name: GroupImplementation(None, False, (), ms)
+                                                 for name, ms in dict(times).items()})
 
         monkeypatch.setattr(engine, "judge_worst_engine", making)
         return worker
@@ -492,8 +514,8 @@ def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_bui
     unused = "/layer2/conv1/Conv"
 
     def preview(self, config):
-        groups = self._workspace.network.groups
-        in_int8 = config.precision_of(self._workspace.network.get_group(unused)) is Precision.INT8
+        groups = self.workspace.network.groups
+        in_int8 = config.precision_of(self.workspace.network.get_group(unused)) is Precision.INT8
         made = {group.name: GroupImplementation(Precision.FP16 if group.name == unused and in_int8 else
                                                 config.precision_of(group), False, ()) for group in groups}
         kernels = tuple(Kernel("kgen", (), (), (str(index),)) for index in range(len(groups) + in_int8))
@@ -502,7 +524,7 @@ def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_bui
         yield
 
     for name in ("preview_config", "preview_engine"):
-        monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, name, preview)
+        monkeypatch.setattr(search_evaluator.SearchEvaluator, name, preview)
     worker = with_builder(0.0, lambda config: 1.0 if config.precision_of(worker.network.get_group(
         unused)) is Precision.INT8 else latency_ms)
     changed = INT8.with_group_precision([worker.network.get_group(unused)], Precision.FP16)
@@ -530,7 +552,7 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
         yield
 
     for name in ("preview_config", "preview_engine"):
-        monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, name, preview)
+        monkeypatch.setattr(search_evaluator.SearchEvaluator, name, preview)
     start = engine.judge_worst_engine
 
     def failing(builder, config):
@@ -550,7 +572,7 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
     asked, idle = [], []
 
     def preview(self, config):
-        raised = config.find_raised_groups(self._workspace.network)
+        raised = config.find_raised_groups(self.workspace.network)
         asked.append(config)
         if not idle and idle_place is not None:
             idle.append(raised[idle_place])
@@ -560,8 +582,8 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
 
     goal = replace(GOAL, tolerances=(tolerance,), try_zero_cost=False, try_ranges=False)
     plain = found(opened().answer(goal))
-    monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "preview_engine", preview)
-    monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "preview_config", without_preview)
+    monkeypatch.setattr(search_evaluator.SearchEvaluator, "preview_engine", preview)
+    monkeypatch.setattr(search_evaluator.SearchEvaluator, "preview_config", without_preview)
     ended = found(opened().answer(replace(goal, use_preview=True)))
     assert asked[0] == plain.result.config and plain.result.is_met and ended.result.is_met
     if idle_place is None:
@@ -599,7 +621,7 @@ def looked_into(monkeypatch):
             better = OutputErrors(replace(one.errors, sqnr_db=(one.errors.sqnr_db or 0) + 20 * sound))
             return EngineErrors(how, groups, (), 4, replace(verdict, outputs={name: better}) if how == MARKED else None)
 
-        monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "measure_engine_errors", inside)
+        monkeypatch.setattr(search_evaluator.SearchEvaluator, "measure_engine_errors", inside)
 
     return look
 
@@ -631,12 +653,10 @@ def test_an_engine_of_nan_ends_the_search(with_builder, looked_into):
     assert ended.confirmed is False and len(worker.built) == 1 and "NaN" in ended.remarks[0]
 
 
-def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(with_builder, monkeypatch):
-    worker = with_builder(0.0)
-    names = SearchSpace(worker.network, INT8).candidates
+def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(with_builder):
+    names = SearchSpace(with_builder(0.0).network, INT8).candidates
     times = {name: float(place) for place, name in enumerate(names)}  # ms: the last layer takes most
-    monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "measure_candidate_times", lambda self, space: times
-                        if worker.built else {})
+    worker = with_builder(0.0, times=times)
     goal = replace(GOAL, method="lower", try_ranges=False, try_zero_cost=False)
     ended = found(worker.answer(goal))
     assert worker.built[0] == SearchSpace(worker.network, INT8).build_config(names)
@@ -695,7 +715,13 @@ def test_latency_goes_from_one_end_to_the_other(options):
     names = space.candidates
     low, high = (EngineResult(None, "", (ms, ms, ms)) for ms in (2.0, 5.0))
     measured = {}
-    estimate = fit_latency_estimator(space, low, high, measured)
+
+    def fitted(low, high, measured):
+        model = LatencyModel(measured)
+        model.fit(space, low, high)
+        return model.estimate
+
+    estimate = fitted(low, high, measured)
     assert estimate(space.start_config) == 2.0 and estimate(space.build_config(names)) == pytest.approx(5.0)
     steps = [estimate(space.build_config(names[:count])) for count in range(len(names) + 1)]
     assert steps == sorted(steps)
@@ -708,13 +734,12 @@ def test_latency_goes_from_one_end_to_the_other(options):
         replace(engine, implementations={names[0]: GroupImplementation(None, False, (), ms)})
         for engine, ms in ((low, 0.1), (high, 0.4))
     ]
-    assert fit_latency_estimator(space, *timed, {})(space.build_config(names[:1])) == pytest.approx(5.0)
-    assert fit_latency_estimator(space, *timed, {})(space.build_config(names[1:])) == pytest.approx(2.0)
+    assert fitted(*timed, {})(space.build_config(names[:1])) == pytest.approx(5.0)
+    assert fitted(*timed, {})(space.build_config(names[1:])) == pytest.approx(2.0)
     rungs = dict.fromkeys(names, Precision.FP16)  # INT8 has 1 byte, FP16 2, FP32 4
-    assert fit_latency_estimator(space, low, high, {})(space.build_config(names,
-                                                                          precisions=rungs)) == pytest.approx(3.0)
-    assert fit_latency_estimator(space, low, high,
-                                 {})(space.build_config(names, precisions=dict.fromkeys(names, Precision.FP8))) == 2.0
+    assert fitted(low, high, {})(space.build_config(names, precisions=rungs)) == pytest.approx(3.0)
+    fp8 = dict.fromkeys(names, Precision.FP8)
+    assert fitted(low, high, {})(space.build_config(names, precisions=fp8)) == 2.0
 
 
 @pytest.mark.shares_cache

@@ -27,7 +27,7 @@ from trt_tui.core.measure.unused_qdq import (
     QdqRemoval,
     find_unused_quantization,
     find_used_quantization,
-    plan_qdq_removal,
+    remove_unused_qdq,
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
@@ -40,7 +40,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import zero_cost_moves
 from trt_tui.jobs.check_command import CheckResult
-from trt_tui.jobs.search_evaluator import WorkspaceEvaluator
+from trt_tui.jobs.search_evaluator import SearchEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
@@ -77,13 +77,20 @@ def recorded(named_network):
 
 def planned(network, config, preview, answer, fixed=None) -> tuple[QdqRemoval, list[PrecisionConfig]]:
     """The removal, and the configs that a preview was requested of; ``answer`` returns their previews."""
-    plan, tried = plan_qdq_removal(network, config, preview, fixed or {}), []
-    try:
-        tried.append(next(plan))
-        while True:
-            tried.append(plan.send(answer(tried[-1])))
-    except StopIteration as stop:
-        return stop.value, tried
+    tried = []
+
+    def preview_config(config):
+        tried.append(config)
+        return answer(config)
+        yield
+
+    removals = []
+
+    def run():
+        removals.append((yield from remove_unused_qdq(network, config, preview, preview_config, fixed or {})))
+
+    assert not [*run()]
+    return removals[0], tried
 
 
 def engine(network, config, in_float=(), extra: Mapping[str, int] | None = None, kernels=None) -> Preview:
@@ -337,8 +344,8 @@ def standin_previews(monkeypatch, recorded):
 
         monkeypatch.setattr(zero_cost_moves, "PreviewClient", Client)
         monkeypatch.setattr(zero_cost_moves, "is_tensorrt_rtx_installed", lambda: True)
-        monkeypatch.setattr(WorkspaceEvaluator, "preview_config", preview_config)
-        monkeypatch.setattr(WorkspaceEvaluator, "preview_engine", preview_config)
+        monkeypatch.setattr(SearchEvaluator, "preview_config", preview_config)
+        monkeypatch.setattr(SearchEvaluator, "preview_engine", preview_config)
         return asked
 
     return use
@@ -470,7 +477,7 @@ def test_a_removal_that_a_check_rejects_is_not_made(worker, standin_previews, re
         return CheckResult("rejected" if config == changed else "")
         yield
 
-    monkeypatch.setattr(WorkspaceEvaluator, "run_check_command", check)
+    monkeypatch.setattr(SearchEvaluator, "run_check_command", check)
     ended = found(opened_worker.answer(goal_of(opened_worker, -0.5, check_command="judge")))
     assert ended.result.config == ALL_INT8 and ended.result.is_met and len(ended.qdq_removals) == 1
     assert ended.remarks[0].startswith("The Q/DQ of 1 layer stay, because the result would miss the tolerance:")
@@ -490,7 +497,7 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
     changed = recorded("odd")[2]
     opened_worker = worker("odd")
     goal = goal_of(opened_worker, -0.5)
-    measure = WorkspaceEvaluator.measure_accuracy
+    measure = SearchEvaluator.measure_accuracy
 
     def worse_without(self, config):
         accuracy = yield from measure(self, config)
@@ -500,7 +507,7 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
                    for name, one in accuracy.outputs.items()}
         return replace(accuracy, outputs=outputs)
 
-    monkeypatch.setattr(WorkspaceEvaluator, "measure_accuracy", worse_without)
+    monkeypatch.setattr(SearchEvaluator, "measure_accuracy", worse_without)
     ended = found(opened_worker.answer(goal))
     assert ended.result.config == ALL_INT8 and ended.result.is_met
     assert ended.qdq_removals[0].rejection == "because the error would grow"

@@ -17,9 +17,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove
 from trt_tui.core.moves.scaling_moves import EqualizationMove, SmoothQuantMove
 from trt_tui.core.precision import Precision
-from trt_tui.core.search.ranking import GroupRanking
-from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, ZeroCostEffort
-from trt_tui.core.search.zero_cost_passes import try_changes_without_cost
+from trt_tui.core.search import Evaluation, ZeroCostEffort
+from trt_tui.core.search.search import try_changes_without_cost
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import zero_cost_moves
@@ -43,11 +42,12 @@ class Space:
     start_config = SimpleNamespace(precision_of=lambda group: Precision.INT8)
 
     def __init__(self, *stages, fixed=(), measured=()):
-        self.fixed, self.stage_evaluation_counts = dict(fixed), measured
+        self.fixed = dict(fixed)
         self.network = SimpleNamespace(get_group=lambda name: SimpleNamespace(
             calibrated_qdq_sites=lambda precision: [SimpleNamespace(tensor=name)]))
-        self.zero_cost_stages = tuple({name: {key(subject): MOVE for subject in subjects}
-                                       for name, subjects in stage.items()} for stage in stages)
+        stages = [{name: {key(subject): MOVE for subject in subjects} for name, subjects in stage.items()}
+                  for stage in stages]
+        self.zero_cost_stages = tuple(zip(stages, measured or (0,) * len(stages), strict=True))
 
     def find_fixed_range_tensors(self, names):
         return frozenset(tensor for name in names for tensor in self.fixed.get(name, ()))
@@ -56,23 +56,23 @@ class Space:
 def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=None, range_gains=None,
              score_of_ranges=None):
     """Runs the pass. The loss is 10 minus the gains of the sets and ranges, and passes from a bound on."""
-    ranking = GroupRanking(tuple(ranges or ()), dict.fromkeys(ranges or (), 0.5))
-    context = StrategyContext((), ranking, lambda groups: True, zero_cost_effort=ZeroCostEffort(budget=budget))
-    trials, asked = try_changes_without_cost(context, space, ranges or {}), []
-    evaluation = None
-    try:
-        while True:
-            trial = trials.send(evaluation)
-            chosen = {tensor: choice.method for tensor, choice in (trial.range_moves or {}).items()}
-            asked.append((*trial.zero_cost_sets, *chosen.items()))
-            loss = 10.0 - sum(gains[name] for name in trial.zero_cost_sets) - sum(
-                (range_gains or {})[choice] for choice in chosen.items())
-            score = (scores or {}).get(trial.zero_cost_sets, -loss)
-            score = (score_of_ranges or {}).get(next(iter(chosen.values()), ""), score)
-            evaluation = Evaluation((), TargetResult(loss <= bound, score, loss=loss),
-                                    trial.range_moves or {}, zero_cost_sets=trial.zero_cost_sets)
-    except StopIteration:
-        return context, asked[1:]
+    asked = []
+
+    def evaluate(raised=(), about="", *, step_name, range_moves=None, zero_cost_sets=()):
+        chosen = {tensor: choice.method for tensor, choice in (range_moves or {}).items()}
+        asked.append((*zero_cost_sets, *chosen.items()))
+        loss = 10.0 - sum(gains[name] for name in zero_cost_sets) - sum(
+            (range_gains or {})[choice] for choice in chosen.items())
+        score = (scores or {}).get(zero_cost_sets, -loss)
+        score = (score_of_ranges or {}).get(next(iter(chosen.values()), ""), score)
+        return Evaluation((), range_moves or {}, zero_cost_sets=zero_cost_sets,
+                          target_result=TargetResult(loss <= bound, score, loss=loss))
+        yield
+
+    search = SimpleNamespace(search_space=space, evaluate=evaluate, ranges=ranges or {}, ranges_order=[*(ranges or ())],
+                             zero_cost_effort=ZeroCostEffort(budget=budget))
+    assert not [*try_changes_without_cost(search)]
+    return search, asked[1:]
 
 
 def test_the_best_is_kept_first_and_the_next_is_tried_on_top_of_it():

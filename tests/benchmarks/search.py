@@ -15,6 +15,7 @@ of raising all groups, each order taken forwards and backwards.
 """
 
 import itertools
+import math
 import statistics
 import tempfile
 import time
@@ -36,7 +37,7 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.results import Accuracy, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetResult, check_targets
@@ -44,13 +45,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Search, SearchSpace
-from trt_tui.core.search.ranking import (
-    GroupRanking,
-    error_share_fractions,
-    losses_if_reduced_alone,
-    noise_to_signal_by_group,
-    sort_groups_worst_first,
-)
+from trt_tui.core.search.search import loss_shares
 
 START = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")
@@ -190,6 +185,12 @@ def brute_force(seeds: int, decibels: Sequence[float]) -> None:
     print(measure.table(["method", "smallest", "+1", "more", "worst", "evaluations"], rows))
 
 
+def smallest_prefix(search: Search) -> int:
+    """Groups that a method of prefixes raises, without the passes after it."""
+    return min(len(one.raised_groups) for one in search.evaluations
+               if one.passes and one.step_name in (search.method_name, "all raised"))
+
+
 def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> None:
     """Sizes and evaluations beside greedy leave-one-out and Polygraphy's bisect."""
     impacts, cost, seconds = one.impacts()
@@ -201,12 +202,13 @@ def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> N
         auto = one.search(target, "auto", sensitivities=impacts)
         took = time.perf_counter() - since
         size, evaluations = one.leave_one_out(target)
-        halves = [one.search(target, method, take_back=False) for method in ("bisect", "bisect-reverse")]
+        halves = [one.search(target, method) for method in ("bisect", "bisect-reverse")]
         total = len(auto.evaluations) + cost
         found = len(auto.result.best_evaluation.raised_groups)
         rows.append(
             (f"+{more:g} dB", found, round(total), f"{took:.0f}", size, evaluations, found / size, total / evaluations,
-             *(f"{len(half.result.best_evaluation.raised_groups)} in {len(half.evaluations)}" for half in halves)))
+             *(f"{smallest_prefix(half)} in {sum(tried.step_name == half.method_name for tried in half.evaluations)}"
+               for half in halves)))
     print(f"\n### {name}: {len(one.space.candidates)} candidates, start {one.start_db:.1f} dB, impacts in "
           f"{seconds:.0f} s (the work of {cost:.0f} evaluations; {each:.1f} plain runs for each group)\n")
     print(measure.table(["tolerance", "auto", "evaluations", "s", "leave-one-out", "evaluations", "size /",
@@ -245,10 +247,21 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
     return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
 
 
+def error_share_fractions(impacts: Mapping[str, GroupSensitivity]) -> dict[str, float]:
+    """The fraction of the judged error that disappears if a group alone is raised."""
+    return {name: one.fraction for name, one in impacts.items() if not math.isnan(one.fraction)}
+
+
+def noise_to_signal(errors: Mapping[str, GroupErrors], kind: str) -> dict[str, float]:
+    """Σ(test-ref)² / Σref² at the result of each group; ``kind`` is "isolated" or "accumulated"."""
+    return {name: 10 ** (-getattr(one, kind).comparable_sqnr_db / 10) for name, one in errors.items()
+            if getattr(one, kind) is not None}
+
+
 def both_ways(impacts: Mapping[str, GroupSensitivity]) -> dict[str, float]:
     """The mean of only-this and all-but-this: the first and last marginal contribution of a group, the ends that the
     Shapley value averages over (Shapley, "A value for n-person games", 1953)."""
-    first, last = losses_if_reduced_alone(impacts), error_share_fractions(impacts)
+    first, last = loss_shares(impacts), error_share_fractions(impacts)
     total = sum(max(0.0, share) for share in last.values()) or 1.0
     return {name: (first[name] + last[name] / total) / 2 for name in first if name in last}
 
@@ -260,17 +273,15 @@ def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, .
     errors = partial.value["int8"]
     effect = shapley(one, PERMUTATIONS)
     names = one.space.candidates
-    for label, badness in (("only-this", losses_if_reduced_alone(impacts)), ("all-but-this",
+    for label, badness in (("only-this", loss_shares(impacts)), ("all-but-this",
                                                                              error_share_fractions(impacts)),
-                           ("both ways", both_ways(impacts)), ("isolated", noise_to_signal_by_group(errors,
-                                                                                                    "isolated")),
-                           ("accumulated", noise_to_signal_by_group(errors, "accumulated"))):
-        ranking = GroupRanking(sort_groups_worst_first(names, badness), basis_text=label)
-        prefix = one.search(one.target(more), "worst-first", ranking=ranking, take_back=False)
-        found = one.search(one.target(more), "worst-first", ranking=ranking)
+                           ("both ways", both_ways(impacts)), ("isolated", noise_to_signal(errors, "isolated")),
+                           ("accumulated", noise_to_signal(errors, "accumulated"))):
+        ranking = {name: GroupSensitivity(math.nan, judged_error=value) for name, value in badness.items()}
+        found = one.search(one.target(more), "worst-first", sensitivities=ranking)
         guess, truth = [badness[n] for n in names], [effect[n] for n in names]
         yield (f"{name}, {label}", spearman(guess, truth), kendall(guess, truth),
-               len(prefix.result.best_evaluation.raised_groups), len(found.result.best_evaluation.raised_groups))
+               smallest_prefix(found), len(found.result.best_evaluation.raised_groups))
 
 
 def main() -> None:

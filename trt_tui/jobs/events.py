@@ -36,8 +36,7 @@ from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
-from trt_tui.core.search import Evaluation, SearchResult
-from trt_tui.core.search.strategy_protocol import ZeroCostEffort
+from trt_tui.core.search import Evaluation, SearchResult, ZeroCostEffort
 
 
 @dataclass(frozen=True)
@@ -443,7 +442,7 @@ class SearchEnded(Event):
         engine_texts: The results of the engines of evaluations as texts, by index of the evaluation.
         pareto_configs: The configs of the Pareto front in cost and score, by index of the evaluation, the cheapest
             first. The cost is the estimated latency, or the cost of the raised groups without an estimate
-            (`trt_tui.jobs.search_job.SearchEvaluator.costs`).
+            (`trt_tui.core.search.Search.costs`).
         margins: The lowest score of each tolerance that the search required, because an exported network or an engine
             yielded less than was simulated; () without such a margin.
         target_outcome: The outcome of the result for all tolerances and the user's command, with the exported file
@@ -472,7 +471,7 @@ class SearchEnded(Event):
     exported: ExportedResult | None = None
     has_other_samples: bool = False
     qdq_removals: tuple[QdqRemoval, ...] = ()
-    zero_cost_effort: ZeroCostEffort = ZeroCostEffort()
+    zero_cost_effort: ZeroCostEffort = field(default_factory=ZeroCostEffort)
     missed_checks: Mapping[int, str] = field(default_factory=dict)
 
     def find_doubt(self, config: PrecisionConfig) -> str:

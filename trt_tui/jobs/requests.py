@@ -574,7 +574,7 @@ class FindMixedPrecisionConfig(Request):
             samples (`trt_tui.core.data.held_out`).
     """
 
-    job_kind = JobKind("trt_tui.jobs.search_evaluator.run_search_job", "search from {config}", Urgency.SEARCH,
+    job_kind = JobKind("trt_tui.jobs.search_job.run_search_job", "search from {config}", Urgency.SEARCH,
                        answers_when_stopped=True)
     config: PrecisionConfig
     tolerances: tuple[str, ...] = ()

@@ -1,18 +1,17 @@
 """The search as a job: the search proposes configs, an evaluator measures them, and engines confirm the result."""
 
-from __future__ import annotations
-
+import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
-from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.results import Accuracy, Caveat, ExportedResult, ExportedRun
-from trt_tui.core.measure.shares import GroupSensitivity
-from trt_tui.core.measure.target import Target
+from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
+from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
+from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
+from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, Caveat, EngineResult, ExportedResult
+from trt_tui.core.measure.target import Target, parse_target
 from trt_tui.core.measure.target_outcome import (
     HeldOutResult,
     Outcome,
@@ -21,30 +20,36 @@ from trt_tui.core.measure.target_outcome import (
     check_targets,
     judge_accuracy,
 )
-from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval
+from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval, remove_unused_qdq
 from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.known_defects import match_known_defects
-from trt_tui.core.network.layers import FusionGroup
-from trt_tui.core.network.network import Network
 from trt_tui.core.network.target_release import BuildTarget
-from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort, predict_next_configs
 from trt_tui.core.search.pareto import pareto_front
-from trt_tui.core.search.ranking import GroupRanking
+from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP
 from trt_tui.core.search.space import find_added_moves
-from trt_tui.core.search.strategy_protocol import TrialKey, ZeroCostEffort
-from trt_tui.core.search.zero_cost_passes import ALONE_STEP, COMBINED_STEP, MIN_ERROR_SHARE, RANGES_STEP
+from trt_tui.core.search.trials import TrialKey
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.formatting import milliseconds_text, name_list_text
+from trt_tui.formatting import counted_noun_text, duration_text, milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.check_command import CheckResult
-from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
-from trt_tui.jobs.steps import Steps
-from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
-from trt_tui.jobs.zero_cost_moves import remove_previewed_qdq
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.check_command import CheckResult, validate_check_command
+from trt_tui.jobs.comparison import send_reference_metric
+from trt_tui.jobs.engine import build_and_send_engine
+from trt_tui.jobs.executions import execute_exported_file
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.search_evaluator import SearchEvaluator
+from trt_tui.jobs.search_latency import LatencyModel, config_without_ranges, count_macs, list_group_times
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.jobs.triage import add_barriers, engine_gap_text, is_unexplained_gap, triage_engine
+from trt_tui.workspace import Workspace
 
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""
@@ -55,76 +60,87 @@ STEPS_WITHOUT_RANKING = ("start", "all raised")
 """The first steps of a search, which show if there is anything to find. They need no ranking of the groups."""
 
 
-class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
-    """The measurements that a search requests.
+_SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.GroupErrorsMeasured, ev.ReferenceMetricMeasured,
+                        ev.EngineErrorsMeasured, ev.ExportedFileExecuted)
+"""The events whose values depend on the samples that they were measured on."""
 
-    Attributes:
-        can_build: True if engines can run here.
-        has_check: True if the user has given a command that accepts or rejects configs.
+
+def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.FindMixedPrecisionConfig) -> Steps[None]:
+    """Searches for a small set of groups to raise. Stored results, also of an interrupted search, are not measured
+    again.
+
+    The result depends on the network, the data, the targets and the seed. It does not depend on stored results, on the
+    number of workers, or on durations. Engines are the exception, since their latencies are measured.
     """
+    network, metric = workspace.network, workspace.metric
+    targets = [parse_target(text) for text in request.tolerances]
+    for target in targets:
+        target.refuse_if_unmeasurable(workspace.judged_outputs, network, metric.name if metric is not None else None)
+    if not reduces_precision(network, request.config):
+        raise InputError("the search has nothing to do",
+                         no_lower_precision_reason(network) or "every layer is in FP32 already",
+                         "Start with a config in lower precision, such as --precision int8.")
+    if request.check_command is not None:
+        validate_check_command(request.check_command)
+    ensure_ranges(workspace, store, reporter, [request.config])
+    shown_workspace, full_reporter = workspace, reporter
+    workspace = workspace.make_search_view(_can_calibrate(workspace, request), request.hold_out and not request.sample)
+    has_other_samples = workspace.feeds != shown_workspace.find_judged_feeds(request.config)
+    holds_out = request.hold_out and not request.sample and not workspace.held_out
+    refusal_reason = workspace.choose_held_out_feeds().refusal_reason if holds_out else ""
+    if has_other_samples:
+        reporter = _mute_measurement_events(reporter)
+    evaluator = SearchEvaluator(workspace, store, reporter, request)
+    job = SearchJob(evaluator, request, targets, shown_workspace.build_target)
+    if refusal_reason and workspace.judged_sample_count >= MIN_SEARCH_SAMPLES + MIN_HELD_OUT_SAMPLES:
+        job.remarks.append(f"not checked on held-out samples: {refusal_reason}")
+    judges_metric = any(target.kind == "metric" for target in targets)
+    if judges_metric:
+        reference_values = yield from send_reference_metric(workspace, store, reporter, [request.config])
+        job.targets = tuple(target.with_base_values(reference_values) for target in targets)
+    settled_accuracy, held_out = None, None
+    try:
+        yield from job.run_search_steps()
+        result = job.search.result
+        if result.best_evaluation is not None:
+            if judges_metric and not request.sample:
+                settled_accuracy = yield from evaluator.measure_metric_interval(result.config)
+            held_out = yield from evaluator.measure_held_out_samples(
+                result.config, settled_accuracy or result.best_evaluation.target_result.accuracy, job.targets)
+    except (GeneratorExit, CancelledError):
+        reporter.send(job.make_end_event(was_stopped=True, has_other_samples=has_other_samples))
+        raise
+    if has_other_samples and result.is_met:
+        # The engine and the exported file are measured again, on the samples of the session.
+        if result.config in job.requested_configs:
+            yield from build_and_send_engine(shown_workspace, store, full_reporter, result.config)
+        full_reporter.send(ev.ExportedFileExecuted(reporter.job, result.config, (
+            yield from execute_exported_file(shown_workspace, store, full_reporter, result.config, Urgency.SEARCH))))
+    reporter.send(job.make_end_event(has_other_samples=has_other_samples, held_out_result=held_out,
+                                     accuracy_with_interval=settled_accuracy))
 
-    can_build: bool
-    has_check: bool
 
-    def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        """Returns the complete accuracy of a config at the judged outputs."""
+def _can_calibrate(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> bool:
+    """Returns True if the calibration samples determine any config of a search: its start, or one with other ranges or
+    zero-cost changes."""
+    if not request.try_zero_cost and not request.try_ranges:
+        return workspace.is_calibrated_on_data(request.config)
+    config = replace_file_precision(request.config, workspace.network.groups)
+    return any(config.precision_of(group) in QUANTIZED_TYPES for group in workspace.network.groups)
 
-    def measure_accuracies_in_parallel(
-            self, choose_configs: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
-        """Measures the requested config in parallel with configs that may be requested next, if there are workers.
 
-        Args:
-            choose_configs: A function that returns up to a number of configs within a number of seconds, the requested
-                config first.
-        """
+def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
+    """Returns a reporter that drops values measured on other samples than the session uses."""
+    filtered = copy.copy(reporter)
 
-    def measure_candidate_times(self, search_space: SearchSpace) -> Mapping[str, float]:
-        """Returns the time in ms of each candidate in the engine with all candidates raised.
+    def send_other_events(event: ev.Event) -> None:
+        is_engine = isinstance(event, ev.ValueMeasured) and event.kind == FP32_ENGINE
+        if not is_engine and not isinstance(event, _SAMPLE_BOUND_EVENTS):
+            reporter.send(event)
 
-        The result is empty if there is no such engine, or its layers were not timed.
-        """
-
-    def count_candidate_macs(self, search_space: SearchSpace) -> Mapping[str, float]:
-        """Returns the multiply-accumulates of each candidate; 0 if they are unknown."""
-
-    def measure_sensitivities(self, config: PrecisionConfig,
-                              group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
-        """Returns the sensitivities of some groups of a config, by name."""
-
-    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: Sequence[ZeroCostKind],
-                                budget: TrialBudget) -> Mapping[str, PrecisionConfig]:
-        """Returns the configs with further zero-cost moves of some kinds, by the label of the moves.
-
-        Args:
-            budget: The budget of the configs that are simulated to measure the moves.
-        """
-
-    def report_zero_cost_budget(self, effort: ZeroCostEffort) -> None:
-        """Reports the budget of the zero-cost changes and its predicted time, before they are measured."""
-
-    def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
-                                   config: PrecisionConfig) -> Mapping[str, Mapping[str, float]]:
-        """Returns ranges (amax) other than the calibrated ones for the quantized tensors of some groups, by tensor and
-        method."""
-
-    def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
-        """Executes the exported file of a config on the samples of the search. Returns the result."""
-
-    def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """Returns the preview of a config; None if no preview is possible here."""
-
-    def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
-        """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
-
-    def run_check_command(self, config: PrecisionConfig) -> Steps[CheckResult]:
-        """Runs the user's check command on a config."""
-
-    def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
-        """Reports the progress of a search before each evaluation and before each build.
-
-        Args:
-            must_send: True before a build, to send the progress even if it was just sent.
-        """
+    filtered.send = send_other_events
+    return filtered
 
 
 class SearchJob:
@@ -134,30 +150,30 @@ class SearchJob:
         targets: The tolerances, with their baselines.
         target: The release and the GPU that engines are built for; None if they are unknown.
 
+    Attributes:
+        search: The search, with the evaluations so far.
+        engines: The engines that this search has built; ``requested_configs`` are those that it has requested. Engines
+            from the store count too, so that the steps of a search do not depend on stored results.
+        confirmed: True if the engine of the result meets the tolerance; None if it was not measured.
+        remarks: Texts for the user.
+
     Raises:
         InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
     """
 
-    def __init__(self, network: Network, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
-                 evaluator: SearchEvaluator, target: BuildTarget | None = None) -> None:
-        if not targets and not evaluator.has_check:
+    def __init__(self, evaluator: SearchEvaluator, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
+                 target: BuildTarget | None = None) -> None:
+        if not targets and request.check_command is None:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
-        self._target = target = target or BuildTarget()
-        self.network, self.request, self.targets, self.evaluator = network, request, tuple(targets), evaluator
-        self.search_space = SearchSpace(
-            network, request.config, request.higher_precision, request.intermediate_precisions,
-            fixed_groups=frozenset(request.fixed_groups))
-        self.sensitivities: Mapping[str, GroupSensitivity] = {}
-        self.costs = evaluator.count_candidate_macs(self.search_space)
-        self.search_builds = SearchBuilds(evaluator, lambda: self.targets,
-                                          lambda: evaluator.report_progress(self, must_send=True))
-        self.estimate_latency: Callable[[PrecisionConfig], float] | None = None
+        self.network, self._target = evaluator.workspace.network, target or BuildTarget()
+        self.request, self.targets, self.evaluator = request, tuple(targets), evaluator
+        self.engines: dict[PrecisionConfig, EngineResult] = {}
+        self.requested_configs: set[PrecisionConfig] = set()
+        self._latency_model = LatencyModel()
         self._use_preview = request.use_preview
         self._can_triage = True
         self._max_judging_s = 0.0
-        self._zero_cost_effort = ZeroCostEffort()
-        self._ranges_ranking: GroupRanking | None = None
-        self._before_withdrawal: tuple[SearchSpace, Search] | None = None
+        self._before_withdrawal: Search | None = None
         self.confirmed: bool | None = None
         self.exported_result: ExportedResult | None = None
         self._engine_values_text = ""
@@ -167,34 +183,32 @@ class SearchJob:
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
         self.qdq_removals: list[QdqRemoval] = []
         # An impossible search is refused before any measurement.
+        search_space = SearchSpace(self.network, request.config, request.higher_precision,
+                                   request.intermediate_precisions, fixed_groups=frozenset(request.fixed_groups))
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:
             raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
                              "Raise --max-builds, or use --max-fp32.")
-        self.search = self._make_search(
-            estimate_latency=(lambda config: 0.0) if has_latency_budget else self.estimate_latency)
-
-    def _make_search(self, evaluations: Sequence[Evaluation] = (),
-                     estimate_latency: Callable[[PrecisionConfig], float] | None = None,
-                     ranges: Mapping[str, Mapping[str, float]] | None = None, margins: Sequence[float] = ()) -> Search:
-        request = self.request
-        return Search(self.search_space, method_name=request.method, costs=self.costs, sensitivities=self.sensitivities,
-                      ranges=ranges, max_raised=request.max_raised, max_latency=request.max_latency,
-                      estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins,
-                      ranges_ranking=self._ranges_ranking)
+        self.search = Search(
+            search_space, request.method, max_raised=request.max_raised, max_latency=request.max_latency,
+            estimate_latency=self._latency_model.estimate if has_latency_budget else None,
+            costs=count_macs(evaluator.workspace.outline, search_space.candidates))
 
     def run_search_steps(self) -> Steps[None]:
         """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
+        request = self.request
         yield from self._remove_unused_qdq_of_start()
-        if self.request.max_latency is not None:
-            yield from self._prepare_latency_estimates()
-        if self.request.method == "lower":
+        if request.max_latency is not None:
+            yield from self._fit_latency_model()
+        if request.method == "lower":
             yield from self._order_groups_by_cost()
+        tries_changes = request.try_zero_cost or request.try_ranges
         is_going_on = True
         while is_going_on:
             yield from self._evaluate_proposed_configs(STEPS_WITHOUT_RANKING)
-            if self.search.current_trial is not None and not self.sensitivities and self._needs_group_ranking:
-                if self.request.try_zero_cost or self.request.try_ranges:
+            if (self.search.current_trial is not None and not self.search.sensitivities
+                    and (request.method not in TOP_DOWN_METHODS or tries_changes)):
+                if tries_changes:
                     yield from self._try_changes_without_cost()
                 if self.search.current_trial is not None:
                     yield from self._rank_groups_by_sensitivity()
@@ -204,29 +218,21 @@ class SearchJob:
                 yield from self._remove_unused_qdq_of_result()
                 is_going_on = (yield from self._check_exported_file()) or (yield from self._confirm_with_engine())
 
-    @property
-    def _needs_group_ranking(self) -> bool:
-        """True if this search uses the sensitivities of groups."""
-        request = self.request
-        return request.method not in TOP_DOWN_METHODS or request.try_zero_cost or request.try_ranges
-
     def _evaluate_proposed_configs(self, step_names: Sequence[str] = ()) -> Steps[None]:
         """Measures the configs that the search proposes. If ``step_names`` are given, only configs of these steps are
         measured."""
-        while (config := self.search.propose_config()) is not None and (
-                candidate := self.search.current_trial) is not None and (not step_names
-                                                                         or candidate.step_name in step_names):
-            self.evaluator.report_progress(self)
+        while (trial := self.search.current_trial) is not None and (not step_names or trial.step_name in step_names):
+            self._report_progress()
             yield from self.evaluator.measure_accuracies_in_parallel(
                 partial(predict_next_configs, self.search, step_names=step_names))
             start_time = time.monotonic()
-            self.search.record_target_result((yield from self._judge_config(config)))
+            self.search.record_target_result((yield from self._judge_config(self.search.build_config(trial))))
             self._max_judging_s = max(self._max_judging_s, time.monotonic() - start_time)
 
     def _judge_config(self, config: PrecisionConfig) -> Steps[TargetResult]:
         """Returns the result of a config against the tolerances and the user's check command."""
         target_result = self._check_targets((yield from self.evaluator.measure_accuracy(config)))
-        if not self.evaluator.has_check:
+        if self.request.check_command is None:
             return target_result
         check_result = yield from self.evaluator.run_check_command(config)
         self._check_results[config] = check_result
@@ -249,82 +255,67 @@ class SearchJob:
         The other ranges belong to the first stage. Their order needs the sensitivities of the groups, which are
         measured only if no set of the first stage meets the tolerance alone.
         """
-        start_time = time.monotonic()
-        stages = list_searched_stages() if self.request.try_zero_cost else [()]
-        effort = replace(self.search.context.zero_cost_effort,
-                         predicted_s=self._max_judging_s * self.search.context.zero_cost_effort.budget)
-        if self.request.try_zero_cost or self.request.try_ranges:
-            self.evaluator.report_zero_cost_budget(effort)
-        for index, kinds in enumerate(stages):
-            if self.search.current_trial is None:
+        start_time, search = time.monotonic(), self.search
+        effort = search.initial_effort = ZeroCostEffort(is_exhausted=search.zero_cost_effort.is_exhausted)
+        effort.predicted_s = self._max_judging_s * effort.budget
+        self.evaluator.reporter.send(ev.LogMessage(
+            self.evaluator.reporter.job, "Zero-cost changes and other ranges: at most "
+            f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
+            "besides the measurement of the changes.", "info"))
+        for index, kinds in enumerate(list_searched_stages() if self.request.try_zero_cost else [()]):
+            if search.current_trial is None:
                 break
-            effort = self._propose_stage(kinds, effort)
+            self._propose_stage(kinds)
             yield from self._evaluate_proposed_configs((ALONE_STEP,))
-            if index == 0 and self.request.try_ranges and self.search.current_trial is not None:
+            if index == 0 and self.request.try_ranges and search.current_trial is not None:
                 yield from self._measure_alternative_ranges()
             yield from self._evaluate_proposed_configs((ALONE_STEP, RANGES_STEP, COMBINED_STEP))
-        self._zero_cost_effort = replace(effort, seconds=time.monotonic() - start_time)
+        effort.seconds = search.zero_cost_effort.seconds = time.monotonic() - start_time
 
-    def _propose_stage(self, kinds: Sequence[ZeroCostKind], effort: ZeroCostEffort) -> ZeroCostEffort:
+    def _propose_stage(self, kinds: Sequence[ZeroCostKind]) -> None:
         """Adds the sets of zero-cost moves of a stage to the search.
 
         At most half of the configs that the budget still allows are simulated to measure the sets, so that the others
         can try them.
-
-        Returns:
-            The effort with the kinds that the budget left unmeasured, or measured in part.
         """
-        spent = self.search.context.zero_cost_effort
+        search, effort, spent = self.search, self.search.initial_effort, self.search.zero_cost_effort
         budget = TrialBudget((spent.budget - spent.evaluations) // 2)
-        start = self.search_space.build_config((), self.search.context.chosen_ranges,
-                                               zero_cost_set_names=self.search.context.zero_cost_sets)
+        start = search.search_space.build_config((), search.chosen_ranges, zero_cost_set_names=search.zero_cost_sets)
         new_moves: dict[str, Mapping[MoveKey, Move]] = {}
         for kind in kinds:
-            budget.is_exceeded = False
-            proposals = self.evaluator.propose_zero_cost_moves(start, [kind], budget) if spent.has_budget else {}
+            budget.is_exceeded = not spent.has_budget
+            proposals = self.evaluator.propose_zero_cost_moves(start, kind, budget) if spent.has_budget else {}
             new_moves |= {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
-            if not spent.has_budget or budget.is_exceeded and not proposals:
-                effort = replace(effort, unmeasured_kinds=(*effort.unmeasured_kinds, kind.title))
-            elif budget.is_exceeded:
-                effort = replace(effort, is_exhausted=True)
-        self.search_space = replace(
-            self.search_space, zero_cost_stages=(*self.search_space.zero_cost_stages, new_moves),
-            stage_evaluation_counts=(*self.search_space.stage_evaluation_counts, budget.used))
-        self._remake_search()
-        return effort
-
-    def _remake_search(self, ranges: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        """Makes the search anew from what is known now. Earlier evaluations stay.
-
-        Args:
-            ranges: Other ranges by tensor and method; None for those of the search before.
-        """
-        self.search = self._make_search(self.search.evaluations, self.estimate_latency,
-                                        self.search.ranges_by_method if ranges is None else ranges, self.search.margins)
+            effort.is_exhausted |= budget.is_exceeded
+            if budget.is_exceeded and not proposals:
+                effort.unmeasured_kinds += (kind.title,)
+        search.search_space = replace(
+            search.search_space, zero_cost_stages=(*search.search_space.zero_cost_stages, (new_moves, budget.used)))
+        search.restart()
 
     def _measure_alternative_ranges(self) -> Steps[None]:
         """Measures the sensitivity of each group of the start config, and other ranges for the groups with the largest
         shares."""
-        start = self.search_space.start_config
+        search, start = self.search, self.search.search_space.start_config
         yield from self._measure_sensitivities(start)
-        self._ranges_ranking = ranking = self.search.ranking
-        groups = [self.network.get_group(name) for name in ranking.candidate_order
-                  if not ranking.expected_shares or ranking.expected_shares.get(name, 0.0) >= MIN_ERROR_SHARE]
-        groups = [group for group in groups if any(
+        search.ranges_order = search.list_influential_groups()
+        groups = [group for group in map(self.network.get_group, search.ranges_order) if any(
             site.tensor not in start.fixed_range_tensors
             for site in group.calibrated_qdq_sites(start.precision_of(group)))]
         if groups:
-            self._remake_search(self.evaluator.measure_alternative_ranges(groups, start))
+            search.ranges = self.evaluator.measure_alternative_ranges(groups, start)
+            search.restart()
 
     def _rank_groups_by_sensitivity(self) -> Steps[None]:
         """Measures the sensitivity of each group with the zero-cost moves that were kept."""
-        kept_sets = self.search.context.zero_cost_sets
-        if kept_sets or not self.sensitivities:
-            yield from self._measure_sensitivities(self.search_space.build_config((), zero_cost_set_names=kept_sets))
+        kept_sets = self.search.zero_cost_sets
+        if kept_sets or not self.search.sensitivities:
+            yield from self._measure_sensitivities(
+                self.search.search_space.build_config((), zero_cost_set_names=kept_sets))
 
     def _measure_sensitivities(self, config: PrecisionConfig) -> Steps[None]:
-        self.sensitivities = yield from self.evaluator.measure_sensitivities(config, self.search_space.candidates)
-        self._remake_search()
+        self.search.sensitivities = yield from self.evaluator.measure_sensitivities(config, self.search.candidates)
+        self.search.restart()
 
     # -- the exported file ----------------------------------------------------------------------------------------
 
@@ -348,24 +339,19 @@ class SearchJob:
             reason = exported_run.missing_reason or "it has no value for this target, which is inside the network"
             self.exported_result = ExportedResult(exported_run.executor_name, None, reason)
             return False
-        missed_targets = [target for target in self.targets if not target.is_met_by(accuracy)]
-        measured_text = ", ".join(target.measured_value_text(accuracy) for target in missed_targets or self.targets)
-        expected_text = ", ".join(
-            target.measured_value_text(simulated_accuracy) for target in missed_targets or self.targets)
+        gaps = self._find_gaps(simulated_accuracy, accuracy)
+        shown_targets = [self.targets[index] for index in gaps] or self.targets
+        measured_text, expected_text = (", ".join(target.measured_value_text(shown) for target in shown_targets)
+                                        for shown in (accuracy, simulated_accuracy))
         self.exported_result = ExportedResult(exported_run.executor_name, target_outcome.outcome.passes, measured_text,
                                               expected_text)
         if not target_outcome.outcome.passes:
             self._missed_checks[best.config_key] = (
                 f"the exported network yields {measured_text} in {exported_run.executor_name}")
-        if target_outcome.outcome.passes or not result.is_met or self._export_rounds >= MAX_EXPORT_ROUNDS:
+        if (target_outcome.outcome.passes or not result.is_met or self._export_rounds >= MAX_EXPORT_ROUNDS
+                or not all(math.isfinite(gap) for gap in gaps.values())):
             return False
-        margins = list(self.search.margins or [-math.inf] * len(self.targets))
-        for index, target in enumerate(self.targets):
-            gap = _target_score_gap(target, simulated_accuracy, accuracy)
-            if target in missed_targets and not math.isfinite(gap):
-                return False
-            if target in missed_targets:
-                margins[index] = max(gap, margins[index])
+        margins = [max(margin, gaps.get(index, margin)) for index, margin in enumerate(self._margins)]
         self._export_rounds += 1
         margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
         self.remarks.append(
@@ -375,6 +361,24 @@ class SearchJob:
         self.search.require_score_margins(margins)
         return True
 
+    @property
+    def _margins(self) -> Sequence[float]:
+        """The margin that the search requires for each tolerance; -inf without one."""
+        return self.search.margins or [-math.inf] * len(self.targets)
+
+    def _find_gaps(self, simulated_accuracy: Accuracy, accuracy: Accuracy) -> dict[int, float]:
+        """Returns by how much the score of each tolerance that a run misses is below its simulated score, by index of
+        the tolerance; NaN if either has no score.
+
+        Only outputs of the run are compared, since judged outputs may be inside the network.
+        """
+        outputs = {name: output for name, output in simulated_accuracy.outputs.items() if name in accuracy.outputs}
+        simulated_accuracy = replace(simulated_accuracy, outputs=outputs)
+        scores = {index: (target.margin_score(simulated_accuracy), target.margin_score(accuracy))
+                  for index, target in enumerate(self.targets) if not target.is_met_by(accuracy)}
+        return {index: math.nan if before is None or after is None else before - after
+                for index, (before, after) in scores.items()}
+
     # -- unused Q/DQ ----------------------------------------------------------------------------------------------
 
     def _remove_unused_qdq_of_start(self) -> Steps[None]:
@@ -382,13 +386,13 @@ class SearchJob:
 
         Without them the error is smaller at no cost, so that fewer groups need a higher precision.
         """
-        start = self.search_space.start_config
+        search, start = self.search, self.search.search_space.start_config
         removal = yield from self._plan_qdq_removal(start)
         if removal is None:
             return
         names = frozenset(unused.group_name for unused in removal.groups)
         try:
-            search_space = replace(self.search_space, start_config=removal.config, unquantized_groups=names)
+            search_space = replace(search.search_space, start_config=removal.config, unquantized_groups=names)
         except InputError:  # no other group can be raised
             return
         before, after = (yield from self._judge_config(start)), (yield from self._judge_config(removal.config))
@@ -397,27 +401,28 @@ class SearchJob:
         removal = yield from self._judge_qdq_removal(removal, start, before, after, builds_needed_later)
         self.qdq_removals.append(removal)
         if not removal.rejection:
-            self.search_space = search_space
-            self.costs = self.evaluator.count_candidate_macs(self.search_space)
-            self.search = self._make_search(estimate_latency=self.search.estimate_latency)
+            search.search_space = search_space
+            search.costs = count_macs(self.evaluator.workspace.outline, search_space.candidates)
+            search.restart()
 
     def _remove_unused_qdq_of_result(self) -> Steps[None]:
         """Takes Q/DQ out of the result that are unused only because groups were raised."""
         result, best = self.search.result, self.search.best_evaluation
-        if not result.is_met or best is None or result.config == self.search_space.start_config:
+        if not result.is_met or best is None or result.config == self.search.search_space.start_config:
             return
         removal = yield from self._plan_qdq_removal(result.config)
         if removal is None:
             return
         precisions = {unused.group_name: unused.implemented for unused in removal.groups}
         name = f"Q/DQ out of {name_list_text([*precisions], 2)}"
-        while self.search_space.qdq_removals.get(name, precisions) != precisions:
+        search_space = self.search.search_space
+        while search_space.qdq_removals.get(name, precisions) != precisions:
             name += " again"
-        search_space = replace(self.search_space, qdq_removals={**self.search_space.qdq_removals, name: precisions})
         after = yield from self._judge_config(removal.config)
         removal = yield from self._judge_qdq_removal(removal, result.config, best.target_result, after, 0)
         if not removal.rejection:
-            self.search_space = self.search.search_space = search_space
+            self.search.search_space = replace(search_space,
+                                               qdq_removals={**search_space.qdq_removals, name: precisions})
             self.search.propose_qdq_removal(name)
             self.search.record_target_result(after)
             if self.search.result.config != removal.config:
@@ -438,8 +443,8 @@ class SearchJob:
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
-        removal = yield from remove_previewed_qdq(self.network, config, preview, self.evaluator.preview_config,
-                                                  fixed_reasons)
+        removal = yield from remove_unused_qdq(self.network, config, preview, self.evaluator.preview_config,
+                                               fixed_reasons)
         is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)
         return removal if removal.groups and not is_tried else None
 
@@ -469,22 +474,19 @@ class SearchJob:
         Without them the previews alone decide.
         """
         configs = (config, removal.config)
-        new_build_count = sum(not self.search_builds.has_requested_engine(item) for item in configs)
-        if not self.evaluator.can_build or (self.search_builds.build_count + new_build_count + builds_needed_later
-                                            > self.request.max_builds):
+        new_build_count = len(self.requested_configs.union(configs)) + builds_needed_later
+        if not self.evaluator.can_build or new_build_count > self.request.max_builds:
             return removal
         latencies = []
         for engine_config in configs:
-            try:
-                engine = yield from self.search_builds.get_engine(engine_config)
-            except CancelledError:
-                raise
-            except TrtTuiError as error:
-                return (removal if engine_config is config else
-                        replace(removal, rejection=f"because no engine can be built without them ({error.title})"))
-            if engine.latency_ms is None or not engine.is_built_as_requested:
-                return (removal if engine_config is config or engine.is_built_as_requested else
-                        replace(removal, rejection="because no engine can be built as requested without them"))
+            engine = yield from self._build_engine(engine_config)
+            rejection = ""
+            if isinstance(engine, TrtTuiError):
+                rejection = f"because no engine can be built without them ({engine.title})"
+            elif not engine.is_built_as_requested:
+                rejection = "because no engine can be built as requested without them"
+            if isinstance(engine, TrtTuiError) or rejection or engine.latency_ms is None:
+                return removal if engine_config is config else replace(removal, rejection=rejection)
             latencies.append(engine.latency_ms[0])
         is_slower = latencies[1] > latencies[0]
         return replace(removal, latencies_ms=(latencies[0], latencies[1]),
@@ -492,9 +494,52 @@ class SearchJob:
 
     # -- engines ------------------------------------------------------------------------------------------------
 
-    def _prepare_latency_estimates(self) -> Steps[None]:
-        self.estimate_latency = yield from self.search_builds.make_latency_estimator(self.search_space, self.remarks)
-        self.search = self._make_search(self.search.evaluations, self.estimate_latency)
+    def _build_engine(self, config: PrecisionConfig) -> Steps[EngineResult | TrtTuiError]:
+        """Returns the engine of a config, and records its latency; the error if it cannot be built."""
+        self.requested_configs.add(config)
+        self._report_progress(must_send=True)
+        try:
+            engine = yield from self.evaluator.build_engine(config)
+        except CancelledError:
+            raise
+        except TrtTuiError as error:
+            return error
+        self.engines[config] = engine
+        if engine.latency_ms is not None and engine.is_built_as_requested:
+            self._latency_model.measured[config_without_ranges(config)] = engine.latency_ms[0]
+        return engine
+
+    def _count_builds_left(self) -> int:
+        return self.request.max_builds - len(self.requested_configs)
+
+    def _fit_latency_model(self) -> Steps[None]:
+        """Fits the latency model to the engines of the start config and of the config with all candidates raised.
+
+        Raises:
+            TrtTuiError: An engine cannot be built, or its latency was not measured.
+        """
+        search_space = self.search.search_space
+        all_raised = search_space.build_config(search_space.candidates)
+        yield from self.evaluator.build_engines_in_parallel((search_space.start_config, all_raised))
+        engines = []
+        for config in (search_space.start_config, all_raised):
+            engine = yield from self._build_engine(config)
+            if isinstance(engine, TrtTuiError):
+                raise engine
+            engines.append(engine)
+        for name, engine in zip(("the start", "all raised"), engines, strict=True):
+            if engine.latency_ms is None:
+                raise InputError("latencies cannot be estimated",
+                                 f"the engine of {name} was not timed: {engine.measurement_note}",
+                                 "Leave the latency budget out, or use --max-fp32.")
+            if not engine.is_built_as_requested:
+                self.remarks.append(f"latencies are estimated from an engine of {name} that is not as requested: "
+                                    f"{_engine_deviation_text(engine)}")
+        if search_space.intermediate:
+            labels = " and ".join(precision.label for precision in search_space.intermediate)
+            self.remarks.append(f"latencies with layers in {labels} are estimates between the engines of the start and "
+                                "of all raised, by the bytes of a value, until engines with such layers are built")
+        self._latency_model.fit(search_space, *engines)
 
     def _order_groups_by_cost(self) -> Steps[None]:
         """Orders the groups by the time they can save. The precision of the group with the largest saving is reduced
@@ -504,22 +549,20 @@ class SearchJob:
         left to confirm the result. Without such times, the order follows the multiply-accumulates.
         """
         times: Mapping[str, float] = {}
-        all_raised = self.search_space.build_config(self.search_space.candidates)
-        is_built = self.search_builds.has_requested_engine(all_raised)  # built for a latency budget
-        if self.evaluator.can_build and (is_built or self.search_builds.build_count + 2 <= self.request.max_builds):
-            try:
-                yield from self.search_builds.get_engine(all_raised)
-                times = self.evaluator.measure_candidate_times(self.search_space)
-            except CancelledError:
-                raise
-            except TrtTuiError as error:
-                self.remarks.append(f"the engine of all raised could not be built: {error.title}")
-        self.costs = times or self.evaluator.count_candidate_macs(self.search_space)
+        candidates = self.search.candidates
+        all_raised = self.search.search_space.build_config(candidates)
+        is_built = all_raised in self.requested_configs  # built for a latency budget
+        if self.evaluator.can_build and (is_built or self._count_builds_left() >= 2):
+            engine = yield from self._build_engine(all_raised)
+            if isinstance(engine, TrtTuiError):
+                self.remarks.append(f"the engine of all raised could not be built: {engine.title}")
+            else:
+                times = list_group_times(engine, candidates)
+        costs = self.search.costs = times or self.search.costs
         order_text = (
             "the time that each takes in the engine of all raised" if times else "multiply-accumulates, since no "
-            "engine's layers were timed" if any(self.costs.values()) else "the network alone: its sizes are open")
+            "engine's layers were timed" if any(costs.values()) else "the network alone: its sizes are open")
         self.remarks.append(f"reduced in the order of {order_text}")
-        self.search = self._make_search(self.search.evaluations, self.estimate_latency)
 
     def _withdraw_ineffective_raises(self) -> Steps[bool]:
         """Undoes raises that do not change the previewed engine. Returns True if there are any and the search continues
@@ -529,8 +572,7 @@ class SearchJob:
         """
         result = self.search.result
         if self._before_withdrawal is not None and not result.is_met:
-            self.search_space, self.search = self._before_withdrawal
-            self._before_withdrawal, self._use_preview = None, False
+            self.search, self._before_withdrawal, self._use_preview = self._before_withdrawal, None, False
             self.remarks[-1] += "; kept, because no other config meets the tolerance"
             return False
         if (not self._use_preview or not result.is_met or result.best_evaluation is None
@@ -547,21 +589,18 @@ class SearchJob:
             f"{name_list_text(idle_groups)} in "
             f"{self.request.higher_precision.label}: no effect on the engine (preview "
             f"{preview.builder_text})")
-        previous = (self.search_space, self.search)
+        search = self.search
         try:
-            self.search_space = replace(self.search_space,
-                                        fixed_groups=self.search_space.fixed_groups | frozenset(idle_groups))
+            search_space = replace(search.search_space,
+                                   fixed_groups=search.search_space.fixed_groups.union(idle_groups))
         except InputError:  # no other group can be raised
             self._use_preview = False
             return False
-        self._before_withdrawal = self._before_withdrawal or previous
         self.remarks[-1] += ": searched without"
-        evaluations = [
-            evaluation for evaluation in self.search.evaluations
-            if not set(idle_groups).intersection(evaluation.raised_groups)
-        ]
-        self.search = self._make_search(evaluations, self.estimate_latency, self.search.ranges_by_method,
-                                        self.search.margins)
+        self._before_withdrawal = self._before_withdrawal or copy.copy(search)
+        search.search_space = search_space
+        search.restart(evaluation for evaluation in search.evaluations
+                       if not set(idle_groups).intersection(evaluation.raised_groups))
         return True
 
     def _confirm_with_engine(self) -> Steps[bool]:
@@ -579,23 +618,19 @@ class SearchJob:
         is_timed = budget is not None and best.estimated_latency is not None and best.estimated_latency <= budget
         if not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
             return False
-        is_known = is_timed and config_without_ranges(result.config) in self.search_builds.latencies
-        if not self.search_builds.has_requested_engine(
-                result.config) and self.search_builds.build_count >= self.request.max_builds:
+        is_known = is_timed and config_without_ranges(result.config) in self._latency_model.measured
+        if result.config not in self.requested_configs and self._count_builds_left() <= 0:
             if self.request.max_builds:
-                self.remarks.append(f"not confirmed by an engine: {self.search_builds.build_count} builds are used up "
+                self.remarks.append(f"not confirmed by an engine: {len(self.requested_configs)} builds are used up "
                                     "(--max-builds)")
             return False
-        try:
-            engine = yield from self.search_builds.get_engine(result.config)
-        except CancelledError:
-            raise
-        except TrtTuiError as error:
-            cause = f" ({error.cause})" if error.cause else ""
-            self.remarks.append(f"its engine could not be built: {error.title}{cause}")
+        engine = yield from self._build_engine(result.config)
+        if isinstance(engine, TrtTuiError):
+            cause = f" ({engine.cause})" if engine.cause else ""
+            self.remarks.append(f"its engine could not be built: {engine.title}{cause}")
             return False
         if not engine.is_built_as_requested:
-            self.remarks.append(self.search_builds.deviating_engine_remark(engine))
+            self.remarks.append(self._deviating_engine_remark(engine))
             return False
         raised_count = len(result.config.find_raised_groups(self.network))
         if budget is not None and best.estimated_latency is not None and is_timed and engine.latency_ms is not None:
@@ -625,26 +660,23 @@ class SearchJob:
             return False
         if is_unexplained_gap(simulated_accuracy, engine.accuracy):
             return (yield from self._triage_engine(result.config, simulated_accuracy, engine.accuracy))
-        margins, gaps = list(self.search.margins or [-math.inf] * len(self.targets)), []
-        for index, target in enumerate(self.targets):
-            if not target.is_met_by(engine.accuracy):
-                gap = _target_score_gap(target, simulated_accuracy, engine.accuracy)
-                if not math.isfinite(gap):
-                    self.remarks.append(
-                        f"its engine yields {target.measured_value_text(engine.accuracy)}, which the simulation "
-                        "does not: no margin helps")
-                    return False
-                margins[index] = gap
-                gaps.append(
-                    f"{target.measured_value_text(engine.accuracy)} where "
-                    f"{target.measured_value_text(simulated_accuracy)} was simulated; went "
-                    f"on with a margin of {gap:.2g}")
+        gaps = self._find_gaps(simulated_accuracy, engine.accuracy)
+        gap_texts = []
+        for index, gap in gaps.items():
+            measured_text, expected_text = (self.targets[index].measured_value_text(accuracy)
+                                            for accuracy in (engine.accuracy, simulated_accuracy))
+            if not math.isfinite(gap):
+                self.remarks.append(f"its engine yields {measured_text}, which the simulation does not: no margin "
+                                    "helps")
+                return False
+            gap_texts.append(f"{measured_text} where {expected_text} was simulated; went on with a margin of "
+                             f"{gap:.2g}")
         if not gaps:  # the engine fails for a reason other than its values, so no margin helps
             self.remarks.append(f"its engine: {target_outcome.text}")
             return False
-        self.remarks.append(f"the engine with {raised_count} raised: {'; '.join(gaps)}")
+        self.remarks.append(f"the engine with {raised_count} raised: {'; '.join(gap_texts)}")
         self.confirmed = None
-        self.search.require_score_margins(margins)
+        self.search.require_score_margins([gaps.get(index, margin) for index, margin in enumerate(self._margins)])
         return True
 
     def _triage_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
@@ -659,32 +691,47 @@ class SearchJob:
             self.remarks.append(gap_remark)
             return False
         self._can_triage = False
-        triage = EngineTriage(self.network, config, simulated_accuracy, self.evaluator, self.search_builds.get_engine,
-                              lambda: self.request.max_builds - self.search_builds.build_count)
-        triage_result = yield from triage.run_triage()
-        self.remarks.append("; ".join((gap_remark, *triage_result.remarks)))
-        if not triage_result.barriers:
+        remarks, barriers = yield from triage_engine(self.evaluator, config, simulated_accuracy, self._build_engine,
+                                                     self._count_builds_left)
+        self.remarks.append("; ".join((gap_remark, *remarks)))
+        if not barriers:
             return False
-        evaluations, trial_ranges, margins = self.search.evaluations, self.search.ranges_by_method, self.search.margins
-        self.search_space = replace(self.search_space,
-                                    start_config=self.search_space.start_config.with_moves(triage_result.barriers))
-        self.search = self._make_search(evaluations, self.estimate_latency, trial_ranges, margins)
+        self.search.search_space = replace(self.search.search_space, start_config=add_barriers(
+            self.search.search_space.start_config, barriers))
+        self.search.restart()
         self.confirmed = None
         return True
 
+    def _deviating_engine_remark(self, engine: EngineResult) -> str:
+        """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result.
+        """
+        text = (
+            f"TensorRT refuses the config as requested ({engine.attempts[0].failure_reason}) and built it with "
+            f"{_engine_deviation_text(engine)}"
+        )
+        result = judge_accuracy(self.targets, engine.accuracy) if engine.accuracy is not None else None
+        if engine.accuracy is None or result is None:
+            return f"{text}: that engine is no confirmation"
+        value_texts = ", ".join(target.measured_value_text(engine.accuracy) for target in self.targets)
+        result_text = "meets" if result.passes else "does not meet"
+        values = f" ({value_texts})" if value_texts else ""
+        return f"{text}: that engine, which does not have the config of the result, {result_text} it{values}"
+
     # -- progress -----------------------------------------------------------------------------------------------
 
-    def make_progress_event(self, job_number: int) -> ev.SearchProgress:
-        search, best = self.search, self.search.best_evaluation
-        candidate = search.current_trial
-        config = search.build_config(best) if best is not None else self.search_space.start_config
-        return ev.SearchProgress(
-            job_number, len(search.evaluations), tuple(candidate.raised_groups) if candidate is not None else (),
-            candidate.group if candidate is not None else "", candidate.step_name if candidate is not None else "",
-            best, config,
-            best is not None and best.with_required_margins(search.margins).passes and search.is_within_budget(best))
+    def _report_progress(self, must_send: bool = False) -> None:
+        """Sends the progress before each evaluation, at most ten times a second, and before each build, which may crash
+        the background process."""
+        reporter, search, best = self.evaluator.reporter, self.search, self.search.best_evaluation
+        if not must_send and not reporter.is_report_due("search"):
+            return
+        trial = search.current_trial or Trial()
+        config = search.build_config(best) if best is not None else search.search_space.start_config
+        reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial.raised_groups, trial.about,
+                                        trial.step_name, best, config, search.meets_tolerance(best)))
 
-    def make_end_event(self, job_number: int, was_stopped: bool = False, held_out_result: HeldOutResult | None = None,
+    def make_end_event(self, *, was_stopped: bool = False, has_other_samples: bool = False,
+                       held_out_result: HeldOutResult | None = None,
                        accuracy_with_interval: Accuracy | None = None) -> ev.SearchEnded:
         """Returns the event that reports the result so far.
 
@@ -692,8 +739,7 @@ class SearchJob:
             accuracy_with_interval: The accuracy of the result with the confidence interval of the metric; None without
                 a metric.
         """
-        tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
-        result = self.search.result
+        search, result = self.search, self.search.result
         removals = [removal for removal in self.qdq_removals
                     if removal.rejection or not removal.find_quantized_groups(self.network, result.config)]
         qdq_reasons = {
@@ -719,24 +765,28 @@ class SearchJob:
             elif (target_outcome := judge_accuracy(self.targets, accuracy)) is not None and (
                     check_result := self._check_results.get(result.config)) is not None:
                 target_outcome = _combine_with_check(target_outcome, check_result)
-        return ev.SearchEnded(job_number, result, self.search.method_text, tuple(self.search.evaluations),
-                              len(self.search_space.candidates), bool(self.sensitivities), self.confirmed,
+        return ev.SearchEnded(self.evaluator.reporter.job, result, search.method_text, tuple(search.evaluations),
+                              len(search.candidates), bool(search.sensitivities), self.confirmed,
                               (*(removal.report_text for removal in removals), *self.remarks,
                                *self._known_defect_texts(result.config)),
-                              was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
-                              self._pareto_configs(), self.search.margins, target_outcome, self.exported_result,
-                              qdq_removals=tuple(removals), zero_cost_effort=self._describe_zero_cost_effort(),
-                              missed_checks={index: self._missed_checks[evaluation.config_key]
-                                             for index, evaluation in enumerate(self.search.evaluations)
-                                             if evaluation.config_key in self._missed_checks})
+                              was_stopped, held_out_result, self._engine_texts(),
+                              self._pareto_configs(), search.margins, target_outcome, self.exported_result,
+                              has_other_samples, tuple(removals), replace(search.zero_cost_effort),
+                              {index: self._missed_checks[evaluation.config_key]
+                               for index, evaluation in enumerate(search.evaluations)
+                               if evaluation.config_key in self._missed_checks})
 
-    def _describe_zero_cost_effort(self) -> ZeroCostEffort:
-        """Returns the effort for zero-cost changes with its times, which change no result."""
-        times = self._zero_cost_effort
-        effort = self.search.context.zero_cost_effort
-        return replace(effort, unmeasured_kinds=times.unmeasured_kinds, seconds=times.seconds,
-                       predicted_s=times.predicted_s,
-                       is_exhausted=effort.is_exhausted or times.is_exhausted or bool(times.unmeasured_kinds))
+    def _engine_texts(self) -> dict[int, str]:
+        """Returns the results of the built engines as texts, by the index of their evaluation."""
+        texts: dict[int, str] = {}
+        tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
+        for config, engine in self.engines.items():
+            value_texts = [target.measured_value_text(engine.accuracy)
+                           for target in self.targets] if engine.accuracy is not None else []
+            value_texts += [milliseconds_text(engine.latency_ms[0])] if engine.latency_ms is not None else []
+            indices = [index for index, tried_config in enumerate(tried_configs) if tried_config == config]
+            texts |= dict.fromkeys(indices, ", ".join(value_texts) or "not judged")
+        return texts
 
     def _known_defect_texts(self, config: PrecisionConfig) -> list[str]:
         """Returns the known defects of the target release that a config has."""
@@ -761,20 +811,13 @@ class SearchJob:
 
         Of equal points the best evaluation is returned, or the first. Evaluations with a non-finite score are left out.
         """
-        best = self.search.best_evaluation
-        finite = [(index, evaluation)
-                  for index, evaluation in sorted(enumerate(self.search.evaluations), key=lambda item: item[1]
-                                                  is not best)
-                  if evaluation.score > -math.inf]
-        costs = [
-            evaluation.estimated_latency if evaluation.estimated_latency is not None else sum(
-                self.costs.get(name, 0.0) for name in evaluation.raised_groups) for _, evaluation in finite
-        ]
-        return {
-            finite[index][0]: self.search.build_config(finite[index][1])
-            for index in pareto_front([(cost, evaluation.score)
-                                       for cost, (_, evaluation) in zip(costs, finite, strict=True)])
-        }
+        search, best = self.search, self.search.best_evaluation
+        finite = [(index, evaluation) for index, evaluation in sorted(
+            enumerate(search.evaluations), key=lambda item: item[1] is not best) if evaluation.score > -math.inf]
+        points = [(evaluation.estimated_latency if evaluation.estimated_latency is not None else sum(
+            search.costs.get(name, 0.0) for name in evaluation.raised_groups), evaluation.score)
+            for _, evaluation in finite]
+        return {finite[place][0]: search.build_config(finite[place][1]) for place in pareto_front(points)}
 
 
 def _combine_with_check(outcome: TargetOutcome, check_result: CheckResult) -> TargetOutcome:
@@ -786,12 +829,6 @@ def _combine_with_check(outcome: TargetOutcome, check_result: CheckResult) -> Ta
     return outcome
 
 
-def _target_score_gap(target: Target, simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> float:
-    """Returns the difference of a target's scores between the simulation and the engine; NaN if either has no score.
-
-    Only outputs that the engine has are compared, since judged outputs may be inside the network.
-    """
-    outputs = {name: output for name, output in simulated_accuracy.outputs.items() if name in engine_accuracy.outputs}
-    before, after = target.margin_score(replace(simulated_accuracy,
-                                                outputs=outputs)), target.margin_score(engine_accuracy)
-    return math.nan if before is None or after is None else before - after
+def _engine_deviation_text(engine: EngineResult) -> str:
+    deviation_text = unrequested_precisions_text(engine.other_precisions)
+    return f"{engine.attempts[-1].description}; in another precision: {deviation_text}"

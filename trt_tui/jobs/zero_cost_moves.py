@@ -1,7 +1,7 @@
 """The jobs that measure zero-cost changes and the other remedies for a group, and that take out unused Q/DQ."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
@@ -9,9 +9,8 @@ import numpy as np
 
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import RunProgress
-from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy, on_common_samples
-from trt_tui.core.measure.unused_qdq import QdqRemoval, plan_qdq_removal
+from trt_tui.core.measure.unused_qdq import remove_unused_qdq
 from trt_tui.core.measure.zero_cost_kind import (
     ConfigProposal,
     JudgedMeasurement,
@@ -23,7 +22,7 @@ from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_
 from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
 from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import BackendUnavailableError, InputError
@@ -266,8 +265,8 @@ def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobR
     preview = yield from client.preview_config(config)
     if preview.refusal is not None:
         raise InputError("the config has no preview", preview.refusal.description, preview.refusal.next_step)
-    removal = yield from remove_previewed_qdq(workspace.network, config, preview, client.preview_config,
-                                              request.fixed_reasons)
+    removal = yield from remove_unused_qdq(workspace.network, config, preview, client.preview_config,
+                                           request.fixed_reasons)
     if removal.groups:
         accuracies = []
         for measured_config in (config, removal.config):
@@ -279,24 +278,3 @@ def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobR
             accuracies.append(accuracy)
         removal = replace(removal, accuracies=(accuracies[0], accuracies[1]))
     reporter.send(ev.UnusedQdqRemoved(reporter.job, config, removal))
-
-
-def remove_previewed_qdq(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                         preview_config: Callable[[PrecisionConfig], Steps[Preview | None]] | Callable[
-                             [PrecisionConfig], Steps[Preview]], fixed_reasons: Mapping[str, str]) -> Steps[QdqRemoval]:
-    """Returns the removal of the unused Q/DQ of a config, with a preview of each config that it tries.
-
-    Args:
-        preview: The preview of the config.
-        preview_config: The preview of another config; None if it has none.
-        fixed_reasons: The reasons why some groups keep their precision, by group name.
-    """
-    plan = plan_qdq_removal(network, config, preview, fixed_reasons)
-    try:
-        tried_config = next(plan)
-        while True:
-            changed_preview = yield from preview_config(tried_config)
-            tried_config = plan.send(changed_preview)
-    except StopIteration as stop:
-        removal: QdqRemoval = stop.value
-        return removal

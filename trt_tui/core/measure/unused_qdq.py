@@ -5,10 +5,10 @@ runs in the quantized type keeps its Q/DQ, even if they are unfused: a preview d
 that the product would be as fast in a float type.
 """
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
 from trt_tui.core.engines.preview import Preview
@@ -19,6 +19,8 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import add_decibel_unit, counted_noun_text, milliseconds_text, name_list_text
+
+Step = TypeVar("Step")
 
 PREVIEW_REASON = "preview"
 """The origin of the precision moves that take Q/DQ out."""
@@ -200,12 +202,9 @@ class QdqRemoval:
         return record | ({"kept_because": self.rejection} if self.rejection else {})
 
 
-QdqRemovalSteps = Generator[PrecisionConfig, Preview | None, QdqRemoval]
-"""The steps of a removal: each yields a config and receives its preview, or None if it has none."""
-
-
-def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                     fixed_reasons: Mapping[str, str] = MappingProxyType({})) -> QdqRemovalSteps:
+def remove_unused_qdq(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
+                      preview_config: Callable[[PrecisionConfig], Generator[Step, None, Preview | None]],
+                      fixed_reasons: Mapping[str, str] = MappingProxyType({})) -> Generator[Step, None, QdqRemoval]:
     """Takes unused Q/DQ out of a config until its preview shows none that can go.
 
     All groups of a preview are tried at once. If the engine is worse without them, each half is tried, down to single
@@ -213,6 +212,7 @@ def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: 
 
     Args:
         preview: The preview of the config.
+        preview_config: A function that returns the preview of another config; None if it has none.
         fixed_reasons: The reasons why further groups keep their precision, by group name.
     """
     taken: dict[str, UnusedQuantization] = {}
@@ -229,7 +229,7 @@ def plan_qdq_removal(network: NetworkOutline, config: PrecisionConfig, preview: 
                 continue
             changed_config = remove_unused_quantization(network, current_config, batch)
             if changed_config not in previews:
-                previews[changed_config] = yield changed_config
+                previews[changed_config] = yield from preview_config(changed_config)
             changed_preview = previews[changed_config]
             if changed_preview is not None and changed_preview.refusal is None and not _is_worse_engine(
                     network, current_config, current_preview, changed_preview, batch):

@@ -1,13 +1,9 @@
-"""The search for the smallest set of fusion groups that need a higher precision to meet a tolerance.
-
-Strategies request configs, and a `Search` stores their evaluations.
-"""
+"""The search for the smallest set of fusion groups that need a higher precision to meet a tolerance."""
 
 from trt_tui.core.search.lookahead import predict_next_configs
-from trt_tui.core.search.ranking import GroupRanking, choose_ranking
 from trt_tui.core.search.search import SEARCH_METHODS, TOP_DOWN_METHODS, Search, SearchOutcome, SearchResult
 from trt_tui.core.search.space import SearchSpace, lowest_precision_config, reduce_remaining_groups
-from trt_tui.core.search.strategy_protocol import Evaluation, ReductionStep, Trial
+from trt_tui.core.search.trials import Evaluation, ReductionStep, Trial, ZeroCostEffort
 
 __all__ = [
     "TOP_DOWN_METHODS",
@@ -15,12 +11,11 @@ __all__ = [
     "Evaluation",
     "ReductionStep",
     "SearchOutcome",
-    "GroupRanking",
     "SearchResult",
     "Search",
     "SearchSpace",
     "Trial",
-    "choose_ranking",
+    "ZeroCostEffort",
     "reduce_remaining_groups",
     "lowest_precision_config",
     "predict_next_configs",

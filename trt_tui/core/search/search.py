@@ -1,61 +1,71 @@
-"""The search for raised groups as an object: it proposes the next config to evaluate and receives the result.
+"""The search for raised groups: it proposes the next config to evaluate and receives the result.
 
-One `Search` runs one strategy, then the `revert_unneeded_groups` pass. It stores all evaluations, so no config is
-evaluated twice: a repeated trial of a strategy is answered from the stored evaluations. Strategies depend only on these
-answers. A search is therefore resumed from a list of evaluations by running the strategy again until it requests a new
-config. A stricter criterion takes effect in the same way.
+A `Search` has the state. Its steps are functions that receive evaluations from `Search.evaluate`: first zero-cost
+changes and other ranges, then one of `SEARCH_METHODS`, then the passes that revert raised groups and assign
+intermediate precisions.
+
+No config is evaluated twice: a repeated trial is answered from the stored evaluations, and the steps depend only on
+these answers. A search therefore continues after any change of its inputs by running its steps again until they request
+a new config. A stricter criterion takes effect in the same way.
+
+Prefix methods raise the first groups of an order, and find the smallest number that meets the tolerance. The greedy
+method repeatedly raises the group that reduces the loss most. The default method combines these. Top-down methods start
+with all groups in the higher precision, and reduce one group after the other.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeVar
+from functools import partial
+from itertools import combinations
+from typing import TypeAlias, TypeVar
 
-from trt_tui.core.measure.results import ErrorShare, GroupErrors
+from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target_outcome import TargetResult
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
+from trt_tui.core.moves.move import Move
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.core.search import strategies
-from trt_tui.core.search.ranking import GroupRanking, choose_ranking
-from trt_tui.core.search.refinement import assign_intermediate_precisions, revert_unneeded_groups
 from trt_tui.core.search.space import SearchSpace
-from trt_tui.core.search.strategy_protocol import (
-    Evaluation,
-    ReductionStep,
-    Strategy,
-    StrategyContext,
-    Trial,
-    TrialKey,
-)
-from trt_tui.core.search.zero_cost_passes import RANGES_STEP, try_changes_without_cost
+from trt_tui.core.search.trials import Evaluation, ReductionStep, Trial, TrialKey, ZeroCostEffort
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
 
 T = TypeVar("T")
 
-SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
-    "auto": strategies.run_auto_strategy,
-    "greedy": strategies.raise_groups_greedily,
-    "bisect": strategies.bisect_from_first_layers,
-    "bisect-reverse": strategies.bisect_from_last_layers,
-    "linear": strategies.raise_from_first_layers,
-    "linear-reverse": strategies.raise_from_last_layers,
-    "worst-first": strategies.raise_worst_groups_first,
-    "scoped": strategies.reduce_in_network_order,
-    "lower": strategies.reduce_slowest_groups_first,
-}
-"""The search strategies by the names on the command line."""
+Trials: TypeAlias = Generator[Trial, None, T]
+"""The steps of a search: a generator that yields each trial that is not evaluated yet, and continues when it is."""
 
-TOP_DOWN_METHODS = ("scoped", "lower")
-"""The methods that begin with all groups raised; see `trt_tui.core.search.strategies`."""
-
+ALONE_STEP, RANGES_STEP, COMBINED_STEP = "free", "ranges", "combined"
+"""The search steps that try a set of zero-cost moves alone, another range, and a set on top of kept changes."""
 
 QDQ_STEP, REVERT_STEP = "Q/DQ", "revert"
 """The steps that take unused Q/DQ out of the result, and that revert raised groups."""
+
+TOP_DOWN_METHODS = ("scoped", "lower")
+"""The methods that begin with all groups raised. A start config that passes does not end their search."""
+
+MIN_ERROR_SHARE = 0.01
+"""The error share below which the ranges of a group are not tried."""
+
+SCALED_CHANNELS = "scaled channels"
+"""The kind of all moves that scale channels. A subject has at most one of them."""
+
+INITIAL_FRACTION = 0.5
+"""The fraction of the sufficient suspects that the greedy method raises without a trial. Bisection finds how many
+suspects are sufficient."""
+
+MAX_SWAPPED_PAIRS = 2
+MAX_SWAP_CANDIDATES = 8
+"""The maximum number of pairs of raised groups that are tried, and of replacement groups for each pair."""
+
+GAIN_MARGIN = 1.5
+"""The factor by which the gain of a group may exceed its expectation. A group is not tried in a swap if even such a
+gain would be too small."""
 
 
 class SearchOutcome(StrEnum):
@@ -78,7 +88,7 @@ class SearchResult:
         is_met: True if the config meets the tolerance with the margin, within the budgets.
         raise_reasons: The reason why each group is raised, by group name, in network order.
         summary: The outcome in one line.
-        reduction_steps: The trials of a strategy of `trt_tui.core.search.strategies`, in their order.
+        reduction_steps: The trials of a method of `TOP_DOWN_METHODS`, in their order.
     """
 
     config: PrecisionConfig
@@ -91,101 +101,128 @@ class SearchResult:
     reduction_steps: tuple[ReductionStep, ...] = ()
 
 
+@dataclass(eq=False)
 class Search:
     """A search for the groups to raise: it proposes configs, receives their results, and reports the best config so
     far.
 
+    The owner may change the arguments, and then calls `restart`.
+
     Args:
         method_name: A name in `SEARCH_METHODS`.
-        sensitivities: Error shares or sensitivities of the groups in the start config, by group name.
-        errors_by_group: Errors at the groups. The ranking is based on them if there are no sensitivities.
-        ranking: The ranking to use instead of the best ranking that sensitivities and errors allow.
+        sensitivities: The sensitivities of the groups, by group name. They rank the groups by suspicion.
         ranges: Ranges to try before groups are raised: amax by tensor and range method.
         max_raised: Budget: the maximum number of groups above their defaults, including those of the start config.
         max_latency: Budget in the unit of ``estimate_latency``.
         estimate_latency: Function that estimates the latency of a config.
+        costs: The cost of each group in the higher precision; empty if unknown.
+
+    Attributes:
         margins: The lowest passing score of each tolerance. The criterion itself must be met too.
-        earlier_evaluations: Earlier evaluations in the same search space, under the same criterion.
-        reverts_unneeded: True runs the passes that revert unneeded groups.
-        costs: The ``group_costs`` of `StrategyContext`.
-        ranges_ranking: The ranking by which other ranges are tried; that of the groups by default.
+        ranges_order: The groups whose other ranges are tried, the most suspicious first. The order stays the same when
+            the groups are ranked anew for the kept changes.
+        initial_effort: The effort for zero-cost changes that does not come from trials of this search.
+        expected_shares: The expected share of each group in the judged error; infinite for NaN and Inf. Empty if no
+            sensitivity is known.
+        current_trial: The proposed config as a difference from the start config; None if the search is finished.
+        start_evaluation: The evaluation of the start config.
+        zero_cost_sets: Sets of zero-cost moves that the search has chosen; ``chosen_ranges`` are the replaced ranges.
+        zero_cost_effort: The effort for zero-cost moves and other ranges so far, with the budget.
+        reduction_steps: The trials of a method of `TOP_DOWN_METHODS`, in their order.
+        fixed_groups: The groups that such a method could not reduce; None before it has run.
 
     Raises:
         InputError: The method is unknown, or a budget cannot be used.
     """
 
-    def __init__(
-        self,
-        search_space: SearchSpace,
-        *,
-        method_name: str = "auto",
-        sensitivities: Mapping[str, ErrorShare] | None = None,
-        errors_by_group: Mapping[str, GroupErrors] | None = None,
-        ranking: GroupRanking | None = None,
-        ranges: Mapping[str, Mapping[str, float]] | None = None,
-        max_raised: int | None = None,
-        max_latency: float | None = None,
-        estimate_latency: Callable[[PrecisionConfig], float] | None = None,
-        margins: Sequence[float] = (),
-        earlier_evaluations: Sequence[Evaluation] = (),
-        reverts_unneeded: bool = True,
-        costs: Mapping[str, float] | None = None,
-        ranges_ranking: GroupRanking | None = None,
-    ) -> None:
-        if method_name not in SEARCH_METHODS:
-            raise InputError(f"unknown search method {method_name!r}", "",
+    search_space: SearchSpace
+    method_name: str = "auto"
+    sensitivities: Mapping[str, GroupSensitivity] = field(default_factory=dict)
+    ranges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    max_raised: int | None = None
+    max_latency: float | None = None
+    estimate_latency: Callable[[PrecisionConfig], float] | None = None
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        raised_at_start = len(self.search_space.groups_raised_at_start)
+        if self.method_name not in SEARCH_METHODS:
+            raise InputError(f"unknown search method {self.method_name!r}", "",
                              f"Choose from {', '.join(SEARCH_METHODS)}.")
-        if max_latency is not None and estimate_latency is None:
+        if self.max_latency is not None and self.estimate_latency is None:
             raise InputError("a latency budget needs a latency", "no latency was measured or can be estimated here",
                              "Use --max-fp32, or a backend that times what it builds.")
-        if max_raised is not None and max_raised < len(search_space.groups_raised_at_start):
-            raise InputError(f"a budget of {max_raised} layers is used before the search starts",
-                             f"the start raises {len(search_space.groups_raised_at_start)} already",
+        if self.max_raised is not None and self.max_raised < raised_at_start:
+            raise InputError(f"a budget of {self.max_raised} layers is used before the search starts",
+                             f"the start raises {raised_at_start} already",
                              "Increase --max-fp32, or reduce layers in the start.")
-        self.search_space = search_space
-        self.method_name = method_name
-        self.margins = tuple(margins)
-        self.estimate_latency = estimate_latency
-        self.max_raised = max_raised
-        self.max_latency = max_latency
-        self.reverts_unneeded = reverts_unneeded
-        self.costs = dict(costs or {})
-        self._ranges_ranking = ranges_ranking
-        self.sensitivities = dict(sensitivities or {})
-        self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
-        self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
-        self.evaluations: list[Evaluation] = []
-        self._current_trial: Trial | None = None
+        self.margins: tuple[float, ...] = ()
+        self.initial_effort = ZeroCostEffort()
         self._evaluations_by_key: dict[TrialKey, Evaluation] = {}
-        self._latencies: dict[tuple[frozenset[str], tuple[tuple[str, Precision], ...]], float] = {}
-        for evaluation in earlier_evaluations:
-            self._store_evaluation(evaluation)
-        self._restart_strategy()
+        self.restart()
+        self.ranges_order = self.list_influential_groups()
 
     # -- proposals and results ------------------------------------------------------------------------------------
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations so far, in their order."""
+        return [*self._evaluations_by_key.values()]
+
+    def restart(self, evaluations: Iterable[Evaluation] | None = None) -> None:
+        """Runs the steps again after a change of the search. No config is evaluated again, but latencies are estimated
+        again.
+
+        Args:
+            evaluations: The evaluations to continue from; None for all evaluations so far.
+        """
+        known_evaluations = self.evaluations if evaluations is None else evaluations
+        self._evaluations_by_key = {}
+        self._latencies: dict[TrialKey, float] = {}
+        for evaluation in known_evaluations:
+            self._store(evaluation)
+        self._start_steps()
+
+    def _start_steps(self) -> None:
+        self.outcome = SearchOutcome.SEARCHING
+        self.candidates = self.search_space.candidates
+        shares = loss_shares(self.sensitivities)
+        self.expected_shares = shares if any(shares.get(name, 0.0) > 0 for name in self.candidates) else {}
+        self.start_evaluation: Evaluation | None = None
+        self.chosen_ranges: Mapping[str, RangeMove] = {}
+        self.zero_cost_sets: tuple[str, ...] = ()
+        self.zero_cost_effort = replace(self.initial_effort)
+        self.reduction_steps: list[ReductionStep] = []
+        self.fixed_groups: frozenset[str] | None = None
+        self._step_name = "start"
+        self._steps: Trials[None] = self._run_steps()
+        self.current_trial: Trial | None = next(self._steps, None)
+
+    def require_score_margins(self, required_margins: Sequence[float]) -> None:
+        """Continues the search with a stricter criterion: each score must be at least its margin."""
+        self.margins = tuple(required_margins)
+        self.restart()
+
+    def copy(self) -> Search:
+        """Returns an independent copy of the search."""
+        copied_search = copy.copy(self)
+        copied_search._evaluations_by_key = dict(self._evaluations_by_key)
+        copied_search._start_steps()
+        return copied_search
 
     def propose_config(self) -> PrecisionConfig | None:
         """Returns the next config to evaluate; None if the search is finished.
 
         The config stays the same until `record_target_result` is called.
         """
-        return None if self._current_trial is None else self.build_config(self._current_trial)
-
-    @property
-    def current_trial(self) -> Trial | None:
-        """The proposed config as a difference from the start config; None if the search is finished."""
-        return self._current_trial
+        return None if self.current_trial is None else self.build_config(self.current_trial)
 
     def record_target_result(self, target_result: TargetResult) -> Evaluation:
         """Stores the result of the proposed config, continues the search and returns the evaluation."""
-        trial = self._current_trial
-        if trial is None:
+        if self.current_trial is None:
             raise ValueError("nothing was requested")
-        evaluation = Evaluation(self.search_space.sort_candidates_in_network_order(trial.raised_groups), target_result,
-                                dict(trial.range_moves or {}), trial.group, trial.step_name,
-                                precisions=dict(trial.precisions), zero_cost_sets=trial.zero_cost_sets or ())
-        evaluation = self._store_evaluation(evaluation)
-        self._advance_strategy(evaluation)
+        evaluation = self._store(Evaluation(**vars(self.current_trial), target_result=target_result))
+        self.current_trial = next(self._steps, None)
         return evaluation
 
     def propose_qdq_removal(self, set_name: str) -> None:
@@ -195,153 +232,150 @@ class Search:
         `best_evaluation` is the one with the higher score.
         """
         best = self.best_evaluation
-        if best is None or self._current_trial is not None:
+        if best is None or self.current_trial is not None:
             raise ValueError("the search is not finished")
-        self._trials = self._run_qdq_steps(replace(best.trial, step_name=QDQ_STEP,
-                                                   zero_cost_sets=(*best.zero_cost_sets, set_name)))
-        self._advance_strategy(None)
+        self._steps = self._run_qdq_steps(best, set_name)
+        self.current_trial = next(self._steps, None)
 
-    def require_score_margins(self, required_margins: Sequence[float]) -> None:
-        """Continues the search with a stricter criterion: each score must be at least its margin.
+    def evaluate(self, raised_groups: Iterable[str] = (), about: str = "", *, step_name: str = "",
+                 range_moves: Mapping[str, RangeMove] | None = None, precisions: Mapping[str, Precision] | None = None,
+                 zero_cost_sets: tuple[str, ...] | None = None) -> Trials[Evaluation]:
+        """Returns the evaluation of a config under the criterion of the search, stored or new.
 
-        No config is evaluated again, but latencies are estimated again.
+        Args:
+            about: The group that is tried; "" for several groups.
+            step_name: The search step; "" for the current one.
+            range_moves: The replaced ranges; None for those that the search has chosen.
+            zero_cost_sets: The sets of zero-cost moves; None for those that the search has chosen.
         """
-        self.margins = tuple(required_margins)
-        self._latencies.clear()
-        earlier_evaluations, self.evaluations, self._evaluations_by_key = self.evaluations, [], {}
-        for evaluation in earlier_evaluations:
-            self._store_evaluation(evaluation)
-        self._restart_strategy()
+        trial = Trial(self.search_space.sort_candidates_in_network_order(raised_groups),
+                      self.chosen_ranges if range_moves is None else range_moves, about, step_name or self._step_name,
+                      precisions or {}, self.zero_cost_sets if zero_cost_sets is None else zero_cost_sets)
+        if trial.config_key not in self._evaluations_by_key:
+            yield trial
+        return self._evaluations_by_key[trial.config_key].with_required_margins(self.margins)
 
-    def copy(self) -> Search:
-        """Returns an independent copy of the search in the same state."""
-        copied_search = copy.copy(self)
-        copied_search.evaluations, copied_search._evaluations_by_key = list(self.evaluations), dict(
-            self._evaluations_by_key)
-        copied_search._restart_strategy()
-        return copied_search
-
-    def _store_evaluation(self, evaluation: Evaluation) -> Evaluation:
-        if evaluation.config_key not in self._evaluations_by_key:
-            if self.estimate_latency is not None:
-                evaluation = replace(
-                    evaluation, estimated_latency=self._estimate_latency(frozenset(evaluation.raised_groups),
-                                                                         evaluation.precisions))
-            self._evaluations_by_key[evaluation.config_key] = evaluation
-            self.evaluations.append(evaluation)
-        return self._evaluations_by_key[evaluation.config_key]
-
-    def _restart_strategy(self) -> None:
-        self.outcome = SearchOutcome.SEARCHING
-        self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
-                                       group_costs=self.costs, ranges_ranking=self._ranges_ranking or self.ranking)
-        self._trials = self._run_search_steps()
-        self._advance_strategy(None)
-
-    def _advance_strategy(self, evaluation: Evaluation | None) -> None:
-        """Continues the strategy until it requests a config without a stored evaluation."""
-        while True:
-            try:
-                trial = next(self._trials) if evaluation is None else self._trials.send(
-                    evaluation.with_required_margins(self.margins))
-            except StopIteration:
-                self._current_trial = None
-                return
-            ranges = self.context.chosen_ranges if trial.range_moves is None else trial.range_moves
-            free = self.context.zero_cost_sets if trial.zero_cost_sets is None else trial.zero_cost_sets
-            self._current_trial = replace(trial, range_moves=dict(ranges), zero_cost_sets=free)
-            evaluation = self._evaluations_by_key.get(self._current_trial.config_key)
-            if evaluation is None:
-                return
+    def _store(self, evaluation: Evaluation) -> Evaluation:
+        latency = self._estimate_latency(evaluation.raised_groups, evaluation.precisions)
+        evaluation = replace(evaluation, estimated_latency=latency)
+        self._evaluations_by_key[evaluation.config_key] = evaluation
+        return evaluation
 
     # -- the steps of a search ------------------------------------------------------------------------------------
 
-    def _run_search_steps(self) -> Generator[Trial, Evaluation, None]:
-        context, all_candidates = self.context, frozenset(self.search_space.candidates)
-        context.start_evaluation = yield Trial(frozenset(), step_name="start")
+    def _run_steps(self) -> Trials[None]:
         is_top_down = self.method_name in TOP_DOWN_METHODS
-        if context.start_evaluation.passes and not is_top_down:  # further raised groups would only cost time
-            self.outcome = SearchOutcome.NOTHING_TO_DO if self._are_groups_within_budget(
-                frozenset()) else SearchOutcome.SHORT
+        start = self.start_evaluation = yield from self.evaluate()
+        if start.passes and not is_top_down:  # further raised groups would only cost time
+            self.outcome = SearchOutcome.NOTHING_TO_DO if self.is_within_budget(()) else SearchOutcome.SHORT
             return
-        full_evaluation = yield Trial(all_candidates, step_name="all raised", zero_cost_sets=())
-        if not full_evaluation.passes and not self.has_limited_budget:
+        full_evaluation = yield from self.evaluate(self.candidates, step_name="all raised")
+        if not full_evaluation.passes and self.max_raised is None and self.max_latency is None:
             self.outcome = SearchOutcome.UNREACHABLE
             return
-        yield from try_changes_without_cost(context, self.search_space, self.ranges_by_method)
+        yield from try_changes_without_cost(self)
         if full_evaluation.passes:
             raised: frozenset[str] = frozenset()
-            if not (yield Trial(raised, step_name=RANGES_STEP)).passes or is_top_down:
-                raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
-            if self.reverts_unneeded and not is_top_down:
-                raised = yield from _label_trials(revert_unneeded_groups(context, raised), REVERT_STEP)
-            yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
-        if not self._meets_tolerance(self.best_evaluation):
-            yield from _label_trials(strategies.raise_groups_within_budget(context), "budget")
+            evaluation = yield from self.evaluate(step_name=RANGES_STEP)
+            self._step_name = self.method_name
+            if is_top_down or not evaluation.passes:
+                raised = yield from SEARCH_METHODS[self.method_name](self)
+            self._step_name = REVERT_STEP
+            if not is_top_down:
+                raised = yield from revert_unneeded_groups(self, raised)
+            self._step_name = "rungs"
+            yield from assign_intermediate_precisions(self, raised)
+        self._step_name = "budget"
+        if not self.meets_tolerance(self.best_evaluation):
+            yield from _raise_groups_one_by_one(self, frozenset(), math.inf)
         yield from self._revert_one_by_one()
-        self.outcome = SearchOutcome.MET if self._meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
+        self.outcome = SearchOutcome.MET if self.meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
-    def _run_qdq_steps(self, trial: Trial) -> Generator[Trial, Evaluation, None]:
-        yield trial
+    def _run_qdq_steps(self, best: Evaluation, set_name: str) -> Trials[None]:
+        yield from self.evaluate(best.raised_groups, step_name=QDQ_STEP, range_moves=best.range_moves,
+                                 precisions=best.precisions, zero_cost_sets=(*best.zero_cost_sets, set_name))
         yield from self._revert_one_by_one()
 
-    def _revert_one_by_one(self) -> Generator[Trial, Evaluation, None]:
+    def _revert_one_by_one(self) -> Trials[None]:
         """Tries the best config without each of its raised groups, until none of them can be left out.
 
-        The best config need not be the result of the strategy: it is the best of all evaluations. The value without
+        The best config need not be the result of the method: it is the best of all evaluations. The value without
         each group is the reason why the group is raised.
         """
-        context, tried = self.context, None
-        while self.reverts_unneeded and (best := self.best_evaluation) is not None and best is not tried:
+        tried = None
+        while (best := self.best_evaluation) is not None and best is not tried:
             tried = best
             for name in best.raised_groups:
-                evaluation = yield replace(best.trial_without_group(name), step_name=REVERT_STEP)
-                if evaluation.passes and context.fixed_groups == frozenset(best.raised_groups):
-                    context.fixed_groups = frozenset(evaluation.raised_groups)
-                    context.reduction_steps.append(ReductionStep(name, evaluation.value_text, False))
+                trial = best.without_group(name)
+                evaluation = yield from self.evaluate(
+                    trial.raised_groups, name, step_name=REVERT_STEP, range_moves=trial.range_moves,
+                    precisions=trial.precisions, zero_cost_sets=trial.zero_cost_sets)
+                if evaluation.passes and self.fixed_groups == frozenset(best.raised_groups):
+                    self.fixed_groups = frozenset(evaluation.raised_groups)
+                    self.reduction_steps.append(ReductionStep(name, evaluation.value_text, False))
+
+    # -- what the steps read --------------------------------------------------------------------------------------
 
     @property
     def method_text(self) -> str:
-        """The description of the search method for users; for `auto` with the chosen strategy and its reason."""
-        return strategies.describe_auto_strategy(self.context) if self.method_name == "auto" else self.method_name
+        """The description of the search method for users; for `auto` with the chosen method and its reason."""
+        if self.method_name != "auto":
+            return self.method_name
+        return ("greedy with swaps, by the error that each group causes alone" if self.expected_shares else
+                "halving from both ends of the network: no values of its groups are known")
 
-    # -- budgets and results --------------------------------------------------------------------------------------
+    def order_by_suspicion(self, excluded_groups: Collection[str] = ()) -> list[str]:
+        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
 
-    @property
-    def has_limited_budget(self) -> bool:
-        """True if the search has a limit on raised groups or on latency."""
-        return self.max_raised is not None or self.max_latency is not None
+        Groups without a measured effect come last, and ties are in network order.
+        """
+        return sorted((name for name in self.candidates if name not in excluded_groups),
+                      key=lambda name: -self.expected_shares.get(name, -math.inf))
 
-    def is_within_budget(self, evaluation: Evaluation) -> bool:
-        return self._are_groups_within_budget(frozenset(evaluation.raised_groups), evaluation.precisions)
+    def list_influential_groups(self) -> list[str]:
+        """Returns the candidates whose ranges are tried, by decreasing expected effect on the judged error."""
+        return [name for name in self.order_by_suspicion()
+                if not self.expected_shares or self.expected_shares.get(name, 0.0) >= MIN_ERROR_SHARE]
 
-    def _are_groups_within_budget(self, raised_groups: frozenset[str],
-                                  precisions: Mapping[str, Precision] | None = None) -> bool:
-        if self.max_raised is not None and len(self.search_space.groups_raised_at_start
-                                               | raised_groups) > self.max_raised:
+    def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
+        """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the
+        group.
+
+        The value is the group's share of the loss at the start, or of the current loss if that at the start is not
+        finite.
+        """
+        total_loss = next((evaluation.comparable_loss
+                           for evaluation in (self.start_evaluation, current_evaluation)
+                           if evaluation is not None and 0 < evaluation.comparable_loss < math.inf), 1.0)
+        return self.expected_shares.get(group_name, 0.0) * total_loss
+
+    def is_within_budget(self, raised_groups: Collection[str],
+                         precisions: Mapping[str, Precision] | None = None) -> bool:
+        """Returns True if raised groups, some of them with an intermediate precision, are within the budgets."""
+        if self.max_raised is not None and len(self.search_space.groups_raised_at_start.union(raised_groups)
+                                               ) > self.max_raised:
             return False
-        if self.max_latency is None:
-            return True
-        latency = self._estimate_latency(raised_groups, precisions or {})
-        return latency is None or latency <= self.max_latency
+        return self.max_latency is None or (self._estimate_latency(raised_groups, precisions or {})
+                                            or 0.0) <= self.max_latency
 
-    def _estimate_latency(self, raised_groups: frozenset[str], precisions: Mapping[str, Precision]) -> float | None:
+    def _estimate_latency(self, raised_groups: Collection[str], precisions: Mapping[str, Precision]) -> float | None:
         if self.estimate_latency is None:
             return None
-        key = raised_groups, tuple(sorted(precisions.items()))
-        if key not in self._latencies:
-            self._latencies[key] = self.estimate_latency(
-                self.build_config(Trial(raised_groups, precisions=dict(precisions))))
-        return self._latencies[key]
+        trial = Trial(self.search_space.sort_candidates_in_network_order(raised_groups), precisions=precisions)
+        if trial.config_key not in self._latencies:
+            self._latencies[trial.config_key] = self.estimate_latency(self.build_config(trial))
+        return self._latencies[trial.config_key]
 
-    def _meets_tolerance(self, evaluation: Evaluation | None) -> bool:
+    def meets_tolerance(self, evaluation: Evaluation | None) -> bool:
+        """Returns True if an evaluation meets the tolerance with the margins, within the budgets."""
         return (evaluation is not None and evaluation.with_required_margins(self.margins).passes
-                and self.is_within_budget(evaluation))
+                and self.is_within_budget(evaluation.raised_groups, evaluation.precisions))
 
-    def build_config(self, trial: Trial | Evaluation) -> PrecisionConfig:
-        return self.search_space.build_config(self.search_space.sort_candidates_in_network_order(trial.raised_groups),
-                                              trial.range_moves, f"search:{self.method_name}", trial.precisions,
-                                              trial.zero_cost_sets or ())
+    # -- the result -----------------------------------------------------------------------------------------------
+
+    def build_config(self, trial: Trial) -> PrecisionConfig:
+        return self.search_space.build_config(trial.raised_groups, trial.range_moves, f"search:{self.method_name}",
+                                              trial.precisions, trial.zero_cost_sets)
 
     @property
     def best_evaluation(self) -> Evaluation | None:
@@ -351,105 +385,481 @@ class Search:
         by the number of raised groups, their precisions (lower first), and the score. If no evaluation meets the
         tolerance, the best is that with the highest score within the budgets.
 
-        After a strategy of `TOP_DOWN_METHODS`, the raised groups are those that could not be reduced.
+        After a method of `TOP_DOWN_METHODS`, the raised groups are those that could not be reduced.
         """
-        fixed_groups = self.context.fixed_groups
         fixed_evaluations = [
             evaluation for evaluation in self.evaluations
-            if frozenset(evaluation.raised_groups) == fixed_groups and self.is_within_budget(evaluation)
+            if frozenset(evaluation.raised_groups) == self.fixed_groups
+            and self.is_within_budget(evaluation.raised_groups, evaluation.precisions)
         ]
         return min(fixed_evaluations or self.evaluations, key=self._sort_key, default=None)
 
     def _sort_key(self, evaluation: Evaluation) -> tuple[float, ...]:
-        fits = self.is_within_budget(evaluation)
         count, score = len(evaluation.raised_groups), -evaluation.score
-        if fits and evaluation.with_required_margins(self.margins).passes:
+        if self.meets_tolerance(evaluation):
             height = sum(
                 precision_rank(evaluation.precisions.get(name, self.search_space.higher_precision))
                 for name in evaluation.raised_groups)
             return 0, evaluation.estimated_latency or 0.0, count, height, score
+        fits = self.is_within_budget(evaluation.raised_groups, evaluation.precisions)
         return (1, score, count) if fits else (2, count, score)
 
     @property
     def result(self) -> SearchResult:
         """The best result so far, available at any moment of the search."""
-        best_evaluation, is_met = self.best_evaluation, self._meets_tolerance(self.best_evaluation)
-        config = self.build_config(best_evaluation) if best_evaluation is not None else self.search_space.start_config
-        raise_reasons = {name: self.explain_raised_group(name, best_evaluation)
-                         for name in best_evaluation.raised_groups} if best_evaluation is not None else {}
-        return SearchResult(config, best_evaluation, self.outcome, is_met, raise_reasons, len(self.evaluations),
-                            self._summary_text(best_evaluation, is_met), tuple(self.context.reduction_steps))
+        best = self.best_evaluation
+        if best is None:
+            return SearchResult(self.search_space.start_config, None, self.outcome, False, {}, 0,
+                                "nothing was evaluated")
+        is_met = self.meets_tolerance(best)
+        raise_reasons = {name: self._explain_raised_group(name, best) for name in best.raised_groups}
+        return SearchResult(self.build_config(best), best, self.outcome, is_met, raise_reasons, len(self.evaluations),
+                            self._summary_text(best, is_met), tuple(self.reduction_steps))
 
-    def explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
+    def _explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
         """Returns the reason why a fusion group of an evaluation is raised: the result without the group.
 
         If it was not measured, the text names the search method.
         """
-        reasons = []
-        low = self._evaluations_by_key.get(evaluation.trial_without_group(group_name).config_key)
-        if low is not None:
-            verb = ("passes" if low.with_required_margins(self.margins).passes else
-                    "passes, but without the margin" if low.passes else "fails")
-            reasons.append(
-                f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(evaluation)}")
-        return "; ".join(reasons) or f"raised by {self.method_name}"
+        low = self._evaluations_by_key.get(evaluation.without_group(group_name).config_key)
+        if low is None:
+            return f"raised by {self.method_name}"
+        verb = ("passes" if low.with_required_margins(self.margins).passes else
+                "passes, but without the margin" if low.passes else "fails")
+        return f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(evaluation)}"
 
-    def _summary_text(self, evaluation: Evaluation | None, is_met: bool) -> str:
-        if evaluation is None:
-            return "nothing was evaluated"
-        higher, total = self.search_space.higher_precision.label, len(self.search_space.candidates)
-        count, ranges = len(evaluation.raised_groups), evaluation.count_used_ranges(self.build_config(evaluation))
+    def _summary_text(self, evaluation: Evaluation, is_met: bool) -> str:
         value_text = _measured_value_text(evaluation)
-        changed = [f"{count} of {total} groups in {higher}"
-                   ] if count or not (ranges or evaluation.zero_cost_sets) else []
-        if evaluation.precisions:
-            changed = ([
-                f"{count} of "
-                f"{total} groups raised, {evaluation.raised_group_counts_text(self.search_space.higher_precision)},"
-            ])
-        changed += evaluation.zero_cost_sets
-        changed += [f"{counted_noun_text(ranges, 'other range')}"] if ranges else []
-        first = ", ".join(text.rstrip(",") for text in changed[:-1])
-        set_so = f"{first} and {changed[-1]}" if first else changed[-1]
-        verb = "s" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else ""
-        margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
-        beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
         if self.outcome is SearchOutcome.NOTHING_TO_DO:
             return f"the start already meets the tolerance: {value_text}"
-        full_evaluation = next((text for text in self.evaluations if len(text.raised_groups) == total), None)
-        if self.outcome is SearchOutcome.UNREACHABLE and full_evaluation is not None and not is_met:
-            return (
-                f"the "
-                f"tolerance{beyond} cannot be met, even with all "
-                f"{total} groups in {higher}: {_measured_value_text(full_evaluation)}"
-            )
+        higher, total = self.search_space.higher_precision.label, len(self.candidates)
+        margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
+        beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
+        full_evaluation = next((other for other in self.evaluations if len(other.raised_groups) == total), None)
+        full_text = _measured_value_text(full_evaluation) if full_evaluation is not None else ""
+        if self.outcome is SearchOutcome.UNREACHABLE and full_text and not is_met:
+            return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {full_text}"
+        changed_text, verb = self._changes_text(evaluation)
+        latency_text = (f", about {milliseconds_text(evaluation.estimated_latency)}"
+                        if self.max_latency is not None and evaluation.estimated_latency is not None else "")
         if is_met:
-            summary = f"{set_so} meet{verb} the tolerance{beyond}: {value_text}"
-            if self.max_latency is not None and evaluation.estimated_latency is not None:
-                summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
-        elif not self.is_within_budget(evaluation):
-            summary = f"no config stays within the budget: {set_so}: {value_text}"
-            if evaluation.estimated_latency is not None:
-                summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
+            summary = f"{changed_text} {verb} the tolerance{beyond}: {value_text}{latency_text}"
+        elif not self.is_within_budget(evaluation.raised_groups, evaluation.precisions):
+            summary = f"no config stays within the budget: {changed_text}: {value_text}{latency_text}"
         else:
-            summary = f"tolerance{beyond} not met with {set_so}: {value_text}"
+            summary = f"tolerance{beyond} not met with {changed_text}: {value_text}"
             if full_evaluation is not None and not full_evaluation.with_required_margins(self.margins).passes:
-                summary += f"; even with all {total}: {_measured_value_text(full_evaluation)}"
-        if self.outcome is SearchOutcome.SEARCHING:
-            summary += "; the search has not finished"
-        return summary
+                summary += f"; even with all {total}: {full_text}"
+        return summary + ("; the search has not finished" if self.outcome is SearchOutcome.SEARCHING else "")
+
+    def _changes_text(self, evaluation: Evaluation) -> tuple[str, str]:
+        """Returns the changes of an evaluation as text, and the verb for them, "meet" or "meets"."""
+        higher_precision, count = self.search_space.higher_precision, len(evaluation.raised_groups)
+        ranges = evaluation.count_used_ranges(self.build_config(evaluation))
+        count_text = f"{count} of {len(self.candidates)} groups"
+        changes = [*evaluation.zero_cost_sets, *[counted_noun_text(ranges, "other range")] * bool(ranges)]
+        verb = "meets" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else "meet"
+        if evaluation.precisions:
+            raised_text = f"{count_text} raised, {evaluation.raised_group_counts_text(higher_precision)}"
+            changes.insert(0, raised_text if changes else f"{raised_text},")
+        elif count or not changes:
+            changes.insert(0, f"{count_text} in {higher_precision.label}")
+        return " and ".join(filter(None, (", ".join(changes[:-1]), changes[-1]))), verb
 
 
 def _measured_value_text(evaluation: Evaluation) -> str:
     return mark_figures_as_simulated(evaluation.target_result.value_text) or f"score {evaluation.score:+.3g}"
 
 
-def _label_trials(trials: Generator[Trial, Evaluation, T], step_name: str) -> Generator[Trial, Evaluation, T]:
-    """Yields the trials of a search step, labelled with the name of the step."""
-    try:
-        trial = next(trials)
-        while True:
-            trial = trials.send((yield trial if trial.step_name else replace(trial, step_name=step_name)))
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+def loss_shares(sensitivities: Mapping[str, GroupSensitivity]) -> dict[str, float]:
+    """Returns the judged error of each fusion group if it alone is reduced, as a fraction of the sum over all groups.
+
+    The value of a group is infinite if its error contains NaN or Inf.
+
+    Sensitivities correlate best with the effect of groups on the error. Their Spearman correlation with Shapley values
+    is 0.98 on a BERT encoder, 0.93 on a vision transformer, 0.82 on ResNet-50 and 0.58 on the bundled network. In the
+    same order, error shares have 0.93, 0.69, 0.60 and 0.67, and isolated errors at most 0.38
+    (tests/benchmarks/search.py).
+
+    An error share is a small difference of two large errors, in which one changed quantized value can outweigh a whole
+    group. An isolated error does not show which part of it reaches the outputs.
+    """
+    energies = {name: sensitivity.judged_error for name, sensitivity in sensitivities.items()
+                if sensitivity.judged_error is not None}
+    total = sum(energy for energy in energies.values() if math.isfinite(energy)) or 1.0
+    return {name: energy / total for name, energy in energies.items()}
+
+
+# -- zero-cost changes and other ranges -------------------------------------------------------------------------------
+
+
+def try_changes_without_cost(search: Search) -> Trials[None]:
+    """Chooses the sets of zero-cost moves and the ranges that reduce the loss, and stores them in the search.
+
+    Each set of a stage is first tried alone, on top of the changes of earlier stages that were kept. The other ranges
+    are a pass of the first stage. Then the passes that gain are combined, those that gain most first. No fixed order is
+    best for every network: factors of channels fix ranges that would have gained more, and other ranges can leave
+    nothing for the factors to gain.
+
+    A pass is kept if it gains by `_gain_key`. At most one of several sets with moves on the same subject is kept. Each
+    set is tried as a whole: its moves act on different layers and hardly influence each other.
+
+    The budget of the effort limits the number of evaluations, with those that measured the sets. A limit in seconds
+    would change results.
+    """
+    effort = search.zero_cost_effort
+    best = yield from search.evaluate(step_name=ALONE_STEP)
+    for index, (stage, measured_count) in enumerate(search.search_space.zero_cost_stages or (({}, 0),)):
+        tries_ranges = index == 0 and bool(search.ranges)
+        effort.total += len(stage) + tries_ranges
+        effort.evaluations += measured_count
+        if not best.passes:
+            best = yield from _try_stage(search, stage, tries_ranges, best)
+        search.zero_cost_sets, search.chosen_ranges = best.zero_cost_sets, best.range_moves
+
+
+def _try_stage(search: Search, stage: Mapping[str, Mapping[MoveKey, Move]], tries_ranges: bool,
+               before: Evaluation) -> Trials[Evaluation]:
+    """Returns the evaluation with the kept passes of a stage.
+
+    Args:
+        before: The evaluation with the kept passes of the earlier stages.
+    """
+    effort = search.zero_cost_effort
+    gains: list[tuple[str, Evaluation]] = []  # by the name of the set, "" for the other ranges
+    for name in stage:
+        if not effort.spend_evaluation():
+            break
+        effort.tried += 1
+        evaluation = yield from _try_set(search, before, name, ALONE_STEP)
+        if evaluation.passes:
+            return evaluation
+        gains.append((name, evaluation))
+    if tries_ranges:
+        effort.tried += effort.has_budget
+        gains.append(("", (yield from _try_other_ranges(search, before))))
+    best, kept_subjects = before, set[MoveKey]()
+    for name, evaluation in sorted((gain for gain in gains if _is_gain(gain[1], before)),
+                                   key=lambda gain: _gain_key(gain[1]), reverse=True):
+        # Groups in file precision get a precision move for a zero-cost move, and these moves are the same in every set.
+        subjects = {(SCALED_CHANNELS if move.scales_channels else kind, subject)
+                    for (kind, subject), move in stage.get(name, {}).items() if kind != PrecisionMove.kind}
+        if best.passes or not kept_subjects.isdisjoint(subjects):
+            continue
+        if best is not before and name:
+            if not effort.spend_evaluation():
+                break
+            evaluation = yield from _try_set(search, best, name, COMBINED_STEP)
+        elif best is not before:
+            evaluation = yield from _try_other_ranges(search, best)
+        if _is_gain(evaluation, best):
+            best, kept_subjects = evaluation, kept_subjects | subjects
+    return best
+
+
+def _try_set(search: Search, kept: Evaluation, set_name: str, step_name: str) -> Trials[Evaluation]:
+    """Returns the evaluation with a set of zero-cost moves on top of an evaluation. Its chosen ranges stay, but for
+    those of tensors whose range belongs to the set."""
+    fixed_tensors = search.search_space.find_fixed_range_tensors((set_name,))
+    ranges = {tensor: choice for tensor, choice in kept.range_moves.items() if tensor not in fixed_tensors}
+    return search.evaluate(step_name=step_name, range_moves=ranges, zero_cost_sets=(*kept.zero_cost_sets, set_name))
+
+
+def _gain_key(evaluation: Evaluation) -> tuple[float, float]:
+    """Returns the key by which changes are compared: the value of the target, and for equal values the loss.
+
+    For a bound on an error metric both have the same order. A metric of the user can rise although the error grows.
+    """
+    return evaluation.score, -evaluation.comparable_loss
+
+
+def _is_gain(evaluation: Evaluation, before: Evaluation) -> bool:
+    return evaluation.passes or _gain_key(evaluation) > _gain_key(before)
+
+
+def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
+    """Returns the evaluation with other ranges that reduce the loss, on top of the changes of an evaluation.
+
+    The pass takes one evaluation for each range method and quantized group. The source is setting ranges by the error
+    that they cause (Nagel et al., "A White Paper on Neural Network Quantization", 2021). Here the error is that at the
+    judged outputs. The method is a coordinate descent over groups, the most suspicious first, among the ranges that the
+    range methods propose. Tensors whose range belongs to a zero-cost move keep it.
+    """
+    space, best = search.search_space, before
+    fixed_tensors = space.find_fixed_range_tensors(before.zero_cost_sets)
+    for name in search.ranges_order:
+        group = space.network.get_group(name)
+        sites = group.calibrated_qdq_sites(space.start_config.precision_of(group))
+        ranges = {site.tensor: search.ranges.get(site.tensor, {}) for site in sites if site.tensor not in fixed_tensors}
+        best_of_group = best
+        for method in dict.fromkeys(method for by_method in ranges.values() for method in by_method):
+            if best_of_group.passes or not search.zero_cost_effort.spend_evaluation():
+                return best_of_group
+            choices = {tensor: RangeMove(by_method[method], method) for tensor, by_method in ranges.items()
+                       if method in by_method}
+            evaluation = yield from search.evaluate((), name, step_name=RANGES_STEP,
+                                                    range_moves={**best.range_moves, **choices},
+                                                    zero_cost_sets=before.zero_cost_sets)
+            if _is_gain(evaluation, best_of_group):
+                best_of_group = evaluation
+        best = best_of_group
+    return best
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+def bisect_set(group_order: Sequence[str], evaluate: Callable[[Sequence[str]], Trials[Evaluation]], *, passes: int,
+               fails: int) -> Trials[int]:
+    """Returns the number of first groups of an order whose evaluation passes, by bisection between two numbers.
+
+    The bisection takes at most ceil(log2(n)) evaluations for n numbers in between. The result passes, and its neighbour
+    in the direction of ``fails`` fails.
+
+    Args:
+        evaluate: A function that evaluates the first groups.
+        passes: A number that is known to pass; ``fails`` is a number that is known to fail.
+    """
+    while abs(passes - fails) > 1:
+        middle = (passes + fails) // 2
+        if (yield from evaluate(group_order[:middle])).passes:
+            passes = middle
+        else:
+            fails = middle
+    return passes
+
+
+def bisect_raised_prefix(search: Search, group_order: Sequence[str]) -> Trials[frozenset[str]]:
+    """Finds by bisection how many fusion groups at the start of an order must be raised to meet the tolerance.
+
+    Raising all of ``group_order`` must be known to pass, and raising none must be known to fail. The result is exact if
+    every prefix longer than a passing prefix passes too.
+
+    Source: Polygraphy's ``debug precision --mode bisect`` (``--dir forward`` and ``reverse``), which uses the network
+    order.
+    """
+    count = yield from bisect_set(group_order, search.evaluate, passes=len(group_order), fails=0)
+    return frozenset(group_order[:count])
+
+
+def raise_growing_prefix(search: Search, group_order: Sequence[str]) -> Trials[frozenset[str]]:
+    """Raises the fusion groups of an order one after the other until the tolerance is met.
+
+    Raising all groups of ``group_order`` must be known to pass. The method takes one evaluation for each raised group,
+    at most n. A larger set need not have a smaller error.
+
+    Source: Polygraphy's ``debug precision --mode linear`` (``--dir forward`` and ``reverse``), which uses the network
+    order. Its former mode ``worst-first`` compares layers with FP32 one by one and raises them in the order of their
+    errors. Here the order is the ranking of the search, which stays the same throughout.
+    """
+    for count, name in enumerate(group_order, 1):
+        if (yield from search.evaluate(group_order[:count], name)).passes:
+            return frozenset(group_order[:count])
+    return frozenset(group_order)
+
+
+def raise_groups_greedily(search: Search) -> Trials[frozenset[str]]:
+    """Finds a small set of fusion groups to raise so that the tolerance is met, by bisection and then greedily.
+
+    Bisection finds how many of the most suspicious groups are sufficient. The greedy part starts from a fraction of
+    them and searches for a smaller set.
+
+    The gain of a group is measured again only if the new value may matter. Source: Minoux, "Accelerated greedy
+    algorithms for maximizing submodular set functions" (1978), known as lazy greedy (CELF in Leskovec et al.,
+    "Cost-effective outbreak detection in networks", KDD 2007). The last measured gain of a group is an upper bound of
+    its present gain. Groups are measured again in the order of these bounds, until the best gain exceeds the bound of
+    the next group. The energy of the judged error is nearly additive over groups, so few groups are measured again.
+    """
+    suspects = search.order_by_suspicion()
+    prefix = yield from bisect_raised_prefix(search, suspects)
+    begin = frozenset(suspects[:int(INITIAL_FRACTION * len(prefix))])
+    return (yield from _raise_groups_one_by_one(search, begin, len(prefix))) or prefix
+
+
+def _raise_groups_one_by_one(search: Search, raised_groups: frozenset[str],
+                             count_limit: float) -> Trials[frozenset[str] | None]:
+    """Raises one fusion group at a time and returns the first set that meets the tolerance, within the budgets.
+
+    The group with the largest gain is raised. The result is None if no set with fewer than ``count_limit`` groups
+    passes. While the error is not finite, groups are raised in the order of suspicion.
+    """
+    evaluation = yield from search.evaluate(raised_groups)
+    gain = {name: search.expected_loss_reduction(name, evaluation)
+            for name in search.order_by_suspicion(raised_groups)}
+    while not evaluation.passes:
+        best: tuple[bool, float, Evaluation] | None = None
+        for name in sorted(gain, key=lambda candidate: -gain[candidate]):
+            if best is not None and (best[0] or math.isinf(evaluation.comparable_loss) or best[1] >= gain[name]):
+                break
+            tried_groups = raised_groups | {name}
+            if len(tried_groups) >= count_limit or not search.is_within_budget(tried_groups):
+                continue
+            trial_evaluation = yield from search.evaluate(tried_groups, name)
+            measured_gain = evaluation.comparable_loss - trial_evaluation.comparable_loss
+            if math.isfinite(evaluation.comparable_loss):
+                gain[name] = measured_gain
+            if best is None or (trial_evaluation.passes, measured_gain) > best[:2]:
+                best = (trial_evaluation.passes, measured_gain, trial_evaluation)
+        if best is None:
+            return None
+        evaluation = best[2]
+        raised_groups = frozenset(evaluation.raised_groups)
+        gain = {name: value for name, value in gain.items() if name not in raised_groups}
+    return raised_groups
+
+
+def run_auto_method(search: Search) -> Trials[frozenset[str]]:
+    """Runs the default search method, whose parts depend on the available measurements of the fusion groups.
+
+    - With sensitivities: greedy, then swaps.
+    - Without: bisection from both ends of the network; the smaller set is the result.
+
+    After greedy and swaps, prefixes of first and of last layers with one group fewer are tried too. The method `bisect`
+    therefore never finds a smaller set, provided that raising more groups never increases the error.
+
+    On 20 networks small enough for brute force, greedy with swaps found the smallest set, or a set with one group more.
+    On an encoder and on ResNet-50, the sets were no larger than those of greedy leave-one-out, with at most a tenth of
+    the evaluations (tests/benchmarks/search.py).
+    """
+    orders = search.candidates, search.candidates[::-1]
+    if not search.expected_shares:
+        first = yield from bisect_raised_prefix(search, orders[0])
+        last = yield from bisect_raised_prefix(search, orders[1])
+        return min(first, last, key=len)
+    raised = yield from raise_groups_greedily(search)
+    raised = yield from swap_raised_groups(search, raised)
+    for order in orders:
+        fewer = order[:max(0, len(raised) - 1)]
+        if fewer and (yield from search.evaluate(fewer)).passes:
+            raised = yield from bisect_raised_prefix(search, fewer)
+    return raised
+
+
+def reduce_groups_in_order(search: Search, group_order: Sequence[str]) -> Trials[frozenset[str]]:
+    """Reduces the fusion groups one after the other, with one evaluation for each candidate.
+
+    A group that fails the tolerance when it is reduced stays in the higher precision. Reducing in network order follows
+    eLinux's layer_analyzer (elinux.org, TensorRT/LayerDumpAndAnalyze). If the similarity at the judged outputs falls
+    below the threshold, the layer is raised again for the rest of the search. If not, the layer stays reduced. Early
+    layers use up the tolerance, so late layers tend to stay higher.
+
+    The result is the set of groups that stay higher.
+    """
+    raised = frozenset(search.candidates)
+    for name in group_order:
+        evaluation = yield from search.evaluate(raised - {name}, name)
+        search.reduction_steps.append(ReductionStep(name, evaluation.value_text, not evaluation.passes))
+        if evaluation.passes:
+            raised = raised - {name}
+    search.fixed_groups = raised
+    return raised
+
+
+SEARCH_METHODS: dict[str, Callable[[Search], Trials[frozenset[str]]]] = {
+    "auto": run_auto_method,
+    "greedy": raise_groups_greedily,
+    "bisect": lambda search: bisect_raised_prefix(search, search.candidates),
+    "bisect-reverse": lambda search: bisect_raised_prefix(search, search.candidates[::-1]),
+    "linear": lambda search: raise_growing_prefix(search, search.candidates),
+    "linear-reverse": lambda search: raise_growing_prefix(search, search.candidates[::-1]),
+    "worst-first": lambda search: raise_growing_prefix(search, search.order_by_suspicion()),
+    "scoped": lambda search: reduce_groups_in_order(search, search.candidates),
+    "lower": lambda search: reduce_groups_in_order(
+        search, sorted(search.candidates, key=lambda name: -search.costs.get(name, 0.0))),
+}
+"""The search methods by the names on the command line. Each returns the raised groups."""
+
+
+# -- passes after a method --------------------------------------------------------------------------------------------
+
+
+def revert_unneeded_groups(search: Search, raised_groups: frozenset[str]) -> Trials[frozenset[str]]:
+    """Returns raised fusion groups to their lower precision if the tolerance is still met without them.
+
+    The pass takes at most ceil(log2(k)) + k evaluations for a passing set of k groups. Source: backward elimination,
+    the second half of forward-backward selection (Zhang, "Adaptive forward-backward greedy algorithm", NIPS 2008).
+
+    First, bisection finds how many of the least suspicious groups can be reverted together. Then each remaining group
+    is tried alone, the least suspicious first. If a larger set of raised groups never has a larger error, no single
+    group of the result can be reverted.
+    """
+    order = [name for name in reversed(search.order_by_suspicion()) if name in raised_groups]
+    count = yield from bisect_set(
+        order, lambda names: search.evaluate(raised_groups.difference(names), names[0] if len(names) == 1 else ""),
+        passes=0, fails=len(order))  # without all of them the config is the start, which fails
+    raised = raised_groups.difference(order[:count])
+    for name in order[count:]:
+        if (len(raised) > 1 or search.chosen_ranges or search.zero_cost_sets) and (
+                yield from search.evaluate(raised - {name}, name)).passes:
+            raised = raised - {name}
+    return raised
+
+
+def swap_raised_groups(search: Search, raised_groups: frozenset[str]) -> Trials[frozenset[str]]:
+    """Replaces two raised fusion groups by one other, as often as the tolerance is still met.
+
+    The start must be a set that passes. An exchange takes at most 16 evaluations and a `revert_unneeded_groups` pass.
+
+    Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
+    weighted graph", 1968). The groups with the smallest loss are reverted. Other groups replace them in the order of
+    suspicion. A swap is tried only if the expected gain compensates for the more costly of the groups that it reverts.
+    """
+    smaller: frozenset[str] | None = raised_groups
+    while smaller is not None:
+        raised_groups = yield from revert_unneeded_groups(search, smaller)
+        smaller = yield from _find_smaller_set_by_swap(search, raised_groups)
+    return raised_groups
+
+
+def _find_smaller_set_by_swap(search: Search, raised_groups: frozenset[str]) -> Trials[frozenset[str] | None]:
+    """Returns a set that meets the tolerance and in which one new group replaces two; None if no such set is found."""
+    now = yield from search.evaluate(raised_groups)
+    losses: dict[str, float] = {}  # the increase of the loss without each group alone
+    for name in now.raised_groups:
+        evaluation = yield from search.evaluate(raised_groups - {name}, name)
+        losses[name] = evaluation.comparable_loss - now.comparable_loss
+    pairs = sorted(combinations(sorted(losses, key=lambda name: losses[name])[:MAX_SWAPPED_PAIRS + 1], 2),
+                   key=lambda pair: losses[pair[0]] + losses[pair[1]])
+    for pair in pairs[:MAX_SWAPPED_PAIRS]:
+        for name in search.order_by_suspicion(raised_groups)[:MAX_SWAP_CANDIDATES]:
+            if GAIN_MARGIN * search.expected_loss_reduction(name, now) < max(losses[member] for member in pair):
+                break
+            tried = raised_groups.difference(pair) | {name}
+            if search.is_within_budget(tried) and (yield from search.evaluate(tried, name)).passes:
+                return tried
+    return None
+
+
+def assign_intermediate_precisions(search: Search, raised_groups: frozenset[str]) -> Trials[None]:
+    """Tries intermediate precisions of the raised fusion groups.
+
+    The set of raised groups is already fixed, with the highest precision. Each intermediate precision, the lowest
+    first, takes as many of the least suspicious groups as can have it together, which bisection finds. Then each
+    remaining group is tried alone.
+
+    The pass takes at most ceil(log2(k + 1)) + k evaluations for each precision and k groups. TF32 takes one evaluation:
+    as a setting of the whole engine it applies to all remaining groups or to none.
+    """
+    space, settled = search.search_space, dict[str, Precision]()
+
+    def evaluate(names: Sequence[str], precision: Precision) -> Trials[Evaluation]:
+        return search.evaluate(raised_groups, names[0] if len(names) == 1 else "",
+                               precisions={**settled, **dict.fromkeys(names, precision)})
+
+    for precision in space.intermediate:
+        rest = space.sort_candidates_in_network_order(raised_groups - settled.keys())
+        if precision is Precision.TF32:
+            if any(space.network.get_group(name).qdq_sites_of_multiplied_inputs() for name in rest):
+                evaluation = yield from search.evaluate(raised_groups,
+                                                        precisions={**settled, **dict.fromkeys(rest, precision)})
+                settled |= dict.fromkeys(rest if evaluation.passes else (), precision)
+            continue
+        names = [name for name in reversed(search.order_by_suspicion())
+                 if name in rest and precision in space.intermediate_precisions(name)]
+        count = len(names)
+        if names and not (yield from evaluate(names, precision)).passes:
+            count = yield from bisect_set(names, partial(evaluate, precision=precision), passes=0, fails=count)
+        settled |= dict.fromkeys(names[:count], precision)
+        for name in names[count + 1:]:  # bisection has shown that the first group behind them fails
+            if (yield from evaluate((name,), precision)).passes:
+                settled[name] = precision

@@ -26,9 +26,9 @@ class SearchSpace:
         higher_precision: The precision to which groups are raised.
         intermediate: Lower precisions that a raised group may have instead, lowest first. TF32 applies to all FP32
             layers.
-        zero_cost_stages: Sets of zero-cost moves by the name of the set, one mapping for each stage. Each move has its
-            kind and subject as its key. Names are unique over all stages.
-        stage_evaluation_counts: The number of configs that were simulated to measure the sets of each stage.
+        zero_cost_stages: Sets of zero-cost moves by the name of the set, one mapping for each stage, with the number of
+            configs that were simulated to measure the sets. Each move has its kind and subject as its key. Names are
+            unique over all stages.
         fixed_groups: Names of groups that keep the precision of the start config.
         unquantized_groups: Names of groups whose unused Q/DQ were taken out of the start config. They do not count as
             raised, because the engine ran them in this precision before.
@@ -44,8 +44,7 @@ class SearchSpace:
     start_config: PrecisionConfig
     higher_precision: Precision = Precision.FP32
     intermediate: tuple[Precision, ...] = ()
-    zero_cost_stages: tuple[Mapping[str, Mapping[MoveKey, Move]], ...] = ()
-    stage_evaluation_counts: tuple[int, ...] = ()
+    zero_cost_stages: tuple[tuple[Mapping[str, Mapping[MoveKey, Move]], int], ...] = ()
     fixed_groups: frozenset[str] = frozenset()
     unquantized_groups: frozenset[str] = frozenset()
     qdq_removals: Mapping[str, Mapping[str, Precision]] = field(default_factory=dict)
@@ -73,7 +72,7 @@ class SearchSpace:
     @cached_property
     def zero_cost_sets(self) -> Mapping[str, Mapping[MoveKey, Move]]:
         """The sets of zero-cost moves of all stages, by name."""
-        return {name: moves for stage in self.zero_cost_stages for name, moves in stage.items()}
+        return {name: moves for stage, _ in self.zero_cost_stages for name, moves in stage.items()}
 
     def find_fixed_range_tensors(self, zero_cost_set_names: Iterable[str]) -> frozenset[str]:
         """Returns the tensors whose range belongs to a move of the start config or of some sets."""

@@ -11,8 +11,7 @@ from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import ConfigDifference, PrecisionConfig, list_config_differences
 from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import Evaluation
-from trt_tui.core.search.strategy_protocol import Trial
+from trt_tui.core.search import Evaluation, Trial
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
@@ -322,16 +321,14 @@ def _gain_text(session: Session, end_event: SearchEnded, option: SearchOption) -
     chosen = option.evaluation
     if chosen is None:
         return ""
-    steps: list[tuple[str, Trial]] = [("start", Trial(frozenset(), zero_cost_sets=()))]
+    steps: list[tuple[str, Trial]] = [("start", Trial())]
     for count, name in enumerate(chosen.zero_cost_sets, 1):
-        steps.append((name, Trial(frozenset(), zero_cost_sets=chosen.zero_cost_sets[:count])))
+        steps.append((name, Trial(zero_cost_sets=chosen.zero_cost_sets[:count])))
     if chosen.range_moves:
         ranges = counted_noun_text(len(chosen.range_moves), "other range")
-        steps.append((ranges, Trial(frozenset(), chosen.range_moves, zero_cost_sets=chosen.zero_cost_sets)))
+        steps.append((ranges, Trial((), chosen.range_moves, zero_cost_sets=chosen.zero_cost_sets)))
     if chosen.raised_groups:
-        steps.append((f"{len(chosen.raised_groups)} raised",
-                      Trial(frozenset(chosen.raised_groups), chosen.range_moves, precisions=chosen.precisions,
-                            zero_cost_sets=chosen.zero_cost_sets)))
+        steps.append((f"{len(chosen.raised_groups)} raised", chosen))
     values = {evaluation.config_key: _evaluation_value_text(session, evaluation)
               for evaluation in reversed(end_event.evaluations)}
     texts = [f"{name} {values[trial.config_key].removesuffix(' dB')}"
@@ -395,10 +392,10 @@ def _value_without_text(session: Session, search_status: SearchStatus, option: S
         return ""
     trial: Trial | None = None
     if difference.move_class is PrecisionMove and subject in chosen.raised_groups:
-        trial = chosen.trial_without_group(subject)
+        trial = chosen.without_group(subject)
     elif difference.move_class is RangeMove and subject in chosen.range_moves:
-        trial = replace(chosen.trial, range_moves={tensor: choice for tensor, choice in chosen.range_moves.items()
-                                                   if tensor != subject})
+        trial = replace(chosen, range_moves={tensor: choice for tensor, choice in chosen.range_moves.items()
+                                             if tensor != subject})
     evaluation = next((other for other in end_event.evaluations
                        if trial is not None and other.config_key == trial.config_key), None)
     if evaluation is None:
