@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import LocalSession, save_mlp
+from tests.driven import LocalSession, of, save_mlp
 from tests.schemas import mismatches
 from trt_tui.cli.main import main
 from trt_tui.cli.report import comparison_table
@@ -202,6 +202,15 @@ def test_an_event_of_no_known_type_does_not_vanish(session):
 
     with pytest.raises(TypeError, match="Unheard"):
         session().apply_event(Unheard(1))
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_only_the_app_measures_the_worst_groups_raised_together(session, automatic):
+    driven = session(automatic=automatic).settled()
+    driven.request_comparison()
+    driven.until_idle()
+    assert of(driven.seen, ev.ErrorSharesMeasured)
+    assert bool(of(driven.seen, ev.CumulativeRaiseMeasured)) is automatic
 
 
 def test_stopping_the_opening_starts_no_comparison(session):

@@ -231,7 +231,7 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         config_calibration = None
         if options.data is not None:
             session.request_comparison(with_group_errors=False)
-            session.send_request(rq.CompareRuns({"config": session.config}, True, "config"))
+            session.send_request(rq.CompareRuns({"config": session.config}, True, "config", with_raises=False))
             wait_for_jobs()
         else:
             config_calibration = session.config_calibration or Calibration()

@@ -219,13 +219,13 @@ def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, con
     return sorted((group.name for group in workspace.network.groups), key=isolated_sqnr)
 
 
-def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig
-                      ) -> Steps[dict[str, ErrorShare]]:
+def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,
+                      config: PrecisionConfig, with_raises: bool = True) -> Steps[dict[str, ErrorShare]]:
     """Measures, sends and returns the error share of each group. Stored shares, also of an interrupted job, are not
     measured again.
 
-    The accuracy with the worst groups raised together follows. Every group is measured on a few samples first; until
-    then the steps are urgent. Shares that are not known well enough are sent at the end only.
+    The accuracy with the worst groups raised together follows if ``with_raises``. Every group is measured on a few
+    samples first; until then the steps are urgent. Shares that are not known well enough are sent at the end only.
     """
     names = order_groups_by_isolated_error(workspace, store, config)
     shares = load_stored_shares(workspace, store, config)
@@ -234,7 +234,8 @@ def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobRep
         reporter.send(ev.ErrorSharesMeasured(reporter.job, run, config, shares, len(names), len(names)))
     else:
         shares = yield from _measure_shares(workspace, store, reporter, run, config, names)
-    yield from _send_cumulative_raise_accuracies(workspace, store, reporter, config, shares)
+    if with_raises:
+        yield from _send_cumulative_raise_accuracies(workspace, store, reporter, config, shares)
     return shares
 
 
@@ -358,7 +359,8 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     if not order:
         return
     # Error shares on a few samples come before the errors at the groups.
-    with contextlib.closing(send_error_shares(workspace, store, reporter, order[0], runs[order[0]])) as share_steps:
+    with contextlib.closing(send_error_shares(workspace, store, reporter, order[0], runs[order[0]],
+                                              request.with_raises)) as share_steps:
         yield Urgency.FIRST_SHARES
         for step in share_steps:
             if step is not Urgency.FIRST_SHARES and not isinstance(step, Wait):
@@ -370,7 +372,8 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         yield Urgency.BACKGROUND
         yield from share_steps
     for name in order[1:]:
-        yield from override_urgency(Urgency.BACKGROUND, send_error_shares(workspace, store, reporter, name, runs[name]))
+        steps = send_error_shares(workspace, store, reporter, name, runs[name], request.with_raises)
+        yield from override_urgency(Urgency.BACKGROUND, steps)
 
 
 def _can_measure_accuracy_with_errors(workspace: Workspace) -> bool:

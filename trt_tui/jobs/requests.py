@@ -170,6 +170,8 @@ class CompareRuns(Request):
         with_isolated_errors: False to measure accumulated errors only, in the executions of the accuracy, and nothing
             else.
         first_errors_run: The key of the run whose accumulated errors come before everything else; None for none.
+        with_raises: True to measure, behind the shares of a run, the accuracy with its worst groups raised together.
+            The app shows it; no report of a command does.
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_comparison_job", "comparison", Urgency.FIRST_ACCURACY,
@@ -179,6 +181,7 @@ class CompareRuns(Request):
     shares_run: str | None = None
     with_isolated_errors: bool = True
     first_errors_run: str | None = None
+    with_raises: bool = True
 
 
 @dataclass(frozen=True)

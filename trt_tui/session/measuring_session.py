@@ -74,7 +74,7 @@ class MeasuringSession(ReportingSession):
             runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **runs}
         self.send_request(
             rq.CompareRuns(runs, with_group_errors, shares_run if with_group_errors and with_shares else None,
-                           with_isolated_errors, first_run))
+                           with_isolated_errors, first_run, with_raises=self.automatic))
         if self.automatic:
             self.request_stages()
             self.request_toggles()
