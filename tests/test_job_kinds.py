@@ -1,4 +1,5 @@
-"""What a request declares of its jobs is all that the child process and the app need in order to run and show one."""
+"""What a request declares of its jobs, and the kind of its result, are all that the child process and the app need in
+order to run a job, to show it and to keep what it measures."""
 
 import time
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from tests.screen import LARGE, opened, press, settle, status
+from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -22,9 +24,7 @@ class CountGroups(rq.Request):
     path: str
 
 
-@dataclass(frozen=True)
-class GroupsCounted(ev.CommandAnswer):
-    count: int
+GROUP_COUNTS = ResultKind[PrecisionConfig, int]("group counts")
 
 
 def run_count_job(workspace, store, reporter, request: CountGroups):
@@ -32,7 +32,7 @@ def run_count_job(workspace, store, reporter, request: CountGroups):
     for done in range(len(groups)):
         reporter.send_progress(request.phase, done, len(groups), start_time)
         yield Urgency.BUILD
-    reporter.send(GroupsCounted(reporter.job, len(groups)))
+    reporter.send(ev.ValueMeasured(reporter.job, GROUP_COUNTS, request.config, len(groups)))
 
 
 @pytest.mark.parametrize("request_type", rq.Request.__subclasses__(), ids=lambda kind: kind.__name__)
@@ -52,7 +52,7 @@ async def test_a_job_that_is_only_declared_runs_is_shown_and_is_stopped(tmp_path
         await press(pilot, "x")
         await settle(pilot)
         assert "stopped: count of c0" in status(main) and session.pending_requests.jobs[-1].outcome == "stopped"
-        assert session.last_answer is None
+        assert session.results.find(GROUP_COUNTS, session.config) is None
         session.send_request(request)
         await settle(pilot)
-        assert session.last_answer.count == group_count and "✓ count of c0" in status(main)
+        assert session.results.find(GROUP_COUNTS, session.config) == group_count and "✓ count of c0" in status(main)
