@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 import pytest
 
-from trt_tui.jobs import child_exit, client, server
+from trt_tui.jobs import child_exit, client, exported_process, server
 from trt_tui.jobs.child_exit import kill_process_group
 from trt_tui.module_path import python_command
 
@@ -50,12 +50,12 @@ def _detached(sent: Any) -> int:
 class Forked:
     """What the program uses of `subprocess.Popen`, for a child process of this program alone."""
 
-    def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **_: object) -> None:
-        numbers = list(itertools.takewhile(str.isdecimal, reversed(command)))[::-1]
-        assert list(command) == python_command(server.__name__, *numbers)
+    def __init__(self, module: str, numbers: Sequence[str], *, stdout: IO[bytes], env: dict[str, str] | None = None,
+                 start_new_session: bool = False, **_: object) -> None:
         begun, begins = _FORKS.Pipe(duplex=False)
-        descriptors = [_Descriptor(int(one)) for one in numbers]
-        self._process = _FORKS.Process(target=_live, args=(begins, env, descriptors), daemon=True)
+        descriptors = [_Descriptor(int(one)) for one in (*numbers, stdout.fileno())]
+        self._process = _FORKS.Process(target=_live, daemon=True, args=(
+            begins, module, env or dict(os.environ), start_new_session, descriptors))
         with mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):  # not to be run again
             self._process.start()
         begins.close()
@@ -77,16 +77,24 @@ class Forked:
             raise subprocess.TimeoutExpired("worker", timeout)
         return self._process.exitcode
 
+    def kill(self) -> None:
+        if self.poll() is None:
+            self._process.kill()
 
-def _live(begins: Connection, env: dict[str, str], descriptors: Sequence[int]) -> None:
-    os.setsid()
+
+def _live(begins: Connection, module: str, env: dict[str, str], leads_group: bool, descriptors: Sequence[int]) -> None:
+    if leads_group:
+        os.setsid()
+    *numbers, log = descriptors
+    for output in (1, 2):
+        os.dup2(log, output)
     begins.send(None)
     begins.close()
     os.environ.clear()
     os.environ.update(env)
     sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
     os.fsync = lambda file: None
-    server.main([str(number) for number in descriptors])
+    sys.modules[module].main([str(number) for number in numbers])
 
 
 def _bury(pid: int) -> None:
@@ -98,8 +106,11 @@ def _bury(pid: int) -> None:
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the program fork its child processes."""
     def start(command: Sequence[str], **options: Any) -> Any:
-        is_server = list(command) == python_command(server.__name__, *command[-3:])
-        return (Forked if is_server else subprocess.Popen)(command, **options)
+        numbers = list(itertools.takewhile(str.isdecimal, reversed(command)))[::-1]
+        for module in (server.__name__, exported_process.__name__):
+            if list(command) == python_command(module, *numbers):
+                return Forked(module, numbers, **options)
+        return subprocess.Popen(command, **options)
 
     monkeypatch.setattr(child_exit, "subprocess", SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL))
     monkeypatch.setattr(client, "wait_and_end_process_group", _bury)
