@@ -274,12 +274,14 @@ def test_the_front_keeps_what_nothing_beats(files):
 
 
 def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
-    options = replace(local.options(tmp_path, "small_resnet"), whatif_samples=0)
+    options = replace(local.options(tmp_path, "small_resnet", metric=False), whatif_samples=0)
     session = local.NullSession(options, folder=tmp_path, resume=False, target="sqnr>=40",
-                                builder=replace(local.H200, worse=0.0083))
+                                builder=replace(local.H200, worse=0.0083),
+                                held=[rq.CompareRuns, rq.MeasureToggles, rq.PreviewEngine])
     session.start()
     session.rest()
-    session.start_search(rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",)))
+    session.start_search(rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",), try_zero_cost=False,
+                                                     try_ranges=False))
     status = session.rest().search_status
     assert session.adopt_search_config(status.best_config, status.best_evaluation)
     result = session.results[session.config].engine_result
