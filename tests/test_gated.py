@@ -25,8 +25,8 @@ from trt_tui.core.precision import FP16_MAX, Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 FP16_SUMS = Precision.FP16_ACC_FP32
-NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "decoder")
-DIMS = {"bert": {"sequence": 16}}
+NAMES = ("small_resnet", "unet_small", "mlp", "bert_block", "vit_block", "decoder")
+DIMS = {"bert_block": {"sequence": 16}}
 ALL_INT8 = PrecisionConfig.from_precision(INT8, other_precision=FP32)
 
 
@@ -273,7 +273,7 @@ def test_sums_are_those_of_numpy(name, case, backend):
                 assert value == wanted, (tail, column)
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+@pytest.mark.parametrize("name", ["small_resnet", "bert_block"])
 @pytest.mark.parametrize("config", [PrecisionConfig.from_precision(FP16), PrecisionConfig.from_precision(INT8),
                                     ALL_INT8], ids=["fp16", "int8 in fp16", "int8"])
 def test_a_graph_with_fixed_inputs_computes_what_the_feed_would_select(name, config, case, backend):
@@ -425,7 +425,7 @@ def test_the_graph_holds_no_weights_that_are_fed(case):
     assert fed and not fed & set(gated.model.graph.initializers)
 
 
-@pytest.mark.parametrize(("name", "lows"), [*((name, (FP16,)) for name in ("unet_small", "vit", "decoder")),
+@pytest.mark.parametrize(("name", "lows"), [*((name, (FP16,)) for name in ("unet_small", "vit_block", "decoder")),
                                             ("small_resnet", (FP16, BF16))])
 def test_gates_as_data_give_what_control_flow_gives(name, lows, case, backend):
     one = case(name)

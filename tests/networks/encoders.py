@@ -31,6 +31,35 @@ def vit(seed: int = 0) -> onnx.ModelProto:
     return _seeded("vit", seed)
 
 
+def bert_block(seed: int = 0) -> onnx.ModelProto:
+    """`bert` with the first of its layers alone."""
+    return _shortened(bert(seed), "/layers.0/norm/Add_1_output_0", "last_hidden_state")
+
+
+def vit_block(seed: int = 0) -> onnx.ModelProto:
+    """`vit` with the first of its blocks alone."""
+    return _shortened(vit(seed), "add_120", "add_326")
+
+
+def _shortened(model: onnx.ModelProto, first: str, last: str) -> onnx.ModelProto:
+    """Leaves out the layers that compute a tensor from an earlier one of its shape."""
+    graph, needed, kept = model.graph, {value.name for value in model.graph.output}, []
+    for node in reversed(graph.node):
+        node.input[:] = [last if name == first else name for name in node.input]
+        if last not in node.output and not needed.isdisjoint(last if name == first else name for name in node.output):
+            node.output[:] = [last if name == first else name for name in node.output]
+            needed |= {*node.input}
+            kept.insert(0, node)
+    weights = [tensor for tensor in graph.initializer if tensor.name in needed]
+    for field, values in (("node", kept), ("initializer", weights), ("value_info", [])):
+        copies = [type(value)() for value in values]
+        for copy, value in zip(copies, values, strict=True):
+            copy.CopyFrom(value)
+        graph.ClearField(field)
+        getattr(graph, field).extend(copies)
+    return model
+
+
 def _seeded(name: str, seed: int) -> onnx.ModelProto:
     model = onnx.load(Path(__file__).with_name(f"{name}.onnx"))
     shapes, data = {}, []
