@@ -1,6 +1,5 @@
 """The opening of a network in a session: a saved session is resumed, and replaced files are opened again."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,28 +15,19 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.editable_session import EditableSession
 from trt_tui.session.history import ChangeHistory, ConfigNames
 from trt_tui.session.saved_sessions import SavedSession
-from trt_tui.session.state import SessionState
 
 
-class SessionOpener:
-    """The part of a session that applies the answers of the background process to an opened network.
+class OpeningSession(EditableSession):
+    """A session that applies the answers of the background process to an opened network."""
 
-    Args:
-        state: The state to change.
-        send_request: Sends a request to the background process.
-        resume: True resumes the saved session of the same network, if there is one.
-    """
-
-    def __init__(self, state: SessionState, send_request: Callable[[rq.Request], None], *, resume: bool) -> None:
-        self._state = state
-        self._send_request = send_request
-        self._can_resume = resume
-        self._replaced_files: tuple[str, ...] = ()
-        self._resume_note: str | None = None
-        self._resumed_snapshot: object = None
-        self._saved_target: str | None = None
+    _can_resume: bool  # True if the saved session of the network may be resumed; `Session` sets it
+    _replaced_files: tuple[str, ...] = ()
+    _resume_note: str | None = None
+    _resumed_snapshot: object = None
+    _saved_target: str | None = None
 
     def apply_opened_network(self, event: ev.NetworkOpened) -> None:
         """Applies an opened network to the session.
@@ -45,27 +35,27 @@ class SessionOpener:
         For the first network, the saved session is resumed. If the network is opened again, the config of the session
         stays and stale results are dropped.
         """
-        state, is_first = self._state, self._state.outline is None
-        state.opened_network = event
-        state.warnings = list(event.data.warnings)
-        state.log.extend(event.data.warnings)
+        is_first = self.outline is None
+        self.opened_network = event
+        self.warnings = list(event.data.warnings)
+        self.log.extend(event.data.warnings)
         if not is_first:
             self._drop_stale_results()
             return
         if event.outline.has_file_precision:
-            state.history = ChangeHistory(PrecisionConfig.from_precision(Precision.FILE))
-        resumed = state.automatic and self._can_resume and self._resume_saved_session(event.outline)
-        config = self._apply_command_line_options(state.config)
+            self.history = ChangeHistory(PrecisionConfig.from_precision(Precision.FILE))
+        resumed = self.automatic and self._can_resume and self._resume_saved_session(event.outline)
+        config = self._apply_command_line_options(self.config)
         if not resumed:
-            state.history.replace_state(state.user_state)
-            config = state.apply_default_keep_rules(config)
-            if not state.config_path and (note := default_keep_rules_note(event.outline, config)):
-                state.log.append(note)
-                state.notice = note
+            self.history.replace_state(self.user_state)
+            config = self.apply_default_keep_rules(config)
+            if not self.config_path and (note := default_keep_rules_note(event.outline, config)):
+                self.log.append(note)
+                self.notice = note
         self._push_opened_config(config)
-        state.set_initial_target()
-        state.config_names.get_config_name(state.config)
-        self._resumed_snapshot = state.history.snapshot()
+        self.set_initial_target()
+        self.config_names.get_config_name(self.config)
+        self._resumed_snapshot = self.history.snapshot()
 
     def _apply_command_line_options(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns a config with TF32 and with the keep rules of the command line.
@@ -73,43 +63,40 @@ class SessionOpener:
         Raises:
             InputError: The errors of `trt_tui.core.moves.keep_rules.apply_keep_rules`.
         """
-        options, network = self._state.options, self._state.outline or self._state.unmeasured_outline
+        options, network = self.options, self.outline or self.unmeasured_outline
         assert network is not None, "an opened network has been announced"
         return apply_keep_rules(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
 
     def _push_opened_config(self, config: PrecisionConfig) -> None:
         """Makes a config the current one. What the command line changes in a resumed session is a step to undo."""
-        state = self._state
-        state.history.push_state(replace(state.user_state, config=config))
+        self.history.push_state(replace(self.user_state, config=config))
 
     def _resume_saved_session(self, outline: NetworkOutline) -> bool:
         """Resumes the saved session of the same network. Returns False if there is none."""
-        state = self._state
-        saved = state.session_folder.load_session(outline.structure_sha256, str(outline.path), outline)
-        state.warnings.extend(state.session_folder.load_failures)
+        saved = self.session_folder.load_session(outline.structure_sha256, str(outline.path), outline)
+        self.warnings.extend(self.session_folder.load_failures)
         if saved is None:
             return False
-        if not state.target_text:
-            state.target_text = self._saved_target = saved.target
+        if not self.target_text:
+            self.target_text = self._saved_target = saved.target
         self._apply_saved_session(saved)
         if saved.note:
-            state.warnings.append(saved.note)
+            self.warnings.append(saved.note)
             self._resume_note = saved.note
         return True
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
         """Replaces the configs of the session by the configs of a saved session."""
-        state = self._state
-        state.history, state.config_names, state.saved_sha256 = saved_session.to_change_history(
+        self.history, self.config_names, self.saved_sha256 = saved_session.to_change_history(
         ), saved_session.to_config_names(), saved_session.sha256
-        count = len(state.config.moves)
-        state.notice = (f"Resumed: {state.config_names.get_config_name(state.config)}, "
+        count = len(self.config.moves)
+        self.notice = (f"Resumed: {self.config_names.get_config_name(self.config)}, "
                         f"{count} {'change' if count == 1 else 'changes'}.")
 
     def apply_fingerprint(self, fingerprint: Fingerprint) -> None:
         """Applies the hashes of network and data, and drops ranges that were measured on other weights or data."""
-        state, previous = self._state, self._state.source
-        state.source = fingerprint
+        previous = self.source
+        self.source = fingerprint
         if previous is not None:
             self._keep_valid_ranges(previous, fingerprint)
             return
@@ -117,26 +104,26 @@ class SessionOpener:
         self._drop_moves_of_other_weights()
 
     def _drop_moves_of_other_weights(self) -> None:
-        if self._state.saved_sha256 not in ("", self._state.network_sha256):
+        if self.saved_sha256 not in ("", self.network_sha256):
             self._drop_measured_moves("other weights, in the session resumed,")
 
-    def resume_session(self, name: str) -> None:
+    def _replace_by_saved_session(self, name: str) -> None:
         """Goes on with another saved session of the network. Its current config is not measured yet.
 
         Raises:
             InputError: The session cannot be opened.
         """
-        state, outline = self._state, self._state.opened_network.outline
-        saved = state.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
+        outline = self.opened_network.outline
+        saved = self.session_folder.open_session(name, outline.structure_sha256, str(outline.path), outline)
         self._apply_saved_session(saved)
-        state.filter_text, state.choice_reasons, state.group_change_times = "", {}, {}
-        state.target_text = saved.target or None
-        state.set_initial_target()
-        state.update_target_baseline()
+        self.filter_text, self.choice_reasons, self.group_change_times = "", {}, {}
+        self.target_text = saved.target or None
+        self.set_initial_target()
+        self.update_target_baseline()
         self._drop_moves_of_other_weights()
-        state.config_names.get_config_name(state.config)
+        self.config_names.get_config_name(self.config)
         if saved.note:
-            state.warnings.append(saved.note)
+            self.warnings.append(saved.note)
 
     def _adopt_session_of_same_content(self, fingerprint: Fingerprint) -> None:
         """Replaces a session of another network with the same structure by the session of a network with the same
@@ -145,96 +132,90 @@ class SessionOpener:
         A network may have been saved under another path; equal content means the same network. If the user has changed
         the resumed session meanwhile, it stays.
         """
-        state = self._state
         if self._resume_note is None or (
-                state.saved_sha256 != fingerprint.sha256 and state.history.snapshot() != self._resumed_snapshot):
+                self.saved_sha256 != fingerprint.sha256 and self.history.snapshot() != self._resumed_snapshot):
             return
-        previous_target, own_session = state.target_text, state.session_folder.load_session_by_content(
+        previous_target, own_session = self.target_text, self.session_folder.load_session_by_content(
             fingerprint.sha256)
         if own_session is None:
             return
-        state.warnings = [text for text in state.warnings if text != self._resume_note]
-        if state.saved_sha256 == fingerprint.sha256:
+        self.warnings = [text for text in self.warnings if text != self._resume_note]
+        if self.saved_sha256 == fingerprint.sha256:
             return
         self._apply_saved_session(own_session)
         if previous_target == self._saved_target:
-            state.target_text = own_session.target
-            state.set_initial_target()
-        self._push_opened_config(self._apply_command_line_options(state.config))
-        state.config_names.get_config_name(state.config)
+            self.target_text = own_session.target
+            self.set_initial_target()
+        self._push_opened_config(self._apply_command_line_options(self.config))
+        self.config_names.get_config_name(self.config)
 
     def apply_loaded_config(self, loaded_config: LoadedConfig) -> None:
         """Makes the config of a file the current config. Undo restores the resumed config."""
-        state = self._state
-        state.history.push_config(self._apply_command_line_options(loaded_config.config))
-        state.config_names.get_config_name(state.config)
-        state.warnings.extend(loaded_config.warnings)
+        self.history.push_config(self._apply_command_line_options(loaded_config.config))
+        self.config_names.get_config_name(self.config)
+        self.warnings.extend(loaded_config.warnings)
         if loaded_config.calibration.ranges and not loaded_config.has_stale_ranges:
-            state.config_calibration = loaded_config.calibration
-            if state.network_only:
+            self.config_calibration = loaded_config.calibration
+            if self.network_only:
                 return
-            self._send_request(rq.UseRanges(state.config_calibration, True, Path(state.config_path or "").name))
-            if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
-                state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}; "
+            self.send_request(rq.UseRanges(self.config_calibration, True, Path(self.config_path or "").name))
+            if self.options.calib_data is not None or self.options.calib_method != RANGE_METHODS[0]:
+                self.warnings.append(f"The ranges are those of {Path(self.config_path or '').name}; "
                                       "ranges by --calib-data and --calib-method are only compared with them.")
-        if not state.network_only and not state.target_text and loaded_config.tolerance:
-            state.target_text = loaded_config.tolerance
-            state.set_initial_target()
-        state.save_session()
+        if not self.network_only and not self.target_text and loaded_config.tolerance:
+            self.target_text = loaded_config.tolerance
+            self.set_initial_target()
+        self.save_session()
 
     # -- replaced files -------------------------------------------------------------------------------------------
 
     def reopen_replaced_files(self, files: tuple[str, ...]) -> None:
         """Requests that input files that were replaced on disk are opened again."""
-        state = self._state
-        if not state.pending_requests.has_request(rq.OpenNetwork):
+        if not self.pending_requests.has_request(rq.OpenNetwork):
             self._replaced_files = files
-            self._send_request(
-                rq.OpenNetwork(state.options, structure_hash=state.opened_network.outline.structure_sha256))
+            self.send_request(
+                rq.OpenNetwork(self.options, structure_hash=self.opened_network.outline.structure_sha256))
 
     def _drop_stale_results(self) -> None:
         """Drops all results that were measured on files that have been replaced. The user's changes stay."""
-        state = self._state
         if self._replaced_files:
-            state.warnings.append(f"{', '.join(self._replaced_files)}: replaced, so everything is measured again.")
+            self.warnings.append(f"{', '.join(self._replaced_files)}: replaced, so everything is measured again.")
         self._replaced_files = ()
-        state.calibration = state.last_built_config = None
-        state.results = state.make_results()
-        state.facts = GuardFacts()
-        state.config_names.exported_configs.clear()
-        state.config_names.search_doubts.clear()
-        state.choice_reasons.clear()
-        if not state.is_searching:
-            state.search_status = None
-        state.set_initial_target()
-        state.update_target_baseline()
+        self.calibration = self.last_built_config = None
+        self.results = self.make_results()
+        self.facts = GuardFacts()
+        self.config_names.exported_configs.clear()
+        self.config_names.search_doubts.clear()
+        self.choice_reasons.clear()
+        if not self.is_searching:
+            self.search_status = None
+        self.set_initial_target()
+        self.update_target_baseline()
 
     def _keep_valid_ranges(self, previous_fingerprint: Fingerprint, current_fingerprint: Fingerprint) -> None:
         """Keeps the chosen ranges that are still valid after a file was replaced, and drops the others."""
-        state = self._state
         changed = current_fingerprint.files.find_files_changed_since(previous_fingerprint.files)
         is_same = (current_fingerprint.sha256, current_fingerprint.data_sha256) == (previous_fingerprint.sha256,
                                                                                     previous_fingerprint.data_sha256)
         if not is_same or any(not name.endswith(".py") for name in changed):
             self._drop_measured_moves("the replaced files")
-        if (state.config_calibration is not None and state.calibration is None
+        if (self.config_calibration is not None and self.calibration is None
                 and current_fingerprint.sha256 == previous_fingerprint.sha256):
-            self._send_request(rq.UseRanges(state.config_calibration, True, Path(state.config_path or "").name))
+            self.send_request(rq.UseRanges(self.config_calibration, True, Path(self.config_path or "").name))
 
     def _drop_measured_moves(self, origin_text: str) -> None:
         """Removes moves with values measured on other files from every config of the history, and adds a warning."""
-        state = self._state
-        dropped = [move for move in state.config.moves.values() if move.has_measured_values]
+        dropped = [move for move in self.config.moves.values() if move.has_measured_values]
         other_count = sum(move.kind != RangeMove.kind for move in dropped)
-        state.history.map_configs(lambda config: config.without_measured_moves())
-        state.config_names = ConfigNames(
-            (config.without_measured_moves(), name) for config, name in state.config_names.items())
-        state.config_names.chosen_names = dict(state.history.state.chosen_names)
-        state.config_names.get_config_name(state.config)
+        self.history.map_configs(lambda config: config.without_measured_moves())
+        self.config_names = ConfigNames(
+            (config.without_measured_moves(), name) for config, name in self.config_names.items())
+        self.config_names.chosen_names = dict(self.history.state.chosen_names)
+        self.config_names.get_config_name(self.config)
         if dropped:
             count_texts = [
                 counted_noun_text(count, word)
                 for count, word in ((len(dropped) - other_count, "range"), (other_count, "zero-cost change"))
                 if count
             ]
-            state.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} were undone: choose again.")
+            self.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} were undone: choose again.")

@@ -16,14 +16,13 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
 from trt_tui.options import Options
-from trt_tui.session.editable_session import EditableSession
 from trt_tui.session.history import SearchDoubt, join_targets
 from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
-from trt_tui.session.opening import SessionOpener
+from trt_tui.session.opening import OpeningSession
 from trt_tui.session.session_folder import SessionEntry, SessionFolder
 
 
-class Session(EditableSession):
+class Session(OpeningSession):
     """The state of one opened network in the user interface, with all requests and changes that a user can make.
 
     Args:
@@ -55,7 +54,7 @@ class Session(EditableSession):
         super().__init__(options, config_path=config_path, target=target, automatic=automatic,
                          session_folder=session_folder, network_only=network_only)
         self._force = force
-        self._opener = SessionOpener(self, self.send_request, resume=resume)
+        self._can_resume = resume
         self._raw_lines: dict[int, list[str]] = {}  # hidden messages of TensorRT, by job
         self._client = JobClient(on_event, self._list_reopen_requests)
 
@@ -98,7 +97,7 @@ class Session(EditableSession):
         """
         self.save_session()
         self.session_writer.flush()
-        self._opener.resume_session(name)
+        self._replace_by_saved_session(name)
         self.request_stored_results()
         self._save_and_measure_config()
 
@@ -145,13 +144,11 @@ class Session(EditableSession):
     def _apply_layer_list(self, event: ev.LayersListed) -> None:
         self.unmeasured_outline = event.outline
 
-    @_apply.register
-    def _apply_opened_network(self, event: ev.NetworkOpened) -> None:
-        self._opener.apply_opened_network(event)
+    _apply.register(ev.NetworkOpened, OpeningSession.apply_opened_network)
 
     @_apply.register
     def _apply_loaded_config(self, event: ev.ConfigRead) -> None:
-        self._opener.apply_loaded_config(event.loaded)
+        self.apply_loaded_config(event.loaded)
 
     @_apply.register
     def _apply_ready_builder(self, event: ev.BuilderReady) -> None:
@@ -159,14 +156,14 @@ class Session(EditableSession):
 
     @_apply.register
     def _apply_fingerprint(self, event: ev.FilesHashed) -> None:
-        self._opener.apply_fingerprint(event.source)
+        self.apply_fingerprint(event.source)
 
     @_apply.register
     def _reopen_replaced_files(self, event: ev.FilesReplaced) -> None:
         """Reopens input files that were replaced on disk. A command ends with an error instead."""
         self._end_job(event, FAILED)
         if self.automatic:
-            self._opener.reopen_replaced_files(event.files)
+            self.reopen_replaced_files(event.files)
         else:
             self.show_error(event)
 
