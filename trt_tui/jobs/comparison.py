@@ -2,8 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.data.samples import JudgedFeeds
@@ -253,16 +254,7 @@ def load_stored_shares(workspace: Workspace, store: ResultStore, config: Precisi
 
 def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig,
                     group_names: Sequence[str]) -> Steps[dict[str, ErrorShare]]:
-    exact = workspace.options.exact
-    store_kind = "swept, exact" if exact else "swept"
-    executor = get_executor(workspace, reporter)
-    sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
-                       feed_indices=workspace.find_judged_feeds(config), measures_all_samples=exact,
-                       earlier_state=store.load_result(workspace, store_kind, config,
-                                                       GroupSweepState), executor=executor)
-    start_time, was_mapped = time.monotonic(), False
-
-    def send_updated_shares(is_end: bool = False) -> None:
+    def send_updated_shares(sweep: GroupSweep, is_end: bool = False) -> None:
         updated = {name: error_share_from_sweep(sweep, name) for name in sweep.updated_groups}
         unsent = {name: share for name, share in updated.items() if is_end or not (
             share.unknown_reason or (share.half_width or 0.0) > MAX_SHOWN_HALF_WIDTH)}
@@ -271,29 +263,58 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
             reporter.send(ev.ErrorSharesMeasured(reporter.job, run, config, unsent, len(sweep.fully_measured_groups),
                                                  len(group_names)))
 
+    def report_step(sweep: GroupSweep, done: float, is_complete: bool) -> Urgency:
+        if sweep.updated_groups and done and (
+                is_complete or reporter.is_report_due("shares")):  # stored shares are sent at the end
+            send_updated_shares(sweep)
+        return Urgency.BACKGROUND if sweep.has_estimate_of_every_group else Urgency.FIRST_SHARES
+
+    sweep = yield from run_group_sweep(
+        workspace, store, reporter, config, "swept", "shares" if run == "config" else f"shares ({run})", report_step,
+        group_order=group_names, feed_indices=workspace.find_judged_feeds(config))
+    send_updated_shares(sweep, is_end=True)
+    shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
+    store.save_result(workspace, _add_exactness(workspace, "shares"), config, shares)
+    return shares
+
+
+def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                    store_kind: str, phase: str, report_step: Callable[[GroupSweep, float, bool], Urgency],
+                    **options: Any) -> Steps[GroupSweep]:
+    """Measures the groups of a config one by one, from the stored state of an interrupted sweep, and stores the state.
+
+    Args:
+        store_kind: The name under which the state is stored.
+        report_step: A function of the sweep, of the work done, and of True once every group has an estimate for the
+            first time. It is called after each step and returns the urgency of the next one.
+        options: The further options of the `GroupSweep`.
+    """
+    store_kind, executor = _add_exactness(workspace, store_kind), get_executor(workspace, reporter)
+    sweep = GroupSweep(workspace.analysis, config, workspace.ranges, measures_all_samples=workspace.options.exact,
+                       earlier_state=store.load_result(workspace, store_kind, config, GroupSweepState),
+                       executor=executor, **options)
+    start_time, was_complete = time.monotonic(), False
     try:
         for done, total in sweep.measure_groups():
-            complete = sweep.has_estimate_of_every_group and not was_mapped
-            was_mapped = sweep.has_estimate_of_every_group
-            if sweep.updated_groups and done and (
-                    complete or reporter.is_report_due("shares")):  # stored shares are sent at the end
-                send_updated_shares()
-            reporter.send_progress(("shares" if run == "config" else f"shares ({run})") + executor.location_text,
-                                   round(done), max(round(total),
-                                                    round(done) + 1), start_time)
-            if reporter.is_report_due("shares kept"):
+            is_complete, was_complete = (sweep.has_estimate_of_every_group and not was_complete,
+                                         sweep.has_estimate_of_every_group)
+            urgency = report_step(sweep, done, is_complete)
+            reporter.send_progress(phase + executor.location_text, round(done), max(round(total), round(done) + 1),
+                                   start_time)
+            if reporter.is_report_due(f"{store_kind} kept"):
                 store.save_result(workspace, store_kind, config, sweep.state)
             paused = time.monotonic()
-            yield choose_next_job_step(
-                executor, Urgency.BACKGROUND if sweep.has_estimate_of_every_group else Urgency.FIRST_SHARES)
-            if complete:  # more urgent jobs ran in between; their time does not count
+            yield choose_next_job_step(executor, urgency)
+            if is_complete:  # more urgent jobs ran in between; their time does not count
                 start_time += time.monotonic() - paused
     finally:
         store.save_result(workspace, store_kind, config, sweep.state)
-    send_updated_shares(is_end=True)
-    shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
-    store.save_result(workspace, "shares, exact" if exact else "shares", config, shares)
-    return shares
+    return sweep
+
+
+def _add_exactness(workspace: Workspace, store_kind: str) -> str:
+    """Returns the name of a stored result, which differs for results on all samples (``--exact``)."""
+    return f"{store_kind}, exact" if workspace.options.exact else store_kind
 
 
 def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter,
