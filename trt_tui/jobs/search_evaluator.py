@@ -9,7 +9,6 @@ from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import Target
@@ -30,13 +29,14 @@ from trt_tui.jobs.comparison import (
     add_metric_intervals,
     load_group_errors,
     measure_accuracies_in_parallel,
-    measure_accuracy,
+    measure_final_accuracy,
+    run_group_sweep,
     send_group_errors,
 )
 from trt_tui.jobs.engine import build_engines_in_parallel, get_engine, send_engine_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.executions import execute_exported_file
-from trt_tui.jobs.scheduler import JobReporter, choose_next_job_step, get_executor
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
@@ -90,19 +90,13 @@ class SearchEvaluator:
             worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
             self.feed_index = worst_feed if worst_feed in feeds else feeds[0]
             self._searched_feeds = () if worst_feed in feeds else (worst_feed,)
-        accuracy = Accuracy({})
-        for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, JudgedFeeds.from_indices(
-                [self.feed_index], self._searched_feeds)):
-            accuracy = partial.value
-            yield Urgency.SEARCH
-        return accuracy
+        return (yield from override_urgency(Urgency.SEARCH, take_last_value(workspace.analysis.measure_accuracy(
+            config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)))))
 
     def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        accuracy, start_time = Accuracy({}), time.monotonic()
-        for partial in measure_accuracy(self.workspace, self.store, self.reporter, config):
-            accuracy = partial
-            self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
-            yield Urgency.SEARCH
+        start_time = time.monotonic()
+        accuracy = yield from measure_final_accuracy(self.workspace, self.store, self.reporter, config, Urgency.SEARCH)
+        self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
         return accuracy
 
     def measure_accuracies_in_parallel(self,
@@ -156,11 +150,9 @@ class SearchEvaluator:
                 yield Urgency.SEARCH
             base = analysis.measure_reference_metric(feed_indices)
             held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
-        start_time, held_out_accuracy = time.monotonic(), Accuracy({})
-        for partial in analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True):
-            held_out_accuracy = partial.value
-            self.reporter.send_progress("held-out samples", partial.done_count, partial.total_count, start_time)
-            yield Urgency.SEARCH
+        partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
+        held_out_accuracy = yield from self.reporter.follow(take_last_value(partials, "held-out samples"),
+                                                            Urgency.SEARCH)
         selection_count = (workspace.judged_sample_count if self.feed_index is None else
                            workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index))
         values = tuple(
@@ -179,24 +171,9 @@ class SearchEvaluator:
         All groups are measured on a few samples, and groups that may matter on more. The groups are in network order,
         independent of known errors.
         """
-        workspace, store, reporter = self.workspace, self.store, self.reporter
-        exact = workspace.options.exact
-        store_kind = "alone, exact" if exact else "alone"
-        executor = get_executor(workspace, reporter)
-        sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
-                           feed_indices=workspace.feeds, measures_all_samples=exact, reduces_groups=True,
-                           earlier_state=store.load_result(workspace, store_kind, config,
-                                                           GroupSweepState), executor=executor)
-        start_time = time.monotonic()
-        try:
-            for done, total in sweep.measure_groups():
-                reporter.send_progress(f"sensitivity of each layer{executor.location_text}", round(done),
-                                       max(round(total), round(done) + 1), start_time)
-                if reporter.is_report_due("sensitivities kept"):
-                    store.save_result(workspace, store_kind, config, sweep.state)
-                yield choose_next_job_step(executor, Urgency.SEARCH)
-        finally:
-            store.save_result(workspace, store_kind, config, sweep.state)
+        sweep = yield from run_group_sweep(
+            self.workspace, self.store, self.reporter, config, "alone", "sensitivity of each layer",
+            lambda *_: Urgency.SEARCH, group_order=group_names, feed_indices=self.workspace.feeds, reduces_groups=True)
         return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
 
     def propose_zero_cost_moves(self, config: PrecisionConfig, kind: ZeroCostKind,

@@ -29,7 +29,7 @@ from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges, measure_ranges_by_method
-from trt_tui.jobs.comparison import measure_accuracy
+from trt_tui.jobs.comparison import measure_final_accuracy
 from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.scheduler import JobReporter, get_executor
 from trt_tui.jobs.steps import Steps, Urgency
@@ -79,10 +79,9 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
         send_changes(list_changes())
         ensure_ranges(workspace, store, reporter, [proposal.config for proposal, _ in measured])
         for index, (proposal, _) in enumerate(measured):
-            for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
-                if accuracy.samples >= accuracy.total:
-                    measured[index] = proposal, accuracy
-                yield Urgency.REMEDIES
+            accuracy = yield from measure_final_accuracy(workspace, store, reporter, proposal.config, Urgency.REMEDIES,
+                                                         f"trying {proposal.label}")
+            measured[index] = proposal, accuracy
             send_changes(list_changes())
         changes += list_changes()
     if changes and request.use_preview and is_tensorrt_rtx_installed() and not preview_mismatch_reason(workspace):
@@ -201,10 +200,9 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
     measured: list[tuple[str, MeasuredProposal]] = []
     for key, proposal in remedies:
-        for accuracy in measure_accuracy(workspace, store, reporter, proposal.config, f"trying {proposal.label}"):
-            if accuracy.samples >= accuracy.total:
-                measured.append((key, (proposal, accuracy)))
-            yield Urgency.REMEDIES
+        measured_accuracy = yield from measure_final_accuracy(workspace, store, reporter, proposal.config,
+                                                              Urgency.REMEDIES, f"trying {proposal.label}")
+        measured.append((key, (proposal, measured_accuracy)))
         distinct = list_distinct_proposals(config, [entry for _, entry in measured])
         shown = [(key, proposal, accuracy) for key, (proposal, accuracy) in measured if accuracy is not None
                  and any(proposal is distinct_proposal for distinct_proposal, _ in distinct)]
@@ -270,10 +268,8 @@ def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobR
     if removal.groups:
         accuracies = []
         for measured_config in (config, removal.config):
-            accuracy = Accuracy({})
-            for partial in measure_accuracy(workspace, store, reporter, measured_config, request.phase):
-                accuracy = partial
-                yield Urgency.WHAT_IF
+            accuracy = yield from measure_final_accuracy(workspace, store, reporter, measured_config, Urgency.WHAT_IF,
+                                                         request.phase)
             reporter.send(ev.AccuracyMeasured(reporter.job, "config", measured_config, accuracy, True))
             accuracies.append(accuracy)
         removal = replace(removal, accuracies=(accuracies[0], accuracies[1]))
