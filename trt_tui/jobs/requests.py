@@ -193,7 +193,7 @@ class MeasureWhatIf(Request):
         with_shares: True to measure the config's error shares and errors at the groups afterwards, in the background.
     """
 
-    job_kind = JobKind("trt_tui.jobs.config_values.run_what_if_job", "what-if {config}", Urgency.WHAT_IF,
+    job_kind = JobKind("trt_tui.jobs.what_if.run_what_if_job", "what-if {config}", Urgency.WHAT_IF,
                        measures_current_config=True)
     config: PrecisionConfig
     with_shares: bool = False
@@ -209,7 +209,7 @@ class MeasureSampleErrors(Request):
     The answer is a `ValueMeasured` of the kind `SAMPLE_ERRORS`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.config_values.run_sample_error_job", "error over samples of {config}",
+    job_kind = JobKind("trt_tui.jobs.what_if.run_sample_error_job", "error over samples of {config}",
                        Urgency.ACCURACY, phase="errors sample by sample")
     config: PrecisionConfig
 
@@ -226,7 +226,7 @@ class MeasureSingleSample(Request):
         sample: The name of the sample.
     """
 
-    job_kind = JobKind("trt_tui.jobs.config_values.run_single_sample_job", "sample {sample}",
+    job_kind = JobKind("trt_tui.jobs.what_if.run_single_sample_job", "sample {sample}",
                        Urgency.FIRST_SHARES, phase="measuring sample {sample}")
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
@@ -238,7 +238,7 @@ class LoadStoredResults(Request):
     """A request for the stored results of configs from an earlier program. The answer is the event
     `StoredResultsLoaded` for each config with results."""
 
-    job_kind = JobKind("trt_tui.jobs.config_values.run_stored_results_job", "values of other configs",
+    job_kind = JobKind("trt_tui.jobs.what_if.run_stored_results_job", "values of other configs",
                        Urgency.TENSOR_STATS, is_automatic=True)
     configs: tuple[PrecisionConfig, ...]
 
@@ -250,7 +250,7 @@ class MeasureRemedies(Request):
     The answer is a `ValueMeasured` of the kind `REMEDIES`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.zero_cost_moves.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
+    job_kind = JobKind("trt_tui.jobs.what_if.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
                        is_automatic=True)
     group: str
     config: PrecisionConfig
@@ -266,7 +266,7 @@ class MeasureZeroCostChanges(Request):
         use_preview: True to preview the kernels of each change.
     """
 
-    job_kind = JobKind("trt_tui.jobs.zero_cost_moves.run_zero_cost_job", "zero-cost changes of {config}",
+    job_kind = JobKind("trt_tui.jobs.what_if.run_zero_cost_job", "zero-cost changes of {config}",
                        Urgency.REMEDIES)
     group: str
     config: PrecisionConfig
@@ -282,7 +282,7 @@ class MeasureToggles(Request):
         MAX_SCOPE_GROUPS: The maximum number of groups in a toggled scope.
     """
 
-    job_kind = JobKind("trt_tui.jobs.config_values.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
+    job_kind = JobKind("trt_tui.jobs.what_if.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
                        phase="toggling each row", is_automatic=True, is_waited_for=False)
     MAX_SCOPE_GROUPS: ClassVar[int] = 256
     config: PrecisionConfig
@@ -533,7 +533,7 @@ class RemoveUnusedQdq(Request):
         fixed_reasons: The reasons why some groups keep their Q/DQ, by group name.
     """
 
-    job_kind = JobKind("trt_tui.jobs.zero_cost_moves.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
+    job_kind = JobKind("trt_tui.jobs.what_if.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
     config: PrecisionConfig
     fixed_reasons: Mapping[str, str] = field(default_factory=dict)
 

@@ -39,7 +39,7 @@ from trt_tui.jobs.executions import execute_exported_file
 from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
+from trt_tui.jobs.what_if import propose_zero_cost_moves
 from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
