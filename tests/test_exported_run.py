@@ -155,9 +155,9 @@ def test_what_is_executed_are_the_bytes_of_an_export(worker, tmp_path, monkeypat
     opened, seen = worker(save_resnet(tmp_path)), []
     real = executions._ExportedRunProcess
 
-    def process(asked, wake):
-        seen.append(Path(asked.path).read_bytes())
-        return real(asked, wake)
+    def process(load_file, names, wake):
+        seen.append(Path(load_file.args[0]).read_bytes())
+        return real(load_file, names, wake)
 
     monkeypatch.setattr(executions, "_ExportedRunProcess", process)
     executed(opened, INT8)
@@ -242,8 +242,8 @@ def test_a_crash_ends_that_process_alone_and_is_the_reason(worker, tmp_path, mon
     opened = worker(save_mlp(tmp_path))
     real = executions._ExportedRunProcess
 
-    def crashing(asked, wake):
-        process = real(asked, wake)
+    def crashing(*asked):
+        process = real(*asked)
         os.kill(process.process.pid, signal.SIGSEGV)
         return process
 

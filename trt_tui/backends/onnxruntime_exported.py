@@ -6,7 +6,6 @@ values in a QuantizeLinear, which must round them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +17,6 @@ from trt_tui.errors import FAILED_ALLOCATION, InputError, convert_memory_error
 
 PROVIDERS = {"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"}
 """The execution providers of ONNX Runtime, by the names that backends use."""
-
-
-@dataclass(frozen=True)
-class LoadedExport:
-    """The answer of a process that has loaded an exported file.
-
-    Attributes:
-        options: The options other than the defaults that the file needed, see `ExportedFileRunner.options`.
-    """
-
-    options: str
 
 
 class ExportedFileRunner:

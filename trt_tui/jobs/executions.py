@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.backends.onnxruntime_exported import ExportedFileRunner
 from trt_tui.backends.onnxruntime_releases import truncates_fp16_quantization
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.fallback_ladder import LADDER_REASON, LOWEST_EFFORT
@@ -41,7 +43,6 @@ from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.formatting import name_list_text
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder
-from trt_tui.jobs.exported_process import ExportedRunRequest
 from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait
 from trt_tui.jobs.store import ResultStore
@@ -481,8 +482,8 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
     if not any(output.tensor in names for output in analysis.judged_outputs):
         raise _NotExecutedError("no judged tensor is an output of the exported network")
     process = _ExportedRunProcess(
-        ExportedRunRequest(str(path), names, workspace.backend.provider, config.tf32, options.threads,
-                           tuple(map(os.path.abspath, options.ort_ops))), reporter.wake)
+        partial(ExportedFileRunner, str(path), workspace.backend.provider, tf32=config.tf32, threads=options.threads,
+                operators=tuple(map(os.path.abspath, options.ort_ops))), names, reporter.wake)
     source = _ExportedFileRun(analysis, process, names, urgency)
     try:
         partials = analysis.compare(source, feed_indices, with_caveats=False)
@@ -503,7 +504,7 @@ class _ExportedFileRun(RunSource):
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
         yield self._answer_wait
-        self.options = self._process.take_answer().options
+        self.options = self._process.take_answer()
         for index in feed_indices:
             samples = self._analysis.samples
             self._process.send(dict(samples.read_full_feed(index)))
@@ -517,16 +518,19 @@ class _ExportedRunProcess(ChildProcess):
     """The client of a process that executes an exported file (`trt_tui.jobs.exported_process`).
 
     Args:
+        load_file: The function that loads the file in the process.
+        names: The names of the requested outputs.
         wake: A function that a thread calls when there is an answer, or the process has ended.
     """
 
-    def __init__(self, request: ExportedRunRequest, wake: Callable[[], None]) -> None:
+    def __init__(self, load_file: Callable[[], ExportedFileRunner], names: Sequence[str],
+                 wake: Callable[[], None]) -> None:
         self._log = tempfile.TemporaryFile()
         super().__init__("trt_tui.jobs.exported_process", stdout=self._log, stderr=self._log)
         self._wake = wake
         self._has_ended = False
         self._answers = queue.SimpleQueue[Any]()
-        self.send(request)
+        self.send((load_file, names))
         self._thread = threading.Thread(target=self._read_answers, daemon=True)
         self._thread.start()
 
@@ -535,10 +539,10 @@ class _ExportedRunProcess(ChildProcess):
         return self._has_ended or not self._answers.empty()
 
     def take_answer(self) -> Any:
-        """Returns the next answer of the process: first the `LoadedExport`, then the outputs for each feed.
+        """Returns the next answer of the process: first the options of the file, then the outputs for each feed.
 
         Raises:
-            _NotExecutedError: ONNX Runtime refused the file, or the process has ended.
+            TrtTuiError: ONNX Runtime refused the file, or the process has ended.
         """
         if self._answers.empty():
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
@@ -546,8 +550,8 @@ class _ExportedRunProcess(ChildProcess):
             exit_diagnosis = diagnose_exit(self.process.wait(), text, None, None)
             raise _NotExecutedError(f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}")
         answer = self._answers.get()
-        if isinstance(answer, str):
-            raise _NotExecutedError(answer)
+        if isinstance(answer, TrtTuiError):
+            raise answer
         return answer
 
     def close(self) -> None:
