@@ -105,12 +105,18 @@ def test_a_group_differs_where_the_engine_computes_in_something_else(unet) -> No
 def test_a_weak_engine_that_leaves_quantized_groups_in_floating_point_is_doubted(unet) -> None:
     config = PrecisionConfig()
     quantized = [group for group in unet.groups if config.precision_of(group) is INT8]
-    assert len(quantized) > 2 and find_unquantized_groups_caveat(
-        unet, config, {group.name: made(config.precision_of(group)) for group in unet.groups}) == ()
-    caveat, = find_unquantized_groups_caveat(unet, config, {group.name: made(FP16) for group in quantized[:2]})
-    assert f"2 of {len(quantized)} quantized layers" in caveat.text and not caveat.fails_run
-    judged = judge_accuracy([parse_target("sqnr>=20")], replace(verdict(y=30.0), caveats=(caveat, )))
-    assert judged is not None and judged.outcome is Outcome.UNCERTAIN_PASS
+    as_requested = {group.name: made(config.precision_of(group)) for group in unet.groups}
+    first, second = (group.name for group in quantized[:2])
+    assert len(quantized) > 2 and find_unquantized_groups_caveat(unet, config, as_requested) == ()
+    for implementation in (made(FP16), made(None, region=True)):  # no types are reported inside a fused region
+        caveat, = find_unquantized_groups_caveat(unet, config,
+                                                 as_requested | {first: implementation, second: implementation})
+        assert f"2 of {len(quantized)} quantized layers" in caveat.text and not caveat.fails_run
+        assert ("unknown" in caveat.text) is (implementation.precision is None)
+        judged = judge_accuracy([parse_target("sqnr>=20")], replace(verdict(y=30.0), caveats=(caveat, )))
+        assert judged is not None and judged.outcome is Outcome.UNCERTAIN_PASS
+    caveat, = find_unquantized_groups_caveat(unet, config, {})
+    assert f"{len(quantized)} of {len(quantized)} quantized layers" in caveat.text
 
 
 def test_nothing_is_to_check_where_the_engine_is_as_simulated(unet) -> None:

@@ -283,14 +283,19 @@ def find_groups_in_other_precision(network: Network, config: PrecisionConfig, bu
 
 def find_unquantized_groups_caveat(network: Network, config: PrecisionConfig,
                                    implementations: Mapping[str, GroupImplementation]) -> tuple[Caveat, ...]:
-    """Returns the caveat of a weakly typed engine that runs quantized groups in another precision; () if it does not.
+    """Returns the caveat of a weakly typed engine that does not show each quantized group quantized; () if it does.
 
-    TensorRT may then choose any type for them. Without Q/DQ in the graph their values are not rounded at all.
+    TensorRT may choose any type for them. Without Q/DQ in the graph their values are then not rounded at all. The
+    inspector reports no types inside fused regions.
     """
     quantized = [group for group in network.groups if config.precision_of(group) in QUANTIZED_TYPES]
-    others = [group.name for group in quantized if has_unrequested_precision(group, config, implementations)]
+    implemented = [
+        implementations[group.name].precision if group.name in implementations else None for group in quantized
+    ]
+    others = [precision for precision in implemented if precision not in QUANTIZED_TYPES]
+    precision_text = "another or an unknown precision" if None in others else "another precision"
     quantized_text = counted_noun_text(len(quantized), "quantized layer")
-    return (Caveat("other precisions", f"the engine runs {len(others)} of {quantized_text} in another precision, and "
+    return (Caveat("other precisions", f"the engine runs {len(others)} of {quantized_text} in {precision_text}, and "
                    "another build may quantize them"),) if others else ()
 
 
