@@ -48,7 +48,7 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import engine, scheduler, search_evaluator
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.search_latency import LatencyModel
+from trt_tui.jobs.search_engines import LatencyModel
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 

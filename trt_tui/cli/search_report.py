@@ -36,7 +36,7 @@ def search_table(session: Session) -> str:
     lines = [
         *filter(None, [session.fp32_miss_text]),
         search_headline(session),
-        f"  {strategy_text}{formatting.counted_noun_text(result.evaluation_count, 'evaluation')}"
+        f"  {strategy_text}{formatting.counted_noun_text(len(ended.evaluations), 'evaluation')}"
     ]
     lines += [f"  {line}" for line in (*search_evidence_lines(session), *ended.remarks)]
     if effort_text := ended.zero_cost_effort.text:

@@ -29,7 +29,7 @@ from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.known_defects import match_known_defects
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort, predict_next_configs
+from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP
 from trt_tui.core.search.space import find_added_moves
@@ -44,11 +44,19 @@ from trt_tui.jobs.comparison import send_reference_metric
 from trt_tui.jobs.engine import build_and_send_engine
 from trt_tui.jobs.executions import execute_exported_file
 from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.search_engines import (
+    LatencyModel,
+    add_barriers,
+    config_without_ranges,
+    count_macs,
+    engine_gap_text,
+    is_unexplained_gap,
+    list_group_times,
+    triage_engine,
+)
 from trt_tui.jobs.search_evaluator import SearchEvaluator
-from trt_tui.jobs.search_latency import LatencyModel, config_without_ranges, count_macs, list_group_times
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.jobs.triage import add_barriers, engine_gap_text, is_unexplained_gap, triage_engine
 from trt_tui.workspace import Workspace
 
 MAX_EXPORT_ROUNDS = 4
@@ -210,8 +218,10 @@ class SearchJob:
                     and (request.method not in TOP_DOWN_METHODS or tries_changes)):
                 if tries_changes:
                     yield from self._try_changes_without_cost()
-                if self.search.current_trial is not None:
-                    yield from self._rank_groups_by_sensitivity()
+                kept_sets = self.search.zero_cost_sets
+                if self.search.current_trial is not None and (kept_sets or not self.search.sensitivities):
+                    yield from self._measure_sensitivities(
+                        self.search.search_space.build_config((), zero_cost_set_names=kept_sets))
             yield from self._evaluate_proposed_configs()
             is_going_on = yield from self._withdraw_ineffective_raises()
             if not is_going_on:
@@ -224,7 +234,7 @@ class SearchJob:
         while (trial := self.search.current_trial) is not None and (not step_names or trial.step_name in step_names):
             self._report_progress()
             yield from self.evaluator.measure_accuracies_in_parallel(
-                partial(predict_next_configs, self.search, step_names=step_names))
+                partial(self.search.predict_next_configs, step_names=step_names))
             start_time = time.monotonic()
             self.search.record_target_result((yield from self._judge_config(self.search.build_config(trial))))
             self._max_judging_s = max(self._max_judging_s, time.monotonic() - start_time)
@@ -306,14 +316,8 @@ class SearchJob:
             search.ranges = self.evaluator.measure_alternative_ranges(groups, start)
             search.restart()
 
-    def _rank_groups_by_sensitivity(self) -> Steps[None]:
-        """Measures the sensitivity of each group with the zero-cost moves that were kept."""
-        kept_sets = self.search.zero_cost_sets
-        if kept_sets or not self.search.sensitivities:
-            yield from self._measure_sensitivities(
-                self.search.search_space.build_config((), zero_cost_set_names=kept_sets))
-
     def _measure_sensitivities(self, config: PrecisionConfig) -> Steps[None]:
+        """Measures the sensitivity of each candidate in a config, and ranks the candidates by it."""
         self.search.sensitivities = yield from self.evaluator.measure_sensitivities(config, self.search.candidates)
         self.search.restart()
 
@@ -465,15 +469,7 @@ class SearchJob:
             return replace(removal, rejection="because the error would grow")
         if before.passes and not after.passes:
             return replace(removal, rejection=_MISSES_TOLERANCE)
-        return (yield from self._compare_engine_latencies(removal, config, builds_needed_later))
-
-    def _compare_engine_latencies(self, removal: QdqRemoval, config: PrecisionConfig,
-                                  builds_needed_later: int) -> Steps[QdqRemoval]:
-        """Returns a removal with the latencies of the engines before and after, if both can be built.
-
-        Without them the previews alone decide.
-        """
-        configs = (config, removal.config)
+        configs = (config, removal.config)  # the previews alone decide if the engine of either cannot be built
         new_build_count = len(self.requested_configs.union(configs)) + builds_needed_later
         if not self.evaluator.can_build or new_build_count > self.request.max_builds:
             return removal
@@ -604,8 +600,14 @@ class SearchJob:
         return True
 
     def _confirm_with_engine(self) -> Steps[bool]:
+        """Builds the engine of the result. Returns True if the search continues."""
+        is_going_on, remark = yield from self._judge_engine_of_result()
+        self.remarks += [remark] * bool(remark)
+        return is_going_on
+
+    def _judge_engine_of_result(self) -> Steps[tuple[bool, str]]:
         """Builds the engine of the result. Returns True if the engine misses the simulated or estimated values and the
-        search continues.
+        search continues, and a remark for the user; "" for none.
 
         With a latency budget, a result that misses the tolerance is built too. The search then continues with better
         latency estimates until it finds the same result again. A result that meets the target without the required
@@ -613,42 +615,33 @@ class SearchJob:
         """
         result, budget = self.search.result, self.request.max_latency
         best = result.best_evaluation
-        if best is None:
-            return False
-        is_timed = budget is not None and best.estimated_latency is not None and best.estimated_latency <= budget
-        if not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
-            return False
+        is_timed = (best is not None and budget is not None and best.estimated_latency is not None
+                    and best.estimated_latency <= budget)
+        if best is None or not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
+            return False, ""
         is_known = is_timed and config_without_ranges(result.config) in self._latency_model.measured
         if result.config not in self.requested_configs and self._count_builds_left() <= 0:
-            if self.request.max_builds:
-                self.remarks.append(f"not confirmed by an engine: {len(self.requested_configs)} builds are used up "
-                                    "(--max-builds)")
-            return False
+            return False, (f"not confirmed by an engine: {len(self.requested_configs)} builds are used up "
+                           "(--max-builds)") if self.request.max_builds else ""
         engine = yield from self._build_engine(result.config)
         if isinstance(engine, TrtTuiError):
             cause = f" ({engine.cause})" if engine.cause else ""
-            self.remarks.append(f"its engine could not be built: {engine.title}{cause}")
-            return False
+            return False, f"its engine could not be built: {engine.title}{cause}"
         if not engine.is_built_as_requested:
-            self.remarks.append(self._deviating_engine_remark(engine))
-            return False
+            return False, self._deviating_engine_remark(engine)
         raised_count = len(result.config.find_raised_groups(self.network))
         if budget is not None and best.estimated_latency is not None and is_timed and engine.latency_ms is not None:
             latency = engine.latency_ms[0]
-            if latency > budget:
-                self.remarks.append(
+            if latency > budget or not result.is_met and not is_known:
+                self.search.restart()
+                return True, (
                     f"the engine with {raised_count} raised takes {milliseconds_text(latency)} where "
                     f"{milliseconds_text(best.estimated_latency)} were estimated: more than "
-                    f"{milliseconds_text(budget)}; "
-                    "went on with better estimates")
-            if latency > budget or not result.is_met and not is_known:
-                self.search.require_score_margins(self.search.margins)
-                return True
+                    f"{milliseconds_text(budget)}; went on with better estimates") if latency > budget else ""
         if not self.targets:
-            return False
+            return False, ""
         if engine.accuracy is None or any(target.is_met_by(engine.accuracy) is None for target in self.targets):
-            self.remarks.append("its engine was built, but the tolerance cannot be measured on it")
-            return False
+            return False, "its engine was built, but the tolerance cannot be measured on it"
         target_outcome = judge_accuracy(self.targets, engine.accuracy)
         assert target_outcome is not None, "all values that the targets need were measured"
         self.confirmed = target_outcome.outcome.passes
@@ -657,7 +650,7 @@ class SearchJob:
             self._missed_checks[best.config_key] = f"the engine yields {self._engine_values_text}"
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
-            return False
+            return False, ""
         if is_unexplained_gap(simulated_accuracy, engine.accuracy):
             return (yield from self._triage_engine(result.config, simulated_accuracy, engine.accuracy))
         gaps = self._find_gaps(simulated_accuracy, engine.accuracy)
@@ -666,41 +659,34 @@ class SearchJob:
             measured_text, expected_text = (self.targets[index].measured_value_text(accuracy)
                                             for accuracy in (engine.accuracy, simulated_accuracy))
             if not math.isfinite(gap):
-                self.remarks.append(f"its engine yields {measured_text}, which the simulation does not: no margin "
-                                    "helps")
-                return False
+                return False, f"its engine yields {measured_text}, which the simulation does not: no margin helps"
             gap_texts.append(f"{measured_text} where {expected_text} was simulated; went on with a margin of "
                              f"{gap:.2g}")
         if not gaps:  # the engine fails for a reason other than its values, so no margin helps
-            self.remarks.append(f"its engine: {target_outcome.text}")
-            return False
-        self.remarks.append(f"the engine with {raised_count} raised: {'; '.join(gap_texts)}")
+            return False, f"its engine: {target_outcome.text}"
         self.confirmed = None
         self.search.require_score_margins([gaps.get(index, margin) for index, margin in enumerate(self._margins)])
-        return True
+        return True, f"the engine with {raised_count} raised: {'; '.join(gap_texts)}"
 
     def _triage_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
-                       engine_accuracy: Accuracy) -> Steps[bool]:
+                       engine_accuracy: Accuracy) -> Steps[tuple[bool, str]]:
         """Finds the group at which an engine deviates from its simulation more than rounding explains.
 
-        Returns True if fusion barriers remove the deviation and the search continues with them. Such a deviation is not
-        used as a margin.
+        Returns True if fusion barriers remove the deviation and the search continues with them, and a remark. Such a
+        deviation is not used as a margin.
         """
         gap_remark = f"its engine: {engine_gap_text(simulated_accuracy, engine_accuracy)}"
         if not self._can_triage:
-            self.remarks.append(gap_remark)
-            return False
+            return False, gap_remark
         self._can_triage = False
         remarks, barriers = yield from triage_engine(self.evaluator, config, simulated_accuracy, self._build_engine,
                                                      self._count_builds_left)
-        self.remarks.append("; ".join((gap_remark, *remarks)))
-        if not barriers:
-            return False
-        self.search.search_space = replace(self.search.search_space, start_config=add_barriers(
-            self.search.search_space.start_config, barriers))
-        self.search.restart()
-        self.confirmed = None
-        return True
+        if barriers:
+            self.search.search_space = replace(self.search.search_space, start_config=add_barriers(
+                self.search.search_space.start_config, barriers))
+            self.search.restart()
+            self.confirmed = None
+        return bool(barriers), "; ".join((gap_remark, *remarks))
 
     def _deviating_engine_remark(self, engine: EngineResult) -> str:
         """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result.
@@ -768,7 +754,9 @@ class SearchJob:
         return ev.SearchEnded(self.evaluator.reporter.job, result, search.method_text, tuple(search.evaluations),
                               len(search.candidates), bool(search.sensitivities), self.confirmed,
                               (*(removal.report_text for removal in removals), *self.remarks,
-                               *self._known_defect_texts(result.config)),
+                               *(match.warning_text(self.network) for match in match_known_defects(
+                                   self.network, self._target, result.config.precision_of)
+                                 if match.is_certain and match.defect.is_in_exports)),
                               was_stopped, held_out_result, self._engine_texts(),
                               self._pareto_configs(), search.margins, target_outcome, self.exported_result,
                               has_other_samples, tuple(removals), replace(search.zero_cost_effort),
@@ -787,12 +775,6 @@ class SearchJob:
             indices = [index for index, tried_config in enumerate(tried_configs) if tried_config == config]
             texts |= dict.fromkeys(indices, ", ".join(value_texts) or "not judged")
         return texts
-
-    def _known_defect_texts(self, config: PrecisionConfig) -> list[str]:
-        """Returns the known defects of the target release that a config has."""
-        return [match.warning_text(self.network)
-                for match in match_known_defects(self.network, self._target, config.precision_of)
-                if match.is_certain and match.defect.is_in_exports]
 
     def _add_run_caveats(self, accuracy: Accuracy) -> Accuracy:
         """Returns an accuracy with caveats if the exported file was not executed or misses the target, or if the engine

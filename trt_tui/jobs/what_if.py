@@ -337,14 +337,12 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
     remedies = _list_remedies(workspace, store, reporter, group, config)
     ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
-    measured: list[tuple[str, MeasuredProposal]] = []
+    measured: list[tuple[str, ConfigProposal, Accuracy]] = []
     for key, proposal in remedies:
-        measured_accuracy = yield from measure_final_accuracy(workspace, store, reporter, proposal.config,
-                                                              Urgency.REMEDIES, f"trying {proposal.label}")
-        measured.append((key, (proposal, measured_accuracy)))
-        distinct = list_distinct_proposals(config, [entry for _, entry in measured])
-        shown = [(key, proposal, accuracy) for key, (proposal, accuracy) in measured if accuracy is not None
-                 and any(proposal is distinct_proposal for distinct_proposal, _ in distinct)]
+        measured.append((key, proposal, (yield from measure_final_accuracy(
+            workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"))))
+        distinct = list_distinct_proposals(config, [(proposal, accuracy) for _, proposal, accuracy in measured])
+        shown = [entry for entry in measured if any(entry[1] is proposal for proposal, _ in distinct)]
         compared_accuracies = on_common_samples([accuracy for *_, accuracy in shown])
         reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), tuple(
             ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
@@ -354,19 +352,13 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), ()))
 
 
-_Remedies: TypeAlias = list[tuple[str, ConfigProposal]]
-"""The remedies for a group: the key that selects each, and its label with the resulting config."""
-
-
 def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,
-                   config: PrecisionConfig) -> _Remedies:
-    remedies: _Remedies = []
+                   config: PrecisionConfig) -> list[tuple[str, ConfigProposal]]:
+    """Returns the remedies for a group: the key that selects each, and its label with the resulting config."""
     current = config.precision_of(group)
-    remedies += [(ev.ZERO_COST_KEY, proposal) for proposal in
-                 propose_zero_cost_moves(
-                     workspace, store, reporter, [group], config,
-                     [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
-                     may_replace_file_precision=True)]
+    remedies = [(ev.ZERO_COST_KEY, proposal) for proposal in propose_zero_cost_moves(
+        workspace, store, reporter, [group], config, [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
+        may_replace_file_precision=True)]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:
         remedies.append(("=", ConfigProposal(higher.label, config.with_group_precision([group], higher))))
@@ -379,12 +371,9 @@ def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReport
         methods = list_range_methods(QUANTIZED_TYPES[current]) if config.fixed_range_tensors.isdisjoint(ranges) else (
         )  # the ranges are measured without the factors of these channels
         for method in methods:
-            if method == current_method:
-                continue
-            remedy_config = config
-            for tensor, by_method in ranges.items():
-                remedy_config = remedy_config.with_range(tensor, RangeMove(by_method[method], method))
-            remedies.append(("r", ConfigProposal(f"{method} range", remedy_config)))
+            if method != current_method:
+                moves = {tensor: RangeMove(by_method[method], method) for tensor, by_method in ranges.items()}
+                remedies.append(("r", ConfigProposal(f"{method} range", config.with_moves(moves))))
     return remedies
 
 

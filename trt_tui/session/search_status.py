@@ -122,7 +122,7 @@ class SearchStatus:
         result = self.end_event.result
         record: dict[str, Any] = {
             "method": self.request.method, "how": self.end_event.description, "met": self.is_target_met,
-            "said": result.summary, "evaluations": result.evaluation_count,
+            "said": result.summary, "evaluations": len(self.end_event.evaluations),
             "candidates": self.end_event.candidate_count, "why": dict(result.raise_reasons),
             "remarks": list(self.end_event.remarks)
         }

@@ -1,6 +1,5 @@
 """The search for the smallest set of fusion groups that need a higher precision to meet a tolerance."""
 
-from trt_tui.core.search.lookahead import predict_next_configs
 from trt_tui.core.search.search import SEARCH_METHODS, TOP_DOWN_METHODS, Search, SearchOutcome, SearchResult
 from trt_tui.core.search.space import SearchSpace, lowest_precision_config, reduce_remaining_groups
 from trt_tui.core.search.trials import Evaluation, ReductionStep, Trial, ZeroCostEffort
@@ -18,5 +17,4 @@ __all__ = [
     "ZeroCostEffort",
     "reduce_remaining_groups",
     "lowest_precision_config",
-    "predict_next_configs",
 ]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -68,6 +69,10 @@ GAIN_MARGIN = 1.5
 gain would be too small."""
 
 
+MAX_COPIES_PER_CONFIG = 4
+"""The maximum number of search copies with a guessed result, for each config that is predicted."""
+
+
 class SearchOutcome(StrEnum):
     """The outcome of a search, or its state while the search is running."""
 
@@ -96,7 +101,6 @@ class SearchResult:
     outcome: SearchOutcome
     is_met: bool
     raise_reasons: Mapping[str, str]
-    evaluation_count: int
     summary: str
     reduction_steps: tuple[ReductionStep, ...] = ()
 
@@ -203,13 +207,6 @@ class Search:
         self.margins = tuple(required_margins)
         self.restart()
 
-    def copy(self) -> Search:
-        """Returns an independent copy of the search."""
-        copied_search = copy.copy(self)
-        copied_search._evaluations_by_key = dict(self._evaluations_by_key)
-        copied_search._start_steps()
-        return copied_search
-
     def propose_config(self) -> PrecisionConfig | None:
         """Returns the next config to evaluate; None if the search is finished.
 
@@ -260,6 +257,53 @@ class Search:
         evaluation = replace(evaluation, estimated_latency=latency)
         self._evaluations_by_key[evaluation.config_key] = evaluation
         return evaluation
+
+    # -- prediction -----------------------------------------------------------------------------------------------
+
+    def predict_next_configs(self, max_configs: int, step_names: Collection[str] = ()) -> list[PrecisionConfig]:
+        """Returns the config that the search requests now, and configs that it may request next, for evaluations at the
+        same time.
+
+        Likelier and earlier configs come first. There are at most ``max_configs``. The search depends only on the
+        results of its trials, so a copy with a guessed result continues like the search itself if the guess is right.
+        Guesses only decide which configs are evaluated early.
+
+        Args:
+            step_names: Names of the search steps whose configs are useful; empty for all steps.
+        """
+        configs_by_key: dict[TrialKey, PrecisionConfig] = {}
+        open_searches = deque([self])
+        copies_left = MAX_COPIES_PER_CONFIG * max_configs
+        while open_searches and len(configs_by_key) < max_configs:
+            search = open_searches.popleft()
+            trial = search.current_trial
+            if trial is None or step_names and trial.step_name not in step_names:
+                continue
+            configs_by_key.setdefault(trial.config_key, search.build_config(trial))
+            if copies_left > 0 and len(configs_by_key) < max_configs:
+                open_searches.extend(search._copy_with_guesses(trial))
+                copies_left -= 2
+        return list(configs_by_key.values())
+
+    def _copy_with_guesses(self, trial: Trial) -> list[Search]:
+        """Returns two copies of the search in which a trial passes and fails, the likelier one first.
+
+        The guessed loss is that at the start without the error shares of the raised groups. The trial is likely to pass
+        if this loss is at most the largest loss that has passed.
+        """
+        start, copies = self.start_evaluation, []
+        whole = start.comparable_loss if start is not None and math.isfinite(start.comparable_loss) else 1.0
+        loss = whole * max(0.0, 1 - sum(self.expected_shares.get(name, 0.0) for name in trial.raised_groups))
+        likely = loss <= max((evaluation.comparable_loss for evaluation in self.evaluations
+                              if evaluation.with_required_margins(self.margins).passes), default=0)
+        for passes in (likely, not likely):
+            search = copy.copy(self)
+            search._evaluations_by_key = dict(self._evaluations_by_key)
+            search._start_steps()
+            if search.current_trial is not None:
+                search.record_target_result(TargetResult(passes, math.inf if passes else -math.inf, loss=loss))
+            copies.append(search)
+        return copies
 
     # -- the steps of a search ------------------------------------------------------------------------------------
 
@@ -409,11 +453,10 @@ class Search:
         """The best result so far, available at any moment of the search."""
         best = self.best_evaluation
         if best is None:
-            return SearchResult(self.search_space.start_config, None, self.outcome, False, {}, 0,
-                                "nothing was evaluated")
+            return SearchResult(self.search_space.start_config, None, self.outcome, False, {}, "nothing was evaluated")
         is_met = self.meets_tolerance(best)
         raise_reasons = {name: self._explain_raised_group(name, best) for name in best.raised_groups}
-        return SearchResult(self.build_config(best), best, self.outcome, is_met, raise_reasons, len(self.evaluations),
+        return SearchResult(self.build_config(best), best, self.outcome, is_met, raise_reasons,
                             self._summary_text(best, is_met), tuple(self.reduction_steps))
 
     def _explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
