@@ -285,6 +285,16 @@ def _kernel(name: str, opset: int) -> type:
     return type(name, (base,), {"_run": run, "op_domain": ""})
 
 
+@functools.lru_cache(maxsize=2)
+def _load_gated(backend, network: Network, offer: GatedFeatures, data: bool):
+    """The gated graph of a network, for all configs that it offers, and its runner."""
+    gated = build_gated_graph(network, float_types=offer.float_types, boundary_types=offer.boundary_types,
+                              quantized_types=offer.quantized_types, editable_constants=offer.editable_constants,
+                              norm_operators=offer.norm_operators, gates_as_data=data,
+                              outputs=list(dict.fromkeys(group.final_tensor for group in network.groups)))
+    return gated, backend.load(gated.model, low_memory=True)
+
+
 def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  feeds: Mapping[str, np.ndarray], offer: GatedFeatures | None = None, data: bool = False,
                  fp16_sums: bool = False) -> dict[str, np.ndarray]:
@@ -293,15 +303,11 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
     Products are summed in FP32, as what runs typed networks here does; with ``fp16_sums`` in FP16, as kernels do.
     """
     offer = GatedFeatures.from_config(network, config) | (offer or GatedFeatures.from_precisions((), ()))
-    gated = build_gated_graph(network, float_types=offer.float_types, boundary_types=offer.boundary_types,
-                              quantized_types=offer.quantized_types, editable_constants=offer.editable_constants,
-                              norm_operators=offer.norm_operators, gates_as_data=data,
-                              outputs=list(dict.fromkeys(group.final_tensor for group in network.groups)))
+    gated, runner = _load_gated(backend, network, offer, data)
     in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
     in_fp32 |= {name: np.array(1, np.float32) for name in gated.split_inputs}
     in_fp32 = {} if fp16_sums else in_fp32
-    with backend.load(gated.model, low_memory=True) as runner:
-        result = runner.run({**feeds, **gated.make_feed(config, ranges), **in_fp32})
+    result = runner.run({**feeds, **gated.make_feed(config, ranges), **in_fp32})
     found = {tensor: result[name] for tensor, name in gated.test_outputs.items()}
     for tensor in found:
         if (maker := network.producer.get(tensor)) and network.get_layer(maker).op_type == "MaxPool":

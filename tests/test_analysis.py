@@ -628,14 +628,14 @@ def test_a_device_counts_what_is_not_finite(analysed, monkeypatch):
     assert last(analysis.measure_accuracy(FP16, {})).outputs["y"].errors.inf > 0
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+@pytest.mark.parametrize("name", ["small_resnet", "bert_block"])
 def test_magnitudes_come_from_the_executions_that_measure_errors(name, tmp_path, named_network, monkeypatch):
     """The extremes are those of the graph of magnitudes alone, padding and values inside operators included."""
     network, data = named_network(name), tmp_path / "data.npz"
-    feeds = networks.feeds(onnx.load(network.path), seed=3, n=4, **({"sequence": 16} if name == "bert" else {}))
+    feeds = networks.feeds(onnx.load(network.path), seed=3, n=4, **({"sequence": 16} if name == "bert_block" else {}))
     np.savez(data, **feeds)
     samples = load_samples(data, network.inputs, batch=2)
-    judged = select_judged_outputs(network, ("last_hidden_state@attention_mask",) if name == "bert" else ())
+    judged = select_judged_outputs(network, ("last_hidden_state@attention_mask",) if name == "bert_block" else ())
     backend = OnnxRuntimeBackend(threads=2)
     with Analysis(network, backend, samples, judged) as alone, Analysis(network, backend, samples, judged) as joint:
         for _ in alone.measure_magnitudes():

@@ -1,6 +1,8 @@
 """The scale of attention scores in front of the product: its forms, the places that take it, and equal arithmetic."""
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import onnx
@@ -15,6 +17,7 @@ from trt_tui.core.exporters.omissions import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -190,17 +193,19 @@ def test_every_lowering_does_the_same_arithmetic(form, placement, opened, backen
     feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
     plain = lowered.inner_values(backend, network, feeds)
     ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.calibrated_tensors}
-    for quantized, other in ((FP32, FP32), (FP16, FP16), (INT8, FP16), (INT8, FP32)):
-        config = moved(network, placement, quantized, other)
+    configs = [moved(network, placement, *precisions)
+               for precisions in ((FP32, FP32), (FP16, FP16), (INT8, FP16), (INT8, FP32))]
+    offer = reduce(or_, (GatedFeatures.from_config(network, config) for config in configs))
+    for config in configs:
         move = config.get_moves(AttentionScaleMove)[name]
         divisors = move.find_divisors(network, name)
         typed = lowered.typed_values(backend, network, config, ranges, feeds)
         typed |= {tensor: typed[tensor] * divisor for tensor, divisor in divisors.items() if tensor in typed}
-        gated = lowered.gated_values(backend, network, config, ranges, feeds)
+        gated = lowered.gated_values(backend, network, config, ranges, feeds, offer)
         assert lowered.difference(network, plain, typed, gated) is None
-        as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
+        as_data = lowered.gated_values(backend, network, config, ranges, feeds, offer, data=True)
         assert lowered.difference(network, plain, gated, as_data) is None
-        if quantized is FP32:
+        if config is configs[0]:
             np.testing.assert_allclose(typed["y"], plain["y"], rtol=1e-4, atol=1e-5)
 
 

@@ -148,7 +148,7 @@ def test_opset_is_the_lowest_that_holds_the_types(quantized, other, groups, opse
         assert lower(named_network("vit"), FP32, FP32).model.graph.opset_imports[""] == 20, "the network's own is newer"
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert"])
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert_block"])
 def test_weights_are_the_networks_own(name, named_network):
     network = named_network(name)
     for other in (FP32, FP16, BF16):
@@ -168,7 +168,7 @@ def test_lowering_leaves_the_network_as_it_was(named_network):
     assert ir.to_proto(lower(network, FP32, FP32).model).SerializeToString(deterministic=True) == first
 
 
-@pytest.mark.parametrize("name", ["unet_small", "bert"])
+@pytest.mark.parametrize("name", ["unet_small", "bert_block"])
 def test_the_same_config_gives_the_same_bytes(name, named_network, opened):
     network = named_network(name)
     again = opened(getattr(networks, name)())
@@ -178,7 +178,7 @@ def test_the_same_config_gives_the_same_bytes(name, named_network, opened):
         assert one.SerializeToString() == two.SerializeToString()
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert", "vit"])
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert_block", "vit_block"])
 def test_q_dq_stand_in_front_of_the_sites_of_groups_and_nowhere_else(name, named_network):
     """So none on biases, norms, activations or what moves values; a residual Add has them on its skip alone."""
     network = named_network(name)
