@@ -1,14 +1,21 @@
 """Building networks with TensorRT-RTX, which judges strongly typed ONNX without a GPU."""
 
 import contextlib
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import pytest
 
 DYNAMIC_SIZES = (1, 2, 4)
 """Smallest, usual and largest size of a dimension that no test names."""
+
+BUILT = Path(__file__).parent / "listings" / "rtx_built.txt"
+"""What was built before: a digest of each network, its floating-point values aside, with the release that built it."""
 
 
 def layers(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None, capability: str = "SM89") -> str:
@@ -79,3 +86,42 @@ def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None,
     engine = builder.build_serialized_network(network, config)
     assert engine is not None, "TensorRT-RTX cannot build it: " + "\n".join(log.errors)
     return bytes(engine)
+
+
+def hold_buildable(model: ir.Model, capability: str = "SM89") -> None:
+    """Checks that TensorRT-RTX builds a network: at once if this release has built one of the same structure.
+
+    ``TRT_TUI_GOLDEN=write`` builds every network and adds it to `BUILT`.
+
+    Raises:
+        AssertionError: see `build`.
+    """
+    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    line = f"{trt.__version__} {capability} {_digest(ir.to_proto(model))}"
+    built = BUILT.read_text().splitlines()
+    writes = os.environ.get("TRT_TUI_GOLDEN") == "write"
+    if line in built and not writes:
+        return
+    assert len(build(model, capability=capability)) > 10_000
+    if writes:
+        BUILT.write_text("".join(f"{one}\n" for one in sorted({*built, line})))
+
+
+def _digest(model: onnx.ModelProto) -> str:
+    """The digest of a network without the values of its floating-point tensors and of long ones."""
+    kept = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in _tensors(kept.graph):
+        if not onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).kind == "i" or math.prod(tensor.dims) > 64:
+            for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                tensor.ClearField(field)
+    return hashlib.sha256(kept.SerializeToString(deterministic=True)).hexdigest()[:24]
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            elif attribute.HasField("g"):
+                yield from _tensors(attribute.g)

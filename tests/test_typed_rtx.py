@@ -4,7 +4,7 @@ Every network in every config passes onnx's checker, runs in ONNX Runtime and bu
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -48,11 +48,12 @@ CONFIGS = {
 
 @dataclass
 class Case:
-    """A network with two feeds, and the ranges of its activations over them."""
+    """A network with two feeds, the ranges of its activations over them, and what it was lowered to."""
 
     network: object
     feeds: list[dict[str, np.ndarray]]
     ranges: dict[str, float]
+    lowered: dict[str, ir.Model] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
@@ -66,11 +67,11 @@ def case(request, named_network, backend) -> Case:
 
 @pytest.fixture(params=CONFIGS)
 def typed(request, case) -> ir.Model:
-    config = CONFIGS[request.param](case.network)
-    used = set(config.precision_by_group(case.network).values())
-    if "all " not in request.param and FP32 not in used:
-        pytest.fail(f"{request.param} of {case.network.name} has no FP32 layer")
-    return lower_to_typed_network(case.network, config, case.ranges).model
+    if request.param not in case.lowered:
+        config = CONFIGS[request.param](case.network)
+        assert "all " in request.param or FP32 in config.precision_by_group(case.network).values()
+        case.lowered[request.param] = lower_to_typed_network(case.network, config, case.ranges).model
+    return case.lowered[request.param]
 
 
 def test_passes_the_checker_and_its_output_depends_on_its_input(typed, case, backend):
@@ -91,7 +92,7 @@ def test_builds_with_tensorrt_rtx(typed, request):
     if which["case"].startswith("light_") and which["typed"] not in ("all INT8", "INT8, FP16 and FP32", "all FP16"):
         pytest.skip("of the large networks few configs are built: the others build no layer that these do not")
     has_fp4 = any(value.dtype == ir.DataType.FLOAT4E2M1 for value in typed.graph.initializers.values())
-    assert len(rtx.build(typed, capability="SM120" if has_fp4 else "SM89")) > 10_000
+    rtx.hold_buildable(typed, "SM120" if has_fp4 else "SM89")
 
 
 @pytest.mark.rtx
