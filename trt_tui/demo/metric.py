@@ -18,7 +18,7 @@ def f1(outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> d
         ``f1/<class>`` for each class in the labels or outputs, 2 TP / (2 TP + FP + FN), and first their mean as ``f1``.
     """
     truth = np.asarray(labels["labels"]).astype(np.int64)
-    predicted = np.asarray(outputs["logits"]).argmax(axis=1)
+    predicted = _find_highest(np.asarray(outputs["logits"]))
     count = len(CLASS_NAMES)
     confusion = np.bincount((truth * count + predicted).ravel(), minlength=count * count).reshape(count, count)
     hits = confusion.diagonal()
@@ -29,3 +29,16 @@ def f1(outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> d
         if total
     }
     return {"f1": sum(scores.values()) / len(scores), **scores}
+
+
+def _find_highest(logits: np.ndarray) -> np.ndarray:
+    """Returns the first class with the highest logit, as `numpy.argmax` does, which is several times slower here."""
+    highest = logits.max(axis=1, keepdims=True)
+    classes: np.ndarray
+    if np.isnan(highest).any():
+        classes = logits.argmax(axis=1)
+    else:
+        count = logits.shape[1]
+        places_from_end = np.arange(count, 0, -1, dtype=np.uint8)[:, None, None]
+        classes = count - ((logits == highest) * places_from_end).max(axis=1).astype(np.int64)
+    return classes
