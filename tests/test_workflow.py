@@ -1,6 +1,7 @@
-"""From two dumps to a verified bundle, by the commands alone: the bundled network, a residual one, an encoder layer.
+"""From two dumps to a verified bundle, by the commands alone: a residual network and an encoder layer.
 
-What the commands print is held against ONNX Runtime and numpy.
+What the commands print is held against ONNX Runtime and numpy. `tests.test_readme` does the same with the bundled
+network.
 """
 
 import json
@@ -19,7 +20,6 @@ import pytest
 
 from tests import networks
 from tests.test_references import QUICK, results, trtexec_outputs
-from trt_tui import demo
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 
@@ -47,11 +47,6 @@ class Case:
     search: tuple[str, ...] = ()
 
 
-def _scenes(count: int, seed: int) -> dict[str, np.ndarray]:
-    with np.load(demo.calibration_path() if seed else demo.samples_path()) as data:
-        return {"image": data["image"][:count]}
-
-
 def _images(count: int, seed: int) -> dict[str, np.ndarray]:
     return {"image": networks.random_images(np.random.default_rng(seed), (count, 3, 32, 32))}
 
@@ -61,7 +56,6 @@ def _tokens(count: int, seed: int) -> dict[str, np.ndarray]:
 
 
 CASES = {
-    "bundled": Case(lambda: onnx.load(demo.network_path()), _scenes, "int8", 2, 2, "10", ("--no-free",)),
     "convolutional": Case(networks.small_resnet, _images, "int8", 8, 4, "11", ("--no-free", "--no-ranges")),
     "encoder": Case(networks.attention_block, _tokens, "fp16", 8, 2, "rtx"),
 }
