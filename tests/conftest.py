@@ -159,12 +159,17 @@ def measured_before(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, measured_before: None) -> None:
-    """Timers of the app that do not keep tests waiting."""
+    """Timers of the app that do not keep tests waiting; it is drawn where `tests.screen.settle` finds it at rest."""
+    from textual._compositor import Compositor
+
     from trt_tui.tui import main_screen
     from trt_tui.tui.controllers import presenter
 
     monkeypatch.setattr(main_screen, "MIN_DRAW_INTERVAL_S", 0.002)
     monkeypatch.setattr(presenter, "MIN_CURSOR_REST_S", 0.005)
+    draw = Compositor.render_update
+    monkeypatch.setattr(Compositor, "render_update",
+                        lambda self, full=False, **given: draw(self, full, **given) if full else None)
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from textual import events
+from textual._compositor import Compositor
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
@@ -18,6 +19,7 @@ from trt_tui.tui.main_screen import MainScreen
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 SMALL, LARGE = (80, 24), (120, 40)
+_DRAW = Compositor.render_update
 _NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "equals_sign": "=", "minus": "-",
           "space": " "}
 
@@ -40,7 +42,7 @@ async def opened(folder: Path, size: tuple[int, int] = SMALL, **options: Any
 
 
 async def settle(pilot: Pilot) -> None:
-    """Waits until what was asked is answered and drawn."""
+    """Waits until what was asked is answered, and draws what changed since the last time."""
     app, desk, quiet = pilot.app, pilot.app.main_screen.presenter, 0
     end = asyncio.get_running_loop().time() + 3 * LIMIT_S
     while quiet < 2:
@@ -52,6 +54,7 @@ async def settle(pilot: Pilot) -> None:
         quiet = quiet + 1 if calm else 0
         if not calm:
             await asyncio.sleep(0.002)
+    _DRAW(app.screen._compositor, screen_stack=app._background_screens)
 
 
 async def taken_in(pilot: Pilot) -> None:

@@ -516,7 +516,7 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
 
 
 async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
-    async with opened(tmp_path, network="small_resnet", target="sqnr>=40") as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet", target="sqnr>=40") as (app, main, pilot):
         assert "next: a finds a fix" in status(main)
         await answered(pilot, "a", "enter", "down")
         assert "next: a shows what the search found" in status(main)
@@ -715,7 +715,7 @@ async def test_resizes_live(tmp_path):
 
 
 async def test_a_network_without_blocks_has_none_and_a_filter_keeps_its_rows_until_new_shares_are_measured(tmp_path):
-    async with opened(tmp_path, network="small_resnet") as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         await press(pilot, "t", "t")
         assert main.presenter.layer_list.view is View.TREE
         await answered(pilot, "slash", *"share>1%", "enter")

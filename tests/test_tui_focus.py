@@ -27,31 +27,36 @@ def place(app):
     return (app.screen, app.focused, line.key if line is not None else None, len(app.screen_stack))
 
 
-@pytest.mark.parametrize("keys", PLACES.values(), ids=PLACES)
-async def test_no_job_moves_what_has_the_focus(tmp_path, keys):
+async def test_no_job_moves_what_has_the_focus(tmp_path):
     """Every kind of job that a user asks for ends, well, badly and stopped, while the keys are somewhere."""
     held = (rq.CompareRangeMethods, rq.BuildEngine, rq.FindMixedPrecisionConfig, rq.WriteTextFile, rq.SetRanges)
-    options = {"network": "small_resnet", "size": (120, 40), "builder": H200, "held": held}
+    options = {"network": "tiny_resnet", "size": (120, 40), "builder": H200}
     async with opened(tmp_path, **options) as (app, main, pilot):
-        session = app.session
-        session.compare_range_methods()
-        session.request_build()
-        session.set_ranges(list_range_tensors(session.outline)[:1], "2.5")
-        session.export_config("json", tmp_path / "c.json")
-        await press(pilot, *keys)
-        before = place(app)
-        session.child.release()
-        await settle(pilot)
-        assert place(app) == before and session.method_comparison is not None and session.last_built_config is not None
-        for event in (ev.JobFailed(99, "out of memory", "it is full",
-                                   "Free some."), ev.ChildProcessDied(99, -9, "Killed"), ev.JobCancelled(99)):
-            app.post_session_event(event)
+        session, first = app.session, app.session.config
+        for where, keys in PLACES.items():
+            session.child.held.update(held)
+            session.compare_range_methods()
+            session.request_build()
+            session.set_ranges(list_range_tensors(session.outline)[:1], "2.5")
+            session.export_config("json", tmp_path / f"{where}.json")
+            await press(pilot, *keys)
+            before = place(app)
+            session.last_built_config = None
+            session.child.release()
             await settle(pilot)
-            assert place(app) == before, event
+            assert place(app) == before and session.method_comparison is not None, where
+            assert session.last_built_config == first != session.config and (tmp_path / f"{where}.json").exists()
+            for event in (ev.JobFailed(99, "out of memory", "it is full",
+                                       "Free some."), ev.ChildProcessDied(99, -9, "Killed"), ev.JobCancelled(99)):
+                app.post_session_event(event)
+                await settle(pilot)
+                assert place(app) == before, (where, event)
+            await press(pilot, "escape", "escape", "escape", "z")
+            assert app.screen is main and main.presenter.layer_tree.has_focus and session.config == first, where
 
 
 async def test_a_search_that_ends_leaves_the_keys_where_they_are(tmp_path):
-    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", searched=5) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet", target="sqnr>=40", searched=5) as (app, main, pilot):
         await answered(pilot, "a", "enter")
         await press(pilot, "p")
         before = place(app)

@@ -56,7 +56,7 @@ WAYS = {"as it opens": (), "from the end": ("end",), "worst first": ("t", "home"
 
 
 @pytest.mark.parametrize(("network", "target", "ways"), [
-    ("small_resnet", "sqnr>=60", WAYS), ("vit", "sqnr>=20", {"in a cell of the blocks": ("t", "t", "right", "down")})])
+    ("tiny_resnet", "sqnr>=60", WAYS), ("vit", "sqnr>=20", {"in a cell of the blocks": ("t", "t", "right", "down")})])
 async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, network, target, ways):
     async with opened(tmp_path, size=(120, 40), network=network, target=target) as (app, main, pilot):
         for way, keys in ways.items():
@@ -183,7 +183,7 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
 
 
 async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+    async with opened(tmp_path, size=(120, 40), network="tiny_resnet", target="sqnr>=60") as (app, main, pilot):
         for keys, said in (((), "raises this one"), (("slash",), "goes to the rows"), (("escape",), "raises this one"),
                            (("tab",), "raises fc"), (("tab",), "raises this one"), (("2",), "raises fc"),
                            (("c", "c", "escape", "2"), "raises fc"), (("2", "1"), "raises this one")):
@@ -250,7 +250,7 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
 @pytest.mark.parametrize(("held", "is_named"), [((), True), ((rq.MeasureToggles, rq.MeasureRemedies), False)])
 async def test_a_hint_names_no_row_while_toggles_can_change_the_worst_row(tmp_path, monkeypatch, held, is_named):
     monkeypatch.setattr(Session, "requests_toggles", bool(held))
-    options = {"network": "small_resnet", "target": "cosine>=0.9999999"}  # a share gives no value of this target
+    options = {"network": "tiny_resnet", "target": "cosine>=0.9999999"}  # a share gives no value of this target
     async with opened(tmp_path, size=(120, 40), held=held, **options) as (_, main, pilot):
         await answered(pilot, "4")  # from the configs, the hint has to name the row
         hint = hint_of(main)

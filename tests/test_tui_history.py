@@ -49,7 +49,7 @@ def test_every_action_that_changes_a_session_is_undone_here():
 
 async def test_each_change_is_undone_and_redone(tmp_path):
     held = (rq.MeasureWhatIf, rq.MeasureToggles, rq.MeasureRemedies)
-    options = {"network": "small_resnet", "size": (120, 40), "target": "sqnr>=40", "held": held}
+    options = {"network": "tiny_resnet", "size": (120, 40), "target": "sqnr>=40", "held": held}
     async with opened(tmp_path, **options) as (app, main, pilot):
         session, filter_input = app.session, main.presenter.filter_input
         for action, keys in CHANGES.items():
@@ -85,7 +85,7 @@ def change_at_random(session, chance) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_n_changes_are_undone_by_n_undos_and_come_back_by_n_redos(tmp_path, measured_before, seed):
-    session, chance = local.measured(tmp_path, "small_resnet"), random.Random(seed)
+    session, chance = local.measured(tmp_path, "tiny_resnet"), random.Random(seed)
     session.request_preview = session.request_toggles = lambda *_: None  # nothing is to be measured here
     states, names = [session.user_state], []
     while len(states) < 25:
@@ -109,7 +109,7 @@ def test_n_changes_are_undone_by_n_undos_and_come_back_by_n_redos(tmp_path, meas
 
 
 def test_changes_in_plain_words(tmp_path, measured_before):
-    session = local.measured(tmp_path, "small_resnet")
+    session = local.measured(tmp_path, "tiny_resnet")
     config, groups = session.config, session.outline.groups
     start = session.user_state
     raised = config.with_group_precision(groups[:2], Precision.FP32)

@@ -44,7 +44,7 @@ from trt_tui.tui.state.tree import TreeModel
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
-opened = partial(screen.opened, network="small_resnet", target="sqnr>=40")
+opened = partial(screen.opened, network="tiny_resnet", target="sqnr>=40")
 
 EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16,
                                   Precision.TF32))
@@ -297,7 +297,7 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
 
 
 async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
-    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+    async with opened(tmp_path, size=LARGE, network="small_resnet") as (app, main, pilot):
         before = main.session.config
         await answered(pilot, "a", "enter", "a")
         relations = [option.relation for option in app.screen.options]
@@ -387,7 +387,7 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
 
 
 async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_path):
-    async with opened(tmp_path, size=LARGE) as (app, main, pilot):
+    async with opened(tmp_path, size=LARGE, network="small_resnet") as (app, main, pilot):
         await answered(pilot, "a", "enter", "a")
         session, search_status, page = main.session, main.session.search_status, app.screen
         passing = [option for option in page.options if option.relation == MORE_ACCURATE and option.outcome.passes]

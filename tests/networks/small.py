@@ -7,10 +7,10 @@ from .build import Builder, floats
 from .seeding import settle_batch_norms
 
 
-def small_resnet(seed: int = 0) -> onnx.ModelProto:
+def small_resnet(seed: int = 0, size: int = 32) -> onnx.ModelProto:
     """A residual CNN: an identity block, a block of stride 2 with a 1×1 Conv on its skip, pool, Gemm; opset 17.
 
-    Input ``image`` float32 (batch, 3, 32, 32), output ``logits`` float32 (batch, 10); node names such as
+    Input ``image`` float32 (batch, 3, size, size), output ``logits`` float32 (batch, 10); node names such as
     ``/layer1/conv1/Conv``.
     """
     b = Builder(seed)
@@ -29,7 +29,7 @@ def small_resnet(seed: int = 0) -> onnx.ModelProto:
         x = b.node("Relu", [b.node("Add", [y, x], scope)], f"{scope}/relu2")
     x = b.node("Flatten", [b.node("GlobalAveragePool", [x], "/avgpool")], "", axis=1)
     b.gemm(x, (32, 10), "/fc", output="logits")
-    model = b.model([floats("image", "batch", 3, 32, 32)], [floats("logits", "batch", 10)], name="small_resnet")
+    model = b.model([floats("image", "batch", 3, size, size)], [floats("logits", "batch", 10)], name="small_resnet")
     settle_batch_norms(model, seed)
     return model
 
