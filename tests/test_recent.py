@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def opened(folder, wanted=""):
     """A session of the small residual network that goes on from what is saved in a folder."""
-    session = local.NullSession(local.options(folder, "small_resnet", False, False), folder=folder)
+    session = local.NullSession(local.options(folder, "tiny_resnet", False, False), folder=folder)
     session.session_folder.requested_name = wanted
     session.start()
     return session.rest()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def opened_session(folder, wanted="", options=None):
     """A session of the small residual network that goes on from what is saved in a folder."""
-    session = local.NullSession(options or local.options(folder, "small_resnet", False, False), folder=folder)
+    session = local.NullSession(options or local.options(folder, "tiny_resnet", False, False), folder=folder)
     session.session_folder.requested_name = wanted
     session.start()
     return session.rest()
@@ -113,7 +113,7 @@ async def test_the_page_of_sessions(tmp_path, size):
     saved = opened_session(tmp_path)
     config = change(saved, 0)
     saved.close()
-    async with opened(tmp_path, size=size, network="small_resnet", metric=False) as (app, main, pilot):
+    async with opened(tmp_path, size=size, network="tiny_resnet", metric=False) as (app, main, pilot):
         session = app.session
         await answered(pilot, "space", "S")
         page = app.screen

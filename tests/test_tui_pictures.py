@@ -144,7 +144,7 @@ def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
 
 
 async def test_charts_without_data_are_grey_and_say_why(tmp_path):
-    async with opened(tmp_path, metric=False) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet", metric=False) as (app, main, pilot):
         await press(pilot, "8")
         page = app.screen
         grey = set()
