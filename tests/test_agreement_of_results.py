@@ -140,13 +140,13 @@ def test_the_screen_agrees_with_the_commands(session, mlp, sqnr, outcome):
     figure, (low, high) = sqnr
     driven = session(mlp).settled()
     driven.set_target(f"sqnr>={CASES[outcome](figure, low, high):.6f}")
-    row = "".join(text for text, _ in summary_lines(driven, 120, 40)[-1 if not outcome.endswith("?") else -2])
+    lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120, 40)]
+    row = [line for line in lines if outcome_words(line)][-1]  # an exported network that ran before has a line behind
     line = "".join(text for text, _ in config_table(driven, 80)[1][0].line)
     assert outcome_words(row) == outcome_words(line) == [outcome], (row, line)
     assert config_status.config_meets_target_simulated(
         driven, driven.config) is config_status.current_config_meets_target(driven) is outcome.startswith("PASS")
-    reason = "".join(text for text, _ in summary_lines(driven, 120, 40)[-1])
-    assert ("spans the target" in reason) is outcome.endswith("?")
+    assert ("spans the target" in lines[-1]) is outcome.endswith("?")
 
 
 def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, mlp):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import threading
@@ -258,7 +259,8 @@ def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path)
 def test_what_ends_two_workers_fails_as_its_own_job(running, tmp_path):
     with pytest.raises(TrtTuiError) as failed:
         running.done(Errand(tmp_path), ["1", "kill", "2"])
-    assert failed.value.title == "item kill: 2 workers ended while they measured it"
+    # One more has ended if the item was in a batch with others at first.
+    assert re.fullmatch("item kill: [23] workers ended while they measured it", failed.value.title)
     assert "ended by signal 9" in failed.value.cause
     running.serving(2)
     assert len(running.done(Errand(tmp_path), ["1", "2"])) == 2
@@ -304,9 +306,9 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
         far = other()
     assert far.hired.cluster.transfer_counts.files == sum(
         os.path.getsize(path) for path, _ in workspace.stamped_files.stamps)
-    assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) > before
+    assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) - before
     far.hired.close()
-    running.until(lambda: set(tasks) == before)
+    running.until(lambda: set(tasks) <= before)  # pieces of earlier tests may go meanwhile
 
 
 @pytest.mark.parametrize(("field", "word"), [("program", "trt-tui"), ("runtime", "ONNX Runtime")])
