@@ -44,7 +44,7 @@ def rows(y, batch):
 @pytest.mark.parametrize("kept", [lazy_json.MAX_KEPT_STRING_BYTES, 16])
 def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(lazy_json, "MAX_KEPT_STRING_BYTES", kept)
-    monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", 257)  # so that all that is parsed spans blocks
+    monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", 257)  # so that arrays span blocks
     monkeypatch.setattr(polygraphy_json, "_PIECE_CHARACTERS", 64)
     rng = np.random.default_rng(0)
     first = {"a": rng.standard_normal((3, 70)).astype(np.float32), "b\"é": np.asfortranarray(rng.random((5, 4))),
@@ -88,9 +88,7 @@ def trtexec_outputs(path, **arrays):
     return path
 
 
-@pytest.mark.parametrize("block", [1 << 20, 64, 257])
-def test_what_trtexec_exports_is_a_dump(block, tmp_path, monkeypatch):
-    monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", block)
+def test_what_trtexec_exports_is_a_dump(tmp_path):
     values = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32) * np.float32(1e-3)
     written = {"y": values, "odd": np.float32([[np.nan, np.inf, -np.inf, -np.nan, 1e20]]), "none": np.zeros((0, 4)),
                "classes": np.int64([[7], [50_000]]), "one": np.float32(2.5), "flags": np.bool_([True, False])}
@@ -165,7 +163,7 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("cut.json", GOOD[:5000], "cut off"),
     ("cut.json", GOOD[:-3], "cut off"),
     ("cut.json", GOOD[:40], "cut off"),
-    ("more.json", GOOD + "x", "after the end"),
+    ("more.json", GOOD + "x", "not valid JSON"),
     ("object.json", _text(_npy(np.array([{}], object))), "pickled Python objects"),
     ("object.json", _text(_npy(np.array([{}] * 2000, object))), "pickled Python objects"),
     ("short.json", _text(_npy(np.arange(2000)) + b"123"), "damaged"),
@@ -174,23 +172,23 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("garbage.json", _text("%" * 9000), "not an array"),
     ("garbage.json", _text("abc"), "not an array"),
     ("list.json", "[1, 2]", "a list of numbers"),
-    ("list.json", '{"y": [1, 2]}', "y is not a dump of tensors"),
+    ("list.json", '{"y": [1, 2]}', "y is not an array"),
     ("list.json", '{"y": [1, 2]}', "a list of numbers"),
     ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, ', "cut off"),
     ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5', "cut off"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, "3"]}]', "contains something else"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, null]}]', "contains something else"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 1_0, 2]}]', "contains something else"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2,]}]', "contains something else"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * 70 + "]}]", "contains something else"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * (3 << 20), "contains something else"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, "3"]}]', "a list of numbers"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, null]}]', "a list of numbers"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 1_0, 2]}]', "not valid JSON"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2,]}]', "not valid JSON"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * 70 + "]}]", "a list of numbers"),
+    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * (3 << 20), "not valid JSON"),
     ("short.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2]}]', "3 values, 2 are present"),
     ("short.json", '[{"name": "y", "dimensions": "1x3", "values": []}]', "3 values, 0 are present"),
     ("twice.json", json.dumps([{"name": "y", "dimensions": "2", "values": [1, 2]}] * 2), "the name occurs twice"),
     ("text.json", '[{"name": "y", "dimensions": "1x-3", "values": [1]}]', "dimensions such as 1x10"),
     ("text.json", '[{"name": "y", "dimensions": "1", "values": "1"}]', "dimensions such as 1x10"),
-    ("deep.json", "[" * 200 + "]" * 200, "without end"),
-    ("word.json", "hello", "neither a string nor a number"),
+    ("deep.json", "[" * 200 + "]" * 200, "not a dump of tensors"),
+    ("word.json", "hello", "not valid JSON"),
     ("other.json", json.dumps({"lst": [], "polygraphy_class": "AccuracyResult"}), "AccuracyResult"),
     ("empty.json", "", "is empty"),
     ("outputs.txt", "x", "not a dump of tensors"),

@@ -16,9 +16,14 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.data.array_files import StoredArray, check_array_file, convert_damaged_file_errors, open_npz
-from trt_tui.core.data.polygraphy_json import InMemoryArray, open_base64_array, polygraphy_object_kind
+from trt_tui.core.data.polygraphy_json import (
+    InMemoryArray,
+    json_kind_text,
+    open_polygraphy_array,
+    polygraphy_object_kind,
+)
 from trt_tui.errors import InputError
-from trt_tui.files.lazy_json import FileSpan, read_lazy_json
+from trt_tui.files.lazy_json import read_lazy_json
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 DUMP_FORMATS = ("Polygraphy's RunResults (polygraphy run --save-outputs OUT.json), outputs of trtexec (trtexec "
@@ -150,7 +155,7 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
                                   for item in inputs_list) or polygraphy_object_kind(inputs_list[0]) is not None:
         object_kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
         raise _not_a_dump_error(
-            source_title, f"it holds {'Polygraphy’s ' + object_kind if object_kind else _json_kind_text(value)}")
+            source_title, f"it holds {'Polygraphy’s ' + object_kind if object_kind else json_kind_text(value)}")
     return {
         "": [_parse_iteration(item, f"{source_title}, iteration {number}") for number, item in enumerate(inputs_list)]
     }
@@ -158,10 +163,6 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
 
 def _not_a_dump_error(source_title: str, reason: str) -> InputError:
     return InputError(f"{source_title} is not a dump of tensors", reason, f"Give {DUMP_FORMATS}.")
-
-
-def _json_kind_text(value: object) -> str:
-    return "a list of numbers" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def _is_trtexec_output_list(value: object) -> bool:
@@ -209,22 +210,13 @@ def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
                                                  dict) and polygraphy_object_kind(value) == "IterationResult" else value
     if not isinstance(outputs, dict):
         raise _not_a_dump_error(source_title, "an iteration is an object of arrays by name")
-    return {name: _parse_array(array_value, f"{source_title}: {name}") for name, array_value in outputs.items()}
+    return {name: _open_number_array(array_value, f"{source_title}: {name}") for name, array_value in outputs.items()}
 
 
-def _parse_array(value: Any, source_title: str) -> StoredArray:
-    if isinstance(value, dict) and polygraphy_object_kind(value) in ("LazyArray", "LazyNumpyArray"):
-        value = value.get("values")
-    kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
-    if kind == "Tensor" or isinstance(value, dict) and "tensor" in value:
-        raise InputError(f"{source_title} is a pickled torch tensor",
-                         "they are refused, because loading them can execute arbitrary code",
-                         "Save numpy arrays: tensor.cpu().numpy().")
-    if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
-        raise _not_a_dump_error(source_title, f"it is {kind or _json_kind_text(value)}, not an array of Polygraphy")
-    member = open_base64_array(value["array"], source_title)
+def _open_number_array(value: Any, title: str) -> StoredArray:
+    member = open_polygraphy_array(value, title)
     if member.dtype.kind not in "biufUS":
-        raise InputError(f"{source_title} holds {member.dtype}", "only numbers can be compared",
+        raise InputError(f"{title} holds {member.dtype}", "only numbers can be compared",
                          "Save it as float32; numpy has no built-in BF16 and FP8.")
     return member
 

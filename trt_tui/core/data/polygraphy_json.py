@@ -9,25 +9,20 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from trt_tui.core.data.array_files import (
-    DATA_FORMATS,
     MAX_IN_MEMORY_BYTES,
     ArraySpool,
     ArrayWithHeader,
     StoredArray,
-    convert_damaged_file_errors,
     read_npy_bytes,
     read_npy_header,
 )
 from trt_tui.errors import InputError
 from trt_tui.files.lazy_json import FileSpan
-from trt_tui.files.read_budget import limit_reading_resources
-from trt_tui.files.reading import open_regular_file
 
 MAX_WHOLE_BYTES = 256 << 20
 """Maximum size in bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
@@ -35,14 +30,6 @@ MAX_WHOLE_BYTES = 256 << 20
 _HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
 _PIECE_CHARACTERS = 4 << 18
 """Number of base64 characters that are decoded at a time, a multiple of four."""
-
-MAX_FEED_CHARACTERS = 2 << 30
-"""Maximum number of characters of one feed."""
-
-_BLOCK_CHARACTERS = 1 << 20
-_ENDING_CHARACTERS = 16
-"""Distance in characters from the end of a block. A JSON error within it can come from the cut and not from the file.
-"""
 
 _PIECE_BYTES = 3 << 18
 """Number of bytes that are encoded at a time, a multiple of three."""
@@ -95,11 +82,35 @@ class Base64Array(ArrayWithHeader):
         return ArraySpool().append_byte_pieces(self.read_byte_pieces(), self.header).load()
 
 
-def open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
-    """Opens an array that Polygraphy's JSON holds as a string.
+def open_polygraphy_array(value: Any, title: str) -> StoredArray:
+    """Opens an array that Polygraphy has written to a JSON file.
 
     Args:
+        value: The value that `trt_tui.files.lazy_json.read_lazy_json` returns for the array.
         title: The title of the array in messages.
+
+    Raises:
+        InputError: The value is no array, or `_open_base64_array` raises it.
+    """
+    if isinstance(value, dict) and polygraphy_object_kind(value) in ("LazyArray", "LazyNumpyArray"):
+        value = value.get("values")
+    kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
+    if kind == "Tensor" or isinstance(value, dict) and "tensor" in value:
+        raise InputError(f"{title} is a pickled torch tensor",
+                         "they are refused, because loading them can execute arbitrary code",
+                         "Save numpy arrays: tensor.cpu().numpy().")
+    if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
+        raise InputError(f"{title} is not an array of Polygraphy", f"it is {kind or json_kind_text(value)}",
+                         "Save numpy arrays with Polygraphy, or as .npz.")
+    return _open_base64_array(value["array"], title)
+
+
+def json_kind_text(value: object) -> str:
+    return "a list of numbers" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
+    """Opens an array that Polygraphy's JSON holds as a string.
 
     Raises:
         InputError: The array holds pickled objects, is damaged, or is too large for its form.
@@ -160,74 +171,6 @@ def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
         if isinstance(item, str) and item == "polygraphy_serialized_json_type":
             return key.replace("__polygraphy_encoded_", "")
     return None
-
-
-def read_json_feeds(path: Path, source_title: str) -> Iterator[Any]:
-    """Yields the feeds of a Polygraphy inputs JSON one at a time.
-
-    Polygraphy writes an array as ``{"array": base64 of an .npy, "polygraphy_class": "ndarray"}``.
-
-    Raises:
-        InputError: The file cannot be read, is not valid JSON, or holds objects other than arrays.
-    """
-    decoder = json.JSONDecoder(object_hook=lambda value: _decode_json_object(value, source_title))
-    with convert_damaged_file_errors(source_title), open_regular_file(path) as raw, io.TextIOWrapper(
-            raw, encoding="utf-8") as file:
-        text = file.read(_BLOCK_CHARACTERS)
-        position = _skip_characters(text, 0, " \t\r\n")
-        is_list = text[position : position + 1] == "["
-        position += is_list
-        while True:
-            position = _skip_characters(text, position, " \t\r\n,")
-            try:
-                if is_list and text[position : position + 1] == "]":
-                    return
-                with limit_reading_resources(source_title, len(text)):
-                    item, position = decoder.raw_decode(text, position)
-            except json.JSONDecodeError as error:
-                more = ""
-                if error.pos >= len(text) - _ENDING_CHARACTERS or error.msg.startswith("Unterminated"):
-                    more = file.read(max(_BLOCK_CHARACTERS, len(text) - position))
-                if not more:
-                    raise InputError(
-                        f"{source_title} is not valid JSON",
-                        f"{error.msg}; the file may have been cut off.",
-                        f"Give {DATA_FORMATS}.",
-                    ) from error
-                text, position = text[position:] + more, 0
-                if len(text) > MAX_FEED_CHARACTERS:
-                    raise InputError(f"{source_title}: a feed is too large",
-                                     f"it has over {MAX_FEED_CHARACTERS:,} characters",
-                                     "Save the arrays as .npz.") from error
-                continue
-            yield item
-            if not is_list:
-                return
-
-
-def _skip_characters(text: str, position: int, skipped_characters: str) -> int:
-    while position < len(text) and text[position] in skipped_characters:
-        position += 1
-    return position
-
-
-def _decode_json_object(json_object: dict[str, Any], source_title: str) -> Any:
-    kind = polygraphy_object_kind(json_object)
-    if kind is None:
-        return json_object
-    if kind != "ndarray" or not isinstance(json_object.get("array"), str):
-        raise InputError(
-            f"{source_title} holds Polygraphy's {kind}, not feeds of numpy arrays",
-            next_step="Save the inputs with polygraphy run --save-inputs, or as .npz.",
-        )
-    try:
-        data = base64.b64decode(json_object["array"], validate=True)
-    except (binascii.Error, ValueError):
-        data = json_object["array"].encode("latin-1")
-    try:
-        return read_npy_bytes(read_first_npz_array(data) if data[:2] == b"PK" else data)
-    except InputError as error:
-        raise InputError(f"{source_title}: {error.title}", error.cause, error.next_step) from error
 
 
 class RunResultsWriter:

@@ -5,6 +5,9 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from trt_tui.core.data.array_files import (
     DATA_FORMATS,
@@ -15,9 +18,10 @@ from trt_tui.core.data.array_files import (
     open_npz,
     spool_feed,
 )
-from trt_tui.core.data.polygraphy_json import read_json_feeds
+from trt_tui.core.data.polygraphy_json import open_polygraphy_array, polygraphy_object_kind
 from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.errors import InputError
+from trt_tui.files.lazy_json import read_lazy_json
 from trt_tui.files.reading import missing_file_error
 
 MAX_SCRIPT_FEEDS = 1024
@@ -63,12 +67,23 @@ def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
     if archive or path.suffix == ".npz":
         yield open_npz(path, source_title)
     elif path.suffix == ".json":
-        spool = ArraySpool()
-        for index, feed in enumerate(read_json_feeds(path, source_title)):
-            yield spool_feed(feed, f"{source_title}, feed {index}", spool)
+        spool, value = ArraySpool(), read_lazy_json(path, source_title)
+        for index, feed in enumerate(value if isinstance(value, list | np.ndarray) else [value]):
+            title = f"{source_title}, feed {index}"
+            if isinstance(feed, dict):
+                feed = _load_polygraphy_arrays(feed, title)
+            yield spool_feed(feed, title, spool)
     else:
         hint = "A single .npy has no input name: save it with numpy.savez. " if path.suffix == ".npy" else ""
         raise InputError(f"{source_title} is not a readable data file", next_step=f"{hint}Give {DATA_FORMATS}.")
+
+
+def _load_polygraphy_arrays(feed: dict[str, Any], title: str) -> dict[str, np.ndarray]:
+    if kind := polygraphy_object_kind(feed):
+        raise InputError(f"{title} holds Polygraphy's {kind}, not feeds of numpy arrays", "",
+                         "Save the inputs with polygraphy run --save-inputs, or as .npz.")
+    with convert_damaged_file_errors(title):
+        return {name: open_polygraphy_array(value, f"{title}: {name}").load() for name, value in feed.items()}
 
 
 def _read_script_parts(user_function: UserFunction, sample_limit: int | None,
