@@ -82,3 +82,5 @@ def test_names_that_follow_a_warning_are_read_with_it():
         logger.log("V", "something else")
     assert [text for _, text in said] == ["Detected layernorm nodes in FP16.",
                                           "Detected layernorm nodes in FP16: /norm/Sub, /norm/Div"]
+    assert list_known_warnings(said) == (
+        "LayerNorm in FP16, which may overflow after an attention: /norm/Sub, /norm/Div",)

@@ -20,7 +20,7 @@ _KNOWN_WARNINGS = (
      "no range for {named}: its producer and consumers fall back from INT8"),
     (re.compile(r"No implementation of layer (?P<named>.*) obeys the requested constraints"),
      "no implementation of {named} has its precision: TensorRT took the fastest"),
-    (re.compile(LAYERNORM_WARNING_PREFIX + r"[.:]\s*(?P<named>.*)", re.S),
+    (re.compile(LAYERNORM_WARNING_PREFIX + r"[.:]\s*(?P<named>.+)", re.S),
      "LayerNorm in FP16, which may overflow after an attention: {named}"),
     (re.compile(r"^(?P<named>.+): IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension"),
      "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
