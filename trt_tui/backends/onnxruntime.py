@@ -65,6 +65,9 @@ It moves a Transpose behind the Resize if that reduces the number of transposed 
 execute the Resize.
 """
 
+_RELU_NETWORK = """<ir_version: 8, opset_import: ["" : 17]> one (float[1] x) => (float[1] y) { y = Relu(x) }"""
+"""A network of one node, which shows if a provider works."""
+
 _WRONG_SHAPE_MESSAGES = {
     "": re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
                    r"computed output shape for this run is \{(?P<computed>[^}]*)\}"),
@@ -205,14 +208,9 @@ class OnnxRuntimeBackend:
 
         A network of one node is executed to find the mode.
         """
-        input_value = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
-        node = ir.node("Relu", [input_value])
-        output_value = node.outputs[0]
-        output_value.name, output_value.type, output_value.shape = "y", input_value.type, input_value.shape
         modes: list[ExecutionMode] = []
-        model = ir.Model(ir.Graph([input_value], [output_value], nodes=[node], opset_imports={"": 17}), ir_version=8)
         try:
-            with self.load(model, on_mode_change=modes.append) as runner:
+            with self.load(ir.from_onnx_text(_RELU_NETWORK), on_mode_change=modes.append) as runner:
                 for _ in range(RUNS_BEFORE_CAPTURE):
                     runner.run({"x": np.ones(1, np.float32)})
         except TrtTuiError as error:
@@ -345,15 +343,11 @@ def _cuda_failure_reason() -> str:
             ctypes.CDLL(str(libraries / name), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return str(error)
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    input_info, output_info = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
-    model = onnx.helper.make_model(onnx.helper.make_graph([node], "one", [input_info], [output_info]), ir_version=8,
-                                   opset_imports=[onnx.helper.make_opsetid("", 17)])
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[_CUDA_PROVIDER],
-                                               enable_fallback=0)
+        session = onnxruntime.InferenceSession(onnx.parser.parse_model(_RELU_NETWORK).SerializeToString(), options,
+                                               providers=[_CUDA_PROVIDER], enable_fallback=0)
         session.run(None, {"x": np.zeros(1, np.float32)})
     except Exception as error:
         return _first_error_line(error)

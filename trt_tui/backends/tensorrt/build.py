@@ -47,7 +47,7 @@ def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSett
                               constraints.layer_names)
         if settings.debug_tensors and not network.mark_unfused_tensors_as_debug_tensors():
             log.dispatch_message("warning", "TensorRT does not let its unfused tensors be read")
-        monitor = _make_progress_monitor(
+        monitor = make_progress_monitor(
             package.trt, on_step) if on_step is not None and package.capabilities.reports_progress else None
         cache = Path(settings.builder_options.timing_cache) if settings.builder_options.timing_cache else None
         timing_cache = _read_timing_cache(log, cache) if cache is not None else None
@@ -250,7 +250,7 @@ def _find_tactic_source(enum: Any, name: str) -> Any:
     return member
 
 
-def _make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
+def make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         """The progress monitor of a build, which reports the steps of the outermost phase. TensorRT calls it from
         several threads."""
@@ -258,10 +258,10 @@ def _make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self.stopped = False
-            self.phases: dict[str, tuple[str | None, int]] = {}
+            self.phases: dict[str, int] = {}
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            self.phases[phase_name] = (parent_phase, num_steps)
+            self.phases[phase_name] = num_steps
             self._report_step(phase_name, 0)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
@@ -271,9 +271,7 @@ def _make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
             self.phases.pop(phase_name, None)
 
         def _report_step(self, phase: str, done_steps: int) -> bool:
-            _, steps = self.phases.get(phase, (None, 0))
-            if not on_step(phase, done_steps, steps):
-                self.stopped = True
+            self.stopped |= not on_step(phase, done_steps, self.phases.get(phase, 0))
             return not self.stopped
 
     return Monitor()

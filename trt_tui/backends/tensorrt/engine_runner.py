@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,50 +95,50 @@ class TensorRTRunner:
         from polygraphy.backend.trt import TrtRunner
 
         self._runner, self._active_profile = TrtRunner(self._engine), 0
+        with self._translate_errors():
+            _activate_polygraphy_runner(self._runner)
+
+    @contextlib.contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        """Converts each error of an execution in the ``with`` block, with the messages that TensorRT has printed."""
         with self._log.collect_messages(None) as messages:
             try:
-                _activate_polygraphy_runner(self._runner)
+                yield
             except Exception as error:
                 raise translate_execution_error(messages, error) from None
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         names = [info.name for info in self.outputs] if fetch is None else list(fetch)
         self._release_device_inputs()
-        with self._log.collect_messages(None) as messages:
-            try:
-                engine_feed = self._cast_to_engine_types(feed)
-                self._activate_matching_profile(self._runner, engine_feed)
-                results = self._runner.infer(engine_feed, check_inputs=False)
-            except Exception as error:
-                raise translate_execution_error(messages, error) from None
+        with self._translate_errors():
+            engine_feed = self._cast_to_engine_types(feed)
+            self._activate_matching_profile(self._runner, engine_feed)
+            results = self._runner.infer(engine_feed, check_inputs=False)
         return {name: np.array(results[name]) for name in names}
 
     def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
         """Returns the milliseconds from the enqueueing of an execution to its end on the stream."""
         self._copy_inputs_to_device(feed)
         context, stream = self._runner.context, self._runner.stream
-        with self._log.collect_messages(None) as messages:
+        with self._translate_errors():
             start = time.perf_counter()
             enqueued = context.execute_async_v3(stream.ptr)
             stream.synchronize()
             duration_ms = (time.perf_counter() - start) * 1e3
-        if not enqueued:
-            raise translate_execution_error(messages, RuntimeError("it could not be enqueued"))
+            if not enqueued:
+                raise RuntimeError("it could not be enqueued")
         return duration_ms
 
     def graph_latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
         """Returns the milliseconds of an execution that is launched as one CUDA graph."""
         self._copy_inputs_to_device(feed)
         context, stream = self._runner.context, self._runner.stream
-        with self._log.collect_messages(None) as messages:
-            try:
-                if self._cuda_graph is None:
-                    self._cuda_graph = CudaGraph(stream.ptr, lambda: bool(context.execute_async_v3(stream.ptr)))
-                start = time.perf_counter()
-                self._cuda_graph.launch_graph()
-                stream.synchronize()
-            except Exception as error:
-                raise translate_execution_error(messages, error) from None
+        with self._translate_errors():
+            if self._cuda_graph is None:
+                self._cuda_graph = CudaGraph(stream.ptr, lambda: bool(context.execute_async_v3(stream.ptr)))
+            start = time.perf_counter()
+            self._cuda_graph.launch_graph()
+            stream.synchronize()
             return (time.perf_counter() - start) * 1e3
 
     def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
@@ -160,20 +161,17 @@ class TensorRTRunner:
         _deactivate_polygraphy_runner(self._runner)
         runner = TrtRunner(make_context_with_layer_profiler)
         try:
-            with self._log.collect_messages(None) as messages:
+            with self._translate_errors():
+                _activate_polygraphy_runner(runner)
                 try:
-                    _activate_polygraphy_runner(runner)
-                    try:
-                        self._active_profile = 0
-                        self._activate_matching_profile(runner, engine_feed)
+                    self._active_profile = 0
+                    self._activate_matching_profile(runner, engine_feed)
+                    runner.infer(engine_feed, check_inputs=False)
+                    profiler.times.clear()
+                    for _ in range(run_count):
                         runner.infer(engine_feed, check_inputs=False)
-                        profiler.times.clear()
-                        for _ in range(run_count):
-                            runner.infer(engine_feed, check_inputs=False)
-                    finally:
-                        _deactivate_polygraphy_runner(runner)
-                except Exception as error:
-                    raise translate_execution_error(messages, error) from None
+                finally:
+                    _deactivate_polygraphy_runner(runner)
         finally:
             self._activate_execution_context()
         return {name: total / run_count for name, total in profiler.times.items()}
@@ -183,33 +181,22 @@ class TensorRTRunner:
         context = self._runner.context
         debug_listener = make_debug_listener(self._trt, names)
         self._release_device_inputs()
-        with self._log.collect_messages(None) as messages:
+        with self._translate_errors():
+            if not context.set_debug_listener(debug_listener):
+                raise RuntimeError("the engine accepts no listener")
+            context.unfused_tensors_debug_state = True
             try:
-                if not context.set_debug_listener(debug_listener):
-                    raise RuntimeError("the engine accepts no listener")
-                context.unfused_tensors_debug_state = True
-                try:
-                    engine_feed = self._cast_to_engine_types(feed)
-                    self._activate_matching_profile(self._runner, engine_feed)
-                    outputs = self._runner.infer(engine_feed, check_inputs=False)
-                finally:
-                    context.unfused_tensors_debug_state = False
-            except Exception as error:
-                raise translate_execution_error(messages, error) from None
+                engine_feed = self._cast_to_engine_types(feed)
+                self._activate_matching_profile(self._runner, engine_feed)
+                outputs = self._runner.infer(engine_feed, check_inputs=False)
+            finally:
+                context.unfused_tensors_debug_state = False
         if debug_listener.failed:
             raise TrtTuiError("the debug tensors of the engine could not be read", debug_listener.failed, "")
-        output_arrays = {
-            name: np.array(outputs[name])
-            for name in (info.name for info in self.outputs)
-            if name in names
-        }
-        return {
-            **debug_listener.found, **{
-                name: DebugTensor(array.astype(np.float32), _FLOAT_TYPES[array.dtype.name])
-                for name, array in output_arrays.items()
-                if array.dtype.name in _FLOAT_TYPES
-            }
-        }
+        arrays = {info.name: np.array(outputs[info.name]) for info in self.outputs if info.name in names}
+        return {**debug_listener.found, **{
+            name: DebugTensor(array.astype(np.float32), _FLOAT_TYPES[array.dtype.name])
+            for name, array in arrays.items() if array.dtype.name in _FLOAT_TYPES}}
 
     def inspect(self) -> str:
         """Returns the JSON of the engine inspector, with all tensor types and formats."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
+from trt_tui.core.engines.layer_listing import LISTING_HEADING
 
 MessageCallback = Callable[[str, str], None]
 """A function that is called with the level ("error", "warning", "info") and the text of each printed message."""
@@ -29,7 +30,7 @@ class TensorRTLog(logging.Handler):
     """The log handler that receives the messages of TensorRT and Polygraphy and passes them to the current collectors.
 
     The last verbose messages of TensorRT are kept. If a build fails without naming a layer, they show the layer that
-    the builder was processing.
+    the builder was processing. So is the last list of engine layers that TensorRT-RTX has printed.
     """
 
     _instance: TensorRTLog | None = None
@@ -63,7 +64,7 @@ class TensorRTLog(logging.Handler):
 
                 def log(self, severity: Any, message: str) -> None:
                     if severity == trt.Logger.VERBOSE:
-                        log.details.append(message)
+                        (log.listings if message.startswith(LISTING_HEADING) else log.details).append(message)
                         if self.last.rstrip(".") == LAYERNORM_WARNING_PREFIX:
                             log.dispatch_message("warning", f"{LAYERNORM_WARNING_PREFIX}: {message}")
                             self.last = ""
@@ -77,6 +78,7 @@ class TensorRTLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(1)
         self.details: deque[str] = deque(maxlen=_MAX_DETAIL_MESSAGES)
+        self.listings: deque[str] = deque(maxlen=1)
         self._tensorrt_loggers: dict[str, Any] = {}
         self._collectors: list[tuple[list[tuple[str, str]], MessageCallback | None]] = []
 

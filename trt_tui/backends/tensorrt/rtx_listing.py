@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.backends.tensorrt.build import allow_attention_decomposition
+from trt_tui.backends.tensorrt.build import allow_attention_decomposition, make_progress_monitor
 from trt_tui.backends.tensorrt.failures import translate_build_error, translate_parser_errors
-from trt_tui.backends.tensorrt.log import PrintedMessages
+from trt_tui.backends.tensorrt.log import PrintedMessages, TensorRTLog
 from trt_tui.backends.tensorrt.package import import_tensorrt, list_compute_capabilities
 from trt_tui.backends.tensorrt.plugins import load_plugins
-from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
 from trt_tui.core.engines.layer_listing import LISTING_HEADING
 from trt_tui.core.runner import Profile
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
@@ -26,9 +24,6 @@ _BUILD_THREADS = min(os.cpu_count() or 1, 4)
 
 The engine does not depend on this number. Other measurements on this machine wait for the build.
 """
-
-_MAX_DETAIL_MESSAGES = 400
-"""The number of verbose messages that are kept for a build that fails without naming a layer."""
 
 
 @dataclass(frozen=True)
@@ -78,93 +73,40 @@ class RtxEngineLayerLister:
             CancelledError: ``should_continue`` returned False.
             InputError: The release does not list engine layers.
         """
-        trt = self.trt
-        log = _make_listing_logger(trt)
-        builder = trt.Builder(log)
-        builder.max_threads = _BUILD_THREADS
-        network = builder.create_network(0)
-        parser = trt.OnnxParser(network, log)
-        trt.init_libnvinfer_plugins(log, "")
-        is_loaded = parser.load_model_proto(model, str(base_path)) and all(
-            parser.load_initializer(name, array.ctypes.data, array.nbytes) for name, array in weights.items())
-        if not is_loaded or not parser.parse_model_proto() or parser.num_errors:
-            errors = [parser.get_error(index) for index in range(parser.num_errors)]
-            raise translate_parser_errors("tensorrt-rtx", self.release, errors)
-        allow_attention_decomposition(trt, network)
-        config = builder.create_builder_config()
-        config.num_compute_capabilities = 1
-        config.set_compute_capability(
-            getattr(trt.ComputeCapability, f"SM{compute_capability[0]}{compute_capability[1]}"), 0)
-        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        (config.set_flag if tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
-        if profile:
-            optimization_profile = builder.create_optimization_profile()
-            for name, (min_shape, opt_shape, max_shape) in profile.items():
-                optimization_profile.set_shape(name, min_shape, opt_shape, max_shape)
-            config.add_optimization_profile(optimization_profile)
-        monitor = _make_cancel_monitor(trt, should_continue)
-        config.progress_monitor = monitor
-        built = builder.build_serialized_network(network, config)
-        if monitor.stopped:
-            raise CancelledError("stopped")
-        if built is None:
-            raise translate_build_error(log.said, tuple(log.details), RuntimeError("the builder gives no reason"))
+        trt, log = self.trt, TensorRTLog()
+        logger = log.get_tensorrt_logger(trt)
+        with log.collect_messages(None) as messages:
+            builder = trt.Builder(logger)
+            builder.max_threads = _BUILD_THREADS
+            network = builder.create_network(0)
+            parser = trt.OnnxParser(network, logger)
+            trt.init_libnvinfer_plugins(logger, "")
+            is_loaded = parser.load_model_proto(model, str(base_path)) and all(
+                parser.load_initializer(name, array.ctypes.data, array.nbytes) for name, array in weights.items())
+            if not is_loaded or not parser.parse_model_proto() or parser.num_errors:
+                errors = [parser.get_error(index) for index in range(parser.num_errors)]
+                raise translate_parser_errors("tensorrt-rtx", self.release, errors)
+            allow_attention_decomposition(trt, network)
+            config = builder.create_builder_config()
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(
+                getattr(trt.ComputeCapability, f"SM{compute_capability[0]}{compute_capability[1]}"), 0)
+            config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+            (config.set_flag if tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
+            if profile:
+                optimization_profile = builder.create_optimization_profile()
+                for name, (min_shape, opt_shape, max_shape) in profile.items():
+                    optimization_profile.set_shape(name, min_shape, opt_shape, max_shape)
+                config.add_optimization_profile(optimization_profile)
+            monitor = make_progress_monitor(trt, lambda *_: should_continue())
+            config.progress_monitor = monitor
+            built = builder.build_serialized_network(network, config)
+            if monitor.stopped:
+                raise CancelledError("stopped")
+            if built is None:
+                raise translate_build_error(messages, tuple(log.details), RuntimeError("the builder gives no reason"))
         if not log.listings:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {LISTING_HEADING}",
                              "Another release may print it; a build on a GPU reports its layers through the inspector.")
-        return str(log.listings[-1]), log.said
-
-
-def _make_listing_logger(trt: Any) -> Any:
-    verbose, info, warning = trt.ILogger.VERBOSE, trt.ILogger.INFO, trt.ILogger.WARNING
-
-    class Log(trt.ILogger):  # type: ignore[misc]
-        """A TensorRT logger that keeps the lists of engine layers, the errors and warnings, and the last verbose
-        messages.
-
-        A build prints tens of thousands of messages.
-        """
-
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.listings: list[str] = []
-            self.said: list[tuple[str, str]] = []
-            self.details: deque[str] = deque(maxlen=_MAX_DETAIL_MESSAGES)
-            self.names_follow = False
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity == verbose:
-                if self.names_follow:
-                    self.said[-1] = ("warning", f"{LAYERNORM_WARNING_PREFIX}: {message}")
-                    self.names_follow = False
-                if message.startswith(LISTING_HEADING):
-                    self.listings.append(message)
-                else:
-                    self.details.append(message)
-            elif severity != info:
-                self.said.append(("warning" if severity == warning else "error", message))
-                self.names_follow = message.rstrip(".") == LAYERNORM_WARNING_PREFIX
-
-    return Log()
-
-
-def _make_cancel_monitor(trt: Any, should_continue: Callable[[], bool]) -> Any:
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        """A progress monitor that ends a cancelled build. TensorRT calls it from several threads."""
-
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)
-            self.stopped = False
-
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            """Implements `IProgressMonitor.phase_start` without effect."""
-
-        def step_complete(self, phase_name: str, step: int) -> bool:
-            self.stopped = self.stopped or not should_continue()
-            return not self.stopped
-
-        def phase_finish(self, phase_name: str) -> None:
-            """Implements `IProgressMonitor.phase_finish` without effect."""
-
-    return Monitor()
+        return log.listings[-1], [message for message in messages if message[0] != "info"]
