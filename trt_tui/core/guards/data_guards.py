@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning, InputStats, LabelClassFacts
+from trt_tui.core.guards.guard import Alarm, GuardFacts, InputStats, LabelClassFacts, require
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text, number_text
 
@@ -23,8 +23,8 @@ def fp32_miss_text(guard_facts: GuardFacts) -> str:
             + ", ".join(target.measured_value_text(accuracy) for target in missed))
 
 
-class FrameworkMismatchGuard(Guard):
-    """The guard that warns if FP32 outputs of the network differ from those of the reference.
+def find_framework_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if FP32 outputs of the network differ from those of the reference.
 
     Rule: it warns if FP32 misses the target, or if the SQNR of an output against outputs of a framework is below 60 dB.
 
@@ -32,53 +32,37 @@ class FrameworkMismatchGuard(Guard):
     TF32 or FP16 agrees to 50 to 60 dB. Below that, the network computes something else, or the inputs were prepared
     differently. No precision of a layer corrects either.
     """
-
-    name = "framework"
-    description = "FP32 against the reference"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        return "" if guard_facts.framework_errors or guard_facts.fp32_accuracy else "FP32 is the reference"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        if summary := fp32_miss_text(guard_facts):
-            yield self.make_warning(
-                summary, "no precision of a layer corrects that: both compute something else, or their inputs differ",
-                "Compare the weights, the exports and the preprocessing of both sides before any layer.")
-            return
-        for name, errors in (guard_facts.framework_errors or {}).items():
-            bad = errors.nonfinite_count or not errors.exact and (errors.sqnr_db is None
-                                                                  or errors.sqnr_db < MIN_FRAMEWORK_SQNR_DB)
-            if bad and errors.mismatch is None:
-                yield (self.make_warning(
-                    f"FP32 differs from the framework: "
-                    f"{errors.sqnr_text('')} dB at {escape_hidden_characters(name)}",
-                    "two FP32 runtimes agree to 100 dB and more, so this is not a precision problem",
-                    "Check the export and the preprocessing of both sides before any layer."))
+    require(facts.framework_errors or facts.fp32_accuracy or None, "FP32 is the reference")
+    if summary := fp32_miss_text(facts):
+        yield (
+            summary, "no precision of a layer corrects that: both compute something else, or their inputs differ",
+            "Compare the weights, the exports and the preprocessing of both sides before any layer.")
+        return
+    for name, errors in (facts.framework_errors or {}).items():
+        bad = errors.nonfinite_count or not errors.exact and (errors.sqnr_db is None
+                                                              or errors.sqnr_db < MIN_FRAMEWORK_SQNR_DB)
+        if bad and errors.mismatch is None:
+            yield (
+                f"FP32 differs from the framework: {errors.sqnr_text('')} dB at {escape_hidden_characters(name)}",
+                "two FP32 runtimes agree to 100 dB and more, so this is not a precision problem",
+                "Check the export and the preprocessing of both sides before any layer.")
 
 
-class ConstantInputsGuard(Guard):
-    """The guard that warns if the judged samples are copies of one sample.
+def find_constant_inputs(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if the judged samples are copies of one sample.
 
     Rule: it warns if there are at least two samples, and every input is equal in all compared samples, up to 64.
 
     Source: with ones instead of images, INT8 of the bundled network passes, and every sample repeats the result of the
     first. A single input that never changes, such as a mask, is common and causes no warning.
     """
-
-    name = "constant-inputs"
-    description = "judged samples that are all the same"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        if guard_facts.has_random_inputs:
-            return "random inputs"
-        return "" if guard_facts.equal_sample_count is not None else "the samples were not compared"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        if guard_facts.equal_sample_count:
-            yield self.make_warning(
-                f"all {counted_noun_text(guard_facts.equal_sample_count, 'judged sample')} are the same",
-                "ranges and errors of a single input say nothing about other inputs, and a PASS on it proves nothing",
-                    "Give samples that differ from each other, as production feeds them.")
+    require(not facts.has_random_inputs, "random inputs")
+    equal_count = require(facts.equal_sample_count, "the samples were not compared")
+    if equal_count:
+        yield (
+            f"all {counted_noun_text(equal_count, 'judged sample')} are the same",
+            "ranges and errors of a single input say nothing about other inputs, and a PASS on it proves nothing",
+            "Give samples that differ from each other, as production feeds them.")
 
 
 MIN_SPREAD_RATIO = 2.0
@@ -87,8 +71,8 @@ MIN_STANDARD_ERRORS, MIN_STANDARD_ERRORS_FEW, FEW_SAMPLES = 5.0, 8.0, 8
 _TINY = 1e-12
 
 
-class InputMismatchGuard(Guard):
-    """The guard that warns if calibration inputs differ from the judged inputs in scale, mean or channel order.
+def find_input_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if calibration inputs differ from the judged inputs in scale, mean or channel order.
 
     Rules, for each float or 8-bit input, over means, standard deviations and largest magnitudes of single samples:
 
@@ -105,29 +89,19 @@ class InputMismatchGuard(Guard):
     network falls to 8.5. Samples of the same kind differ by chance according to Student's t. From 12 samples on, 5
     standard errors have a probability below 0.01 %.
     """
-
-    name = "unlike-inputs"
-    description = "calibration inputs against judged inputs: min, max, mean, std, channel order"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        if guard_facts.has_random_inputs:
-            return "random inputs"
-        if guard_facts.judges_calibration_samples:
-            return "the same samples calibrate and are judged"
-        if guard_facts.range_facts is None:
-            return "no layer needs a range"
-        return "" if guard_facts.input_stats else "no input of floats or bytes"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        for name, (calibration_stats, judged_stats) in (guard_facts.input_stats or {}).items():
-            difference = _describe_input_difference(calibration_stats, judged_stats)
-            if difference is not None:
-                quantity, explanation = difference
-                yield (self.make_warning(
-                    f"calibration inputs differ from judged inputs: {quantity} of {escape_hidden_characters(name)}",
-                    f"{explanation} (calibration {_input_stats_text(calibration_stats)}; judged "
-                    f"{_input_stats_text(judged_stats)}): one of the two does not match production",
-                        "Prepare both with the same code."))
+    require(not facts.has_random_inputs, "random inputs")
+    require(not facts.judges_calibration_samples, "the same samples calibrate and are judged")
+    require(facts.range_facts, "no layer needs a range")
+    input_stats = require(facts.input_stats or None, "no input of floats or bytes")
+    for name, (calibration_stats, judged_stats) in input_stats.items():
+        difference = _describe_input_difference(calibration_stats, judged_stats)
+        if difference is not None:
+            quantity, explanation = difference
+            yield (
+                f"calibration inputs differ from judged inputs: {quantity} of {escape_hidden_characters(name)}",
+                f"{explanation} (calibration {_input_stats_text(calibration_stats)}; judged "
+                f"{_input_stats_text(judged_stats)}): one of the two does not match production",
+                "Prepare both with the same code.")
 
 
 def _input_stats_text(input_stats: InputStats) -> str:
@@ -242,8 +216,8 @@ def find_scaled_inputs(network: NetworkOutline) -> frozenset[str]:
     return frozenset(scaled)
 
 
-class ByteImagesGuard(Guard):
-    """The guard that asks whether a float input should hold bytes.
+def find_byte_images(facts: GuardFacts) -> Iterator[Alarm]:
+    """Asks whether a float input should hold bytes.
 
     Rule: a float input holds byte images if all compared samples have two axes of at least 8 values, and all their
     values are whole numbers from 0 to 255, with one above 127. The guard asks unless the first operators behind the
@@ -254,26 +228,18 @@ class ByteImagesGuard(Guard):
     themselves it has 11 dB. A divided or normalised image does not consist of whole numbers. Some networks take bytes,
     so the warning is a question. Token ids have an integer type.
     """
-
-    name = "byte-images"
-    description = "images of whole numbers from 0 to 255 in a float input"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        if guard_facts.has_random_inputs:
-            return "random inputs"
-        return "" if guard_facts.byte_inputs is not None else "the inputs were not checked"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        for name, sample_count in (guard_facts.byte_inputs or {}).items():
-            yield self.make_warning(
-                f"{escape_hidden_characters(name)} holds bytes: does production divide them by 255?",
-                f"all values of {counted_noun_text(sample_count, 'sample')} are whole numbers from 0 to 255, and the "
-                "network does not scale this input; if it expects 0 to 1, all ranges and errors are of other values",
-                "Prepare the data as production does. If production feeds bytes too, the data are right.")
+    require(not facts.has_random_inputs, "random inputs")
+    byte_inputs = require(facts.byte_inputs, "the inputs were not checked")
+    for name, sample_count in byte_inputs.items():
+        yield (
+            f"{escape_hidden_characters(name)} holds bytes: does production divide them by 255?",
+            f"all values of {counted_noun_text(sample_count, 'sample')} are whole numbers from 0 to 255, and the "
+            "network does not scale this input; if it expects 0 to 1, all ranges and errors are of other values",
+            "Prepare the data as production does. If production feeds bytes too, the data are right.")
 
 
-class UnfitLabelsGuard(Guard):
-    """The guard that warns if labels name classes that the output does not have.
+def find_unfit_label_warnings(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if labels name classes that the output does not have.
 
     Rule: it checks integer labels of a classifier, or of each pixel if the output has classes in its second axis. The
     guard warns about a label that is negative or at least the number of classes. -1 and -100 are not labels, and
@@ -285,34 +251,27 @@ class UnfitLabelsGuard(Guard):
     a label that no output can have as an error of every run, so that the baseline is too low and hides losses. Labels
     that begin at 1 make nearly every sample wrong.
     """
-
-    name = "unfit-labels"
-    description = "class labels against the classes of the output"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        return "" if guard_facts.unfit_labels is not None else "no labels, or no output with classes"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        for labels in guard_facts.unfit_labels or ():
-            array, output = escape_hidden_characters(labels.label_array), escape_hidden_characters(labels.output)
-            summary = f"labels in {array} do not fit the {labels.class_count} classes of {output}"
-            if labels.one_hot_size is not None:
-                yield self.make_warning(summary, f"a one-hot row there has {labels.one_hot_size} columns",
-                                        "Give labels of the classes that the network was trained on.")
-                continue
-            starts_at_one = labels.outside == (labels.class_count, ) and not labels.has_class_0
-            yield self.make_warning(
-                summary, f"{name_list_text(list(map(str, labels.outside)), 5)} occur there, and classes are 0 to "
-                f"{labels.class_count - 1}" + ("; class 0 never occurs, as if labels begin at 1" * starts_at_one),
-                "Subtract 1 from the labels." if starts_at_one else
-                "Correct the labels, or leave these samples out: no run can be right about them.")
+    unfit_labels = require(facts.unfit_labels, "no labels, or no output with classes")
+    for labels in unfit_labels:
+        array, output = escape_hidden_characters(labels.label_array), escape_hidden_characters(labels.output)
+        summary = f"labels in {array} do not fit the {labels.class_count} classes of {output}"
+        if labels.one_hot_size is not None:
+            yield (summary, f"a one-hot row there has {labels.one_hot_size} columns",
+                   "Give labels of the classes that the network was trained on.")
+            continue
+        starts_at_one = labels.outside == (labels.class_count, ) and not labels.has_class_0
+        yield (
+            summary, f"{name_list_text(list(map(str, labels.outside)), 5)} occur there, and classes are 0 to "
+            f"{labels.class_count - 1}" + ("; class 0 never occurs, as if labels begin at 1" * starts_at_one),
+            "Subtract 1 from the labels." if starts_at_one else
+            "Correct the labels, or leave these samples out: no run can be right about them.")
 
 
 MIN_BATCH_SQNR_DB = 80.0
 
 
-class BatchDependenceGuard(Guard):
-    """The guard that warns if the outputs of a sample depend on the other samples of its batch.
+def find_batch_dependence(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if the outputs of a sample depend on the other samples of its batch.
 
     Rule: FP32 outputs of up to 4 samples are computed in the batch in use, and again alone (in a batch of copies if the
     network has a fixed batch). The guard warns if the SQNR of an output between the two is below 80 dB.
@@ -322,26 +281,19 @@ class BatchDependenceGuard(Guard):
     that was measured at one batch says nothing about another then, and the copies that fill up a fixed batch change the
     results too.
     """
-
-    name = "batch-dependent"
-    description = "FP32 of single samples against the batch in use"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        return "" if guard_facts.batch_sqnr_db is not None else guard_facts.no_batch_reason or "it was not measured"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        for name, sqnr_db in (guard_facts.batch_sqnr_db or {}).items():
-            if sqnr_db < MIN_BATCH_SQNR_DB:
-                difference = f"has an SQNR of {sqnr_db:.1f} dB" if math.isfinite(sqnr_db) else "is not finite"
-                yield self.make_warning(
-                    f"{escape_hidden_characters(name)} depends on the other samples of the batch",
-                    f"FP32 of a sample alone {difference} against FP32 of the same sample in a batch of "
-                    f"{guard_facts.compared_batch}; rounding alone leaves over {MIN_BATCH_SQNR_DB:.0f} dB",
-                    "Measure at the batch of production (--batch), or export the network in inference mode.")
+    sqnrs_db = require(facts.batch_sqnr_db, facts.no_batch_reason or "it was not measured")
+    for name, sqnr_db in sqnrs_db.items():
+        if sqnr_db < MIN_BATCH_SQNR_DB:
+            difference = f"has an SQNR of {sqnr_db:.1f} dB" if math.isfinite(sqnr_db) else "is not finite"
+            yield (
+                f"{escape_hidden_characters(name)} depends on the other samples of the batch",
+                f"FP32 of a sample alone {difference} against FP32 of the same sample in a batch of "
+                f"{facts.compared_batch}; rounding alone leaves over {MIN_BATCH_SQNR_DB:.0f} dB",
+                "Measure at the batch of production (--batch), or export the network in inference mode.")
 
 
-class MissingClassesGuard(Guard):
-    """The guard that warns if classes of the judged samples have no calibration sample.
+def find_missing_classes(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if classes of the judged samples have no calibration sample.
 
     Rule: it checks each array of integer labels in which a class occurs in at least two judged samples on average.
     Negative numbers such as -1, and 255 beside small numbers, are not classes. The guard warns about missing classes if
@@ -353,28 +305,20 @@ class MissingClassesGuard(Guard):
     its samples calibrates. The draw is binomial. With a thousand classes and 64 samples most classes are missing, and
     that alone means nothing.
     """
-
-    name = "missing-classes"
-    description = "classes that no calibration sample has"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        if guard_facts.no_classes_reason or not guard_facts.class_facts:
-            return guard_facts.no_classes_reason or "no labels that name classes"
-        return "" if guard_facts.range_facts is not None else "no layer needs a range"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        for class_facts in guard_facts.class_facts or ():
-            missing = sorted(class_facts.judged_counts.keys() - class_facts.calibration_counts.keys())
-            if missing and (2 * len(class_facts.judged_counts) <= class_facts.calibration_samples
-                            or len(missing) > _estimate_classes_missed_by_chance(class_facts)):
-                yield (self.make_warning(
-                    f"{len(missing)} of "
-                    f"{len(class_facts.judged_counts)} classes in "
-                    f"{escape_hidden_characters(class_facts.label_array)} have no calibration sample",
-                    f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of class "
-                    f"{name_list_text([str(label) for label in missing])}: values that occur only in these classes are "
-                    "not in the ranges",
-                    "Give --calib-data with every class."))
+    require(not facts.no_classes_reason, facts.no_classes_reason)
+    all_class_facts = require(facts.class_facts or None, "no labels that name classes")
+    require(facts.range_facts, "no layer needs a range")
+    for class_facts in all_class_facts:
+        missing = sorted(class_facts.judged_counts.keys() - class_facts.calibration_counts.keys())
+        if missing and (2 * len(class_facts.judged_counts) <= class_facts.calibration_samples
+                        or len(missing) > _estimate_classes_missed_by_chance(class_facts)):
+            yield (
+                f"{len(missing)} of {len(class_facts.judged_counts)} classes in "
+                f"{escape_hidden_characters(class_facts.label_array)} have no calibration sample",
+                f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of class "
+                f"{name_list_text([str(label) for label in missing])}: values that occur only in these classes are "
+                "not in the ranges",
+                "Give --calib-data with every class.")
 
 
 def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:

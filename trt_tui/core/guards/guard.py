@@ -1,4 +1,4 @@
-"""The base class of guards, the facts that guards check, and the warnings that they return.
+"""The facts that guards check, the warnings that they yield, and the form of a guard.
 
 Facts are plain values. Each fact is None until it is measured.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +17,8 @@ from trt_tui.core.calibration.cache import CacheHeader
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target import Target
+
+T = TypeVar("T")
 
 MEASURED_SOURCE, CACHE_SOURCE, CONFIG_SOURCE = "measured", "cache", "config"
 """The sources of ranges."""
@@ -262,27 +263,38 @@ def warning_record(warning: GuardWarning) -> dict[str, str]:
     return {"guard": warning.guard_name, "what": warning.summary, "why": warning.reason, "next": warning.next_step}
 
 
-class Guard(ABC):
-    """A check whether measured results can mislead: it returns warnings, or the reason why it cannot decide.
+class MissingFactsError(Exception):
+    """The facts are not sufficient for a guard. The text is the reason."""
+
+
+def require(fact: T | None, missing_reason: str) -> T:
+    """Returns a fact that a guard needs, or that a condition of the guard holds.
+
+    Raises:
+        MissingFactsError: The fact is None, or the condition does not hold.
+    """
+    if fact is None or fact is False:
+        raise MissingFactsError(missing_reason)
+    return fact
+
+
+Alarm = tuple[str, str, str]
+"""The summary, the reason and the next step of a warning; see `GuardWarning`."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A check whether measured results can mislead.
 
     Attributes:
         name: The name in files and in `preflight`.
         description: The checked property in a few words.
+        find_alarms: Yields the warnings for some facts, or raises `MissingFactsError`.
     """
 
-    name: ClassVar[str]
-    description: ClassVar[str]
-
-    @abstractmethod
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        """Returns the reason why the facts are not sufficient for this guard; "" if they are."""
-
-    @abstractmethod
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields the warnings of this guard. It is called only if no facts are missing."""
-
-    def make_warning(self, summary: str, reason: str, next_step: str) -> GuardWarning:
-        return GuardWarning(self.name, summary, reason, next_step)
+    name: str
+    description: str
+    find_alarms: Callable[[GuardFacts], Iterator[Alarm]]
 
 
 @dataclass(frozen=True)

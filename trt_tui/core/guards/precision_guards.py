@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from trt_tui.core.guards.data_guards import fp32_miss_text
-from trt_tui.core.guards.guard import FloatWorkShare, Guard, GuardFacts, GuardWarning
+from trt_tui.core.guards.guard import Alarm, FloatWorkShare, GuardFacts, require
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
@@ -23,8 +23,8 @@ def _sqnr_against_fp32_db(accuracy: Accuracy, guard_facts: GuardFacts) -> float 
     return None if output.errors.sqnr_db is None else guard_facts.subtract_fp32_error(output.errors.sqnr_db, name)
 
 
-class Fp16FloorGuard(Guard):
-    """The guard that warns if FP16 rounding alone causes the error of a quantized run.
+def find_fp16_floor(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if FP16 rounding alone causes the error of a quantized run.
 
     Rule: it warns if three conditions hold. The run misses the target, and FP32 does not. A run with all layers in FP16
     misses the target too. The SQNR of the worst output in FP16 is less than 1 dB above that of the run. Both are taken
@@ -34,47 +34,34 @@ class Fp16FloorGuard(Guard):
     Source: errors of INT8 layers and of FP16 roundings add up. A run within 1 dB of FP16 has four fifths of its error
     from FP16 (10^-0.1 = 0.79). All its INT8 layers together cause the last fifth.
     """
-
-    name = "fp16-floor"
-    description = "error of FP16 rounding alone against the error of the run"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        accuracy, fp16_accuracy = guard_facts.accuracy, guard_facts.fp16_accuracy
-        if accuracy is None or fp16_accuracy is None or any(
-                judged_accuracy.samples < judged_accuracy.total for judged_accuracy in (accuracy, fp16_accuracy)):
-            return "the runs are not measured"
-        if guard_facts.float_type != "fp16" or not guard_facts.is_quantized:
-            return "the run does not combine quantized types with FP16"
-        return "" if _sqnr_against_fp32_db(accuracy, guard_facts) is not None and _sqnr_against_fp32_db(
-            fp16_accuracy, guard_facts) is not None else "no SQNR was measured"
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        accuracy, fp16_accuracy = guard_facts.accuracy, guard_facts.fp16_accuracy
-        assert accuracy is not None and fp16_accuracy is not None, "else it lacks"
-        run_db, fp16_db = (_sqnr_against_fp32_db(item.on_compared_samples, guard_facts)
-                           for item in (accuracy, fp16_accuracy))
-        if run_db is None or fp16_db is None:
-            return
-        results = [judge_accuracy(guard_facts.targets[:1], judged_accuracy)
-                   for judged_accuracy in (accuracy, fp16_accuracy)]
-        if fp32_miss_text(guard_facts) or any(result is None or result.passes for result in results):
-            return
-        if any(target.error_metric is None and (target.margin_to_bound(fp16_accuracy) or 0.0) > (
-                target.margin_to_bound(accuracy) or 0.0) for target in guard_facts.targets[:1]):  # FP16 helps
-            return
-        if math.isfinite(run_db) and fp16_db - run_db < MAX_GAIN_DB:
-            yield self.make_warning(
-                f"FP16 rounding alone causes the error of {guard_facts.run_name}",
-                f"FP16 throughout has {fp16_db:.1f} dB, {guard_facts.run_name} {run_db:.1f}, and both miss the "
-                f"target: raising layers from {guard_facts.quantized_type} to FP16 does not help",
-                "Raise the layers with large shares in the FP16 run to FP32, or use --other bf16.")
+    accuracy, fp16_accuracy = accuracies = [require(accuracy, "the runs are not measured")
+                                            for accuracy in (facts.accuracy, facts.fp16_accuracy)]
+    require(all(item.samples >= item.total for item in accuracies), "the runs are not measured")
+    require(facts.float_type == "fp16" and facts.is_quantized, "the run does not combine quantized types with FP16")
+    for item in accuracies:
+        require(_sqnr_against_fp32_db(item, facts), "no SQNR was measured")
+    run_db, fp16_db = (_sqnr_against_fp32_db(item.on_compared_samples, facts) for item in accuracies)
+    if run_db is None or fp16_db is None:
+        return
+    results = [judge_accuracy(facts.targets[:1], item) for item in accuracies]
+    if fp32_miss_text(facts) or any(result is None or result.passes for result in results):
+        return
+    if any(target.error_metric is None and (target.margin_to_bound(fp16_accuracy) or 0.0) > (
+            target.margin_to_bound(accuracy) or 0.0) for target in facts.targets[:1]):  # FP16 helps
+        return
+    if math.isfinite(run_db) and fp16_db - run_db < MAX_GAIN_DB:
+        yield (
+            f"FP16 rounding alone causes the error of {facts.run_name}",
+            f"FP16 throughout has {fp16_db:.1f} dB, {facts.run_name} {run_db:.1f}, and both miss the "
+            f"target: raising layers from {facts.quantized_type} to FP16 does not help",
+            "Raise the layers with large shares in the FP16 run to FP32, or use --other bf16.")
 
 
 MIN_FLOAT_SHARE = 1 / 3
 
 
-class FloatFallbackGuard(Guard):
-    """The guard that warns if a config runs a third or more of the quantizable work in floating point.
+def find_float_fallback(facts: GuardFacts) -> Iterator[Alarm]:
+    """Warns if a config runs a third or more of the quantizable work in floating point.
 
     Such a network may need quantization-aware training.
 
@@ -86,34 +73,21 @@ class FloatFallbackGuard(Guard):
     accuracy. Floating point has half the rate of INT8. With a third of the products in it, the gain of INT8 over FP16
     falls from 2 to 1.5 (Amdahl). Reformats between the layers come on top.
     """
-
-    name = "back-in-float"
-    description = "share of the quantized work that runs in floating point"
-
-    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
-        if guard_facts.float_work is not None:
-            return ""
-        return ("the work of some layers is unknown" if guard_facts.is_quantized
-                else "no layer is requested in a quantized type")
-
-    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        float_work = guard_facts.float_work
-        assert float_work is not None, "else it lacks"
-        if float_work.float_share >= MIN_FLOAT_SHARE:
-            measure = ("the time that they take in the INT8 engine"
-                       if float_work.is_timed else "their multiply-accumulates")
-            fp16_accuracy = guard_facts.fp16_accuracy if guard_facts.float_type == "fp16" else None
-            yield (self.make_warning(
-                f"{percent_text(float_work.float_share)} of {guard_facts.quantized_type} work runs in floating point",
-                f"{float_work.float_groups} of the "
-                f"{float_work.total_groups} layers that could run in {guard_facts.quantized_type} do not, "
-                f"with "
-                f"{percent_text(float_work.float_share)} of "
-                f"{measure}: most of the saving of {guard_facts.quantized_type} is lost",
-                "FP16 between them overflows, which no range can repair: try --other bf16, which has the range "
-                "of FP32." if fp16_accuracy is not None and fp16_accuracy.nonfinite_count else
-                "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
-                "before layers are raised."))
+    float_work = require(facts.float_work, "the work of some layers is unknown" if facts.is_quantized else
+                         "no layer is requested in a quantized type")
+    if float_work.float_share >= MIN_FLOAT_SHARE:
+        measure = ("the time that they take in the INT8 engine"
+                   if float_work.is_timed else "their multiply-accumulates")
+        fp16_accuracy = facts.fp16_accuracy if facts.float_type == "fp16" else None
+        yield (
+            f"{percent_text(float_work.float_share)} of {facts.quantized_type} work runs in floating point",
+            f"{float_work.float_groups} of the {float_work.total_groups} layers that could run in "
+            f"{facts.quantized_type} do not, with {percent_text(float_work.float_share)} of {measure}: most of the "
+            f"saving of {facts.quantized_type} is lost",
+            "FP16 between them overflows, which no range can repair: try --other bf16, which has the range "
+            "of FP32." if fp16_accuracy is not None and fp16_accuracy.nonfinite_count else
+            "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
+            "before layers are raised.")
 
 
 
