@@ -16,9 +16,9 @@ from trt_tui.core.calibration import range_methods, tensor_collection
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
 from trt_tui.core.calibration.calibration import calibrate, select_ranges_for_type
 from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, choose_amax
 from trt_tui.core.calibration.statistics import StatsReducer, collect_tensor_stats
-from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.quantized_types import FP8, INT8
@@ -230,11 +230,10 @@ def test_minmax_is_computed_in_the_graph(tmp_path, model):
 @pytest.mark.parametrize(("memory_limit", "passes"), [(1 << 20, 1), (2 * 4 * 4 * 36, 3), (1, 5)])
 def test_histogram_methods_in_chunks_and_slices(tmp_path, model, monkeypatch, memory_limit, passes, method):
     monkeypatch.setattr(tensor_collection, "MAX_SLICES", 2)  # of one feed and of two
+    monkeypatch.setattr(tensor_collection, "MEMORY_LIMIT_BYTES", memory_limit)
     samples, data = make_samples(tmp_path)
     backend, seen = OrtBackend(), []
-    calibration = calibrate(
-        model, TENSORS, samples, backend, method=method, progress=lambda *at: seen.append(at), memory_limit=memory_limit
-    )
+    calibration = calibrate(model, TENSORS, samples, backend, method=method, progress=lambda *at: seen.append(at))
     assert len(backend.output_counts) == passes + 1 and seen[-1] == (3 * passes, 3 * passes)
     for name, array in expected_tensors(data).items():
         assert calibration.ranges[name] == choose_amax(histogram(array), method)

@@ -288,10 +288,10 @@ def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[s
         return _choose_proposal(kind, network, config, samples, ranges, backend, values)
     if (method := next((method for method in ("scales", "GPTQ") if method in row), None)) is not None:
         found = measure_roundings(network, config, ranges, network.groups, samples, backend, methods=(method,))
-        if found.proposals:
-            values["note"] = f"{len(found.proposals[0].moves)} layers"
-            return add_zero_cost_moves(config, network, found.proposals[0].moves)
-        values["note"] = "not offered: " + found.refusals.get(method, "; ".join(set(found.refusals.values())))
+        if found:
+            values["note"] = f"{len(found[0].moves)} layers"
+            return add_zero_cost_moves(config, network, found[0].moves)
+        values["note"] = "not offered"
     return config
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any
 
-from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
+from trt_tui.core.calibration.non_finite import NonFiniteTensorError
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.execution import translate_steps
 from trt_tui.core.lowering import rulebook

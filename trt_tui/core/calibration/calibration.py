@@ -14,17 +14,14 @@ from typing import Any
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.non_finite import explain_non_finite_errors
+from trt_tui.core.calibration.network_probe import AMAX_OPERATORS, NetworkProbe, read_amax
+from trt_tui.core.calibration.non_finite import make_non_finite_error
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, choose_amax
 from trt_tui.core.calibration.tensor_collection import (
-    DEFAULT_MEMORY_LIMIT_BYTES,
     CalibrationContext,
     CalibrationInputs,
-    NetworkProbe,
-    NonFiniteTensorError,
     RunProgress,
     collect_tensors,
-    declare_as_scalar,
     run_items_in_order,
 )
 from trt_tui.core.data.samples import Samples
@@ -121,13 +118,12 @@ def calibrate(
     *,
     method: str = "minmax",
     progress: RunProgress | None = None,
-    memory_limit: int = DEFAULT_MEMORY_LIMIT_BYTES,
     executor: Executor[CalibrationContext] | None = None,
 ) -> Calibration:
     """Measures the values of each tensor over all samples and chooses the tensor's range by a range method.
 
     ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the inference session. The
-    other methods read the tensors as outputs. One pass over the samples reads as many tensors as ``memory_limit``
+    other methods read the tensors as outputs. One pass over the samples reads as many tensors as the memory limit
     allows, but at least one. The size of a tensor is that in the first feed.
 
     Args:
@@ -137,7 +133,6 @@ def calibrate(
         backend: The backend that executes the network.
         method: One of `RANGE_METHODS`.
         progress: A callback after each execution. An exception from the callback ends the calibration.
-        memory_limit: Maximum size in bytes of the tensors that one execution returns.
         executor: The executor of the feeds; this process by default.
 
     Raises:
@@ -147,14 +142,11 @@ def calibrate(
     if method not in RANGE_METHODS:
         raise InputError(f"Unknown calibration method: {method}",
                          next_step=f"Choose one of {', '.join(RANGE_METHODS)}.")
+    if method == "minmax":
+        ranges = _measure_minmax_ranges(network_model, tensors, samples, backend, executor, progress)
+        return Calibration(method, samples.count, samples.hash_inputs(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
-    with explain_non_finite_errors(network_model, samples, backend):
-        if method == "minmax":
-            local_executor = LocalExecutor(CalibrationInputs(network_model, samples, backend))
-            ranges = _measure_minmax_ranges(tensors, len(samples), executor if executor is not None else local_executor,
-                                            progress)
-            return Calibration(method, samples.count, samples.hash_inputs(), ranges)
-        collect_tensors(network_model, histograms, samples, backend, progress, memory_limit, executor)
+    collect_tensors(network_model, histograms, samples, backend, progress, executor)
     ranges = {tensor: choose_amax(histogram, method) for tensor, histogram in histograms.items()}
     ranges_by_type = {
         quantized_type.precision.value: {
@@ -187,23 +179,14 @@ class MinMaxTask:
         if self._loaded is None:
             self._loaded = self._load_amax_runner(context)
         runner, reductions = self._loaded
-        scalars, amaxes = runner.run(context.calibration_samples.read_feed(item)), {}
+        scalars = runner.run(context.calibration_samples.read_feed(item))
         yield
-        for tensor, names in reductions.items():
-            largest, smallest, norm = (float(scalars[name]) for name in names)
-            amaxes[tensor] = math.nan if math.isnan(norm) else max(largest, -smallest)
-        return amaxes
+        return {tensor: read_amax(scalars, names) for tensor, names in reductions.items()}
 
     def _load_amax_runner(self, context: CalibrationContext) -> tuple[Runner, dict[str, list[str]]]:
         probe = NetworkProbe(context.fp32_model)
-        # ReduceMax and ReduceMin ignore NaN; the sum of magnitudes does not.
-        reductions = {}
-        for tensor in self._tensors:
-            value = probe.get_fp32_value(tensor)
-            reductions[tensor] = [
-                probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
-                for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
-            ]
+        reductions = {tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS)
+                      for tensor in self._tensors}
         return probe.load_probe_runner(context.backend, context.calibration_samples), reductions
 
     def close(self) -> None:
@@ -213,17 +196,21 @@ class MinMaxTask:
             self._loaded = None
 
 
-def _measure_minmax_ranges(tensors: Sequence[str], feed_count: int, executor: Executor[CalibrationContext],
-                           progress: RunProgress | None) -> dict[str, float]:
+def _measure_minmax_ranges(model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend,
+                           executor: Executor[CalibrationContext] | None, progress: RunProgress | None
+                           ) -> dict[str, float]:
     ranges = dict.fromkeys(tensors, 0.0)
     if not ranges:
         return ranges
     task = MinMaxTask(tensors)
     try:
-        for feed_index, amaxes in run_items_in_order(executor, task, range(feed_count), lambda item: 1, progress):
+        for feed_index, amaxes in run_items_in_order(
+                executor or LocalExecutor(CalibrationInputs(model, samples, backend)), task, range(len(samples)),
+                lambda item: 1, progress):
             for tensor, amax in amaxes.items():
                 if not math.isfinite(amax):
-                    raise NonFiniteTensorError(tensor, "NaN" if math.isnan(amax) else "an infinity", feed_index)
+                    raise make_non_finite_error(model, samples, backend, tensor,
+                                                "NaN" if math.isnan(amax) else "an infinity", feed_index)
                 ranges[tensor] = max(ranges[tensor], amax)
     finally:
         task.close()

@@ -1,18 +1,17 @@
 """The search for the first NaN or infinite value of a network in FP32: the constant or layer that causes all others."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import NetworkProbe, NonFiniteTensorError, declare_as_scalar
+from trt_tui.core.calibration.network_probe import AMAX_OPERATORS, NetworkProbe, read_amax
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.runner import Backend
-from trt_tui.errors import TrtTuiError
+from trt_tui.errors import InputError, TrtTuiError
 
 _DIVIDING_OPERATORS = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0, "Sqrt": 0}
 """Index of the input that an epsilon keeps from 0, by operator."""
@@ -92,42 +91,42 @@ def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: i
     return FirstNonFiniteValue(*constant) if constant is not None else None
 
 
-@contextmanager
-def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backend) -> Iterator[None]:
-    """Replaces a `NonFiniteTensorError` inside a ``with`` block by an error that names the constant or layer causing
-    it.
+class NonFiniteTensorError(InputError):
+    """The error for a tensor that contains NaN or an infinity in FP32 on the calibration samples."""
 
-    Raises:
-        NonFiniteTensorError: The block found a tensor with NaN or an infinity.
+    tensor: str
+
+
+def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, tensor: str, value_kind: str,
+                          feed_index: int) -> NonFiniteTensorError:
+    """Returns the error for a tensor with NaN or an infinity, which names the constant or layer that causes it.
+
+    Args:
+        value_kind: "NaN" or "an infinity".
+        feed_index: The feed in which the value was seen.
     """
-    try:
-        yield
-    except NonFiniteTensorError as error:
-        origin = find_first_non_finite_value(model, samples, error.feed_index, backend)
-        seen_text = f"Seen while calibrating, in the batch of sample {samples.sample_name(error.feed_index)}."
-        if origin is None:
-            raise NonFiniteTensorError(error.tensor, error.value_kind, error.feed_index, cause=seen_text) from None
+    origin = find_first_non_finite_value(model, samples, feed_index, backend)
+    title = f"Tensor '{tensor}' holds {value_kind} in FP32"
+    next_step = "Correct the network or the data: it has no usable range."
+    cause = f"Seen while calibrating, in the batch of sample {samples.sample_name(feed_index)}."
+    if origin is not None:
         title = f"Constant '{origin.constant}' is {origin.constant_value}" if origin.constant else \
             f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
-        cause = f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {seen_text}"
-        raise NonFiniteTensorError(error.tensor, error.value_kind, error.feed_index, title, cause, REMEDY) from None
+        cause, next_step = f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {cause}", REMEDY
+    error = NonFiniteTensorError(title, cause, next_step)
+    error.tensor = tensor
+    return error
 
 
 def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
     """Measures the amax of each float tensor that the main graph computes; NaN for a tensor that contains NaN."""
-    probe, outputs = NetworkProbe(model), {}
-    for name in [value.name for node in model.graph for value in node.outputs
-                 if value.name and value.dtype is not None and value.dtype.is_floating_point()]:
-        value = probe.get_fp32_value(name)
-        outputs[name] = [probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
-                         for operator in ("ReduceMax", "ReduceMin", "ReduceL1")]  # the first two ignore NaN
+    probe = NetworkProbe(model)
+    outputs = {name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
+               for name in [value.name for node in model.graph for value in node.outputs
+                            if value.name and value.dtype is not None and value.dtype.is_floating_point()]}
     with probe.load_probe_runner(backend, samples) as runner:
         scalars = runner.run(samples.read_feed(feed_index))
-    amaxes = {}
-    for name, emitted in outputs.items():
-        largest, smallest, norm = (float(scalars[output_name]) for output_name in emitted)
-        amaxes[name] = float("nan") if np.isnan(norm) else max(largest, -smallest)
-    return amaxes
+    return {name: read_amax(scalars, names) for name, names in outputs.items()}
 
 
 def _non_finite_constant_text(value: ir.Value) -> str:

@@ -11,14 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, iterate_magnitude_blocks
-from trt_tui.core.calibration.non_finite import explain_non_finite_errors
 from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES, choose_amax, list_range_methods
-from trt_tui.core.calibration.tensor_collection import (
-    DEFAULT_MEMORY_LIMIT_BYTES,
-    CalibrationContext,
-    RunProgress,
-    collect_tensors,
-)
+from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress, collect_tensors
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.precision import Precision
@@ -238,6 +232,5 @@ def collect_tensor_stats(
     """
     axes = channel_axes or {}
     accumulators = {tensor: StatsReducer(axes.get(tensor)) for tensor in tensors}
-    with explain_non_finite_errors(network_model, samples, backend):
-        collect_tensors(network_model, accumulators, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    collect_tensors(network_model, accumulators, samples, backend, progress, executor)
     return {tensor: accumulator.compute_stats() for tensor, accumulator in accumulators.items()}

@@ -9,22 +9,19 @@ import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.calibration.network_probe import NetworkProbe
+from trt_tui.core.calibration.non_finite import make_non_finite_error
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LocalExecutor, Task
-from trt_tui.core.network.model_outputs import drop_unused_nodes
-from trt_tui.core.network.naming import value_name
-from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.runner import Backend, Runner
-from trt_tui.errors import InputError, OutOfMemoryError
 
-DEFAULT_MEMORY_LIMIT_BYTES = 256 << 20
-"""Default limit in bytes of the activations that one execution returns."""
+MEMORY_LIMIT_BYTES = 256 << 20
+"""The limit in bytes of the activations that one execution returns."""
 
 MAX_SLICES = 64
 """Maximum number of slices into which a pass over the feeds is cut."""
@@ -53,6 +50,20 @@ class TensorCollector(Protocol):
         """Adds the values of another collector of the same class, which received later feeds."""
 
 
+class CollectorFanout(list[TensorCollector]):
+    """The collectors of one tensor, each of which receives all of its values."""
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Implements `TensorCollector.add_values`."""
+        for collector in self:
+            collector.add_values(array)
+
+    def merge_values(self, later_collectors: Iterable[TensorCollector]) -> None:
+        """Implements `TensorCollector.merge_values`."""
+        for collector, later_collector in zip(self, later_collectors, strict=True):
+            collector.merge_values(later_collector)
+
+
 class CalibrationContext(Protocol):
     """The network, calibration samples and backend that a calibration task uses."""
 
@@ -78,102 +89,6 @@ class CalibrationInputs:
     backend: Backend
 
 
-class NetworkProbe:
-    """A clone of a network with chosen outputs and added operators. Weights are shared with the original."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self.model = model.clone()
-        graph = self.model.graph
-        self._values: dict[str, ir.Value] = {value_name(value): value for value in graph.inputs}
-        self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
-        graph.outputs.clear()
-        self._added_count = 0
-        self._extra_inputs: list[str] = []
-
-    def get_fp32_value(self, tensor_name: str) -> ir.Value:
-        """Returns a tensor of the cloned network as an FP32 value, with a Cast if its type is another float type.
-
-        Raises:
-            InputError: The tensor does not exist, or its elements are not floating-point numbers.
-        """
-        value = self._values.get(tensor_name)
-        if value is None:
-            raise InputError(
-                f"The network has no tensor '{tensor_name}'", "Only inputs and outputs of its layers can have ranges."
-            )
-        if value.dtype is not None and not value.dtype.is_floating_point():
-            raise InputError(f"Tensor '{tensor_name}' is {value.dtype.name}",
-                             "Only floating-point tensors have a range.")
-        return value if value.dtype == ir.DataType.FLOAT else self.append_operator("Cast", value, to=int(
-            ir.DataType.FLOAT))
-
-    def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
-        """Adds an input of any sizes to the cloned network. It is divided into samples like the other inputs, unless
-        its rank is 0."""
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
-        self.model.graph.inputs.append(value)
-        if rank:
-            self._extra_inputs.append(name)
-        return value
-
-    def add_constant(self, array: np.ndarray | np.generic) -> ir.Value:
-        """Adds an array to the cloned network as a new initializer."""
-        self._added_count += 1
-        name = f"trt_tui_constant_{self._added_count}"
-        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                         shape=ir.Shape(array.shape), const_value=ir.tensor(np.asarray(array), name=name))
-        self.model.graph.register_initializer(value)
-        return value
-
-    def append_operator(self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
-                        **attributes: int | float) -> ir.Value:
-        """Adds an operator to the cloned network and returns its output.
-
-        The operator follows the producer of its first computed input, or the whole graph if no input is computed.
-        """
-        self._added_count += 1
-        node = ir.node(operator, list(values), attributes, name=f"trt_tui_probe_{self._added_count}")
-        producer = next(filter(None, (value.producer() for value in values)), None)
-        if producer is None:
-            self.model.graph.append(node)
-        else:
-            self.model.graph.insert_after(producer, node)
-        result = node.outputs[0]
-        result.name, result.type = node.name, ir.TensorType(dtype)
-        return result
-
-    def load_probe_runner(self, backend: Backend, samples: Samples) -> Runner:
-        """Loads the part of the cloned network that its outputs need.
-
-        Other layers are dropped, because a network can contain plugins after the outputs whose library was not loaded.
-        """
-        drop_unused_nodes(self.model)
-        has_small_layers = has_many_small_layers(self.model.graph)
-        if has_small_layers:
-            collect_garbage_and_trim_memory()
-        try:
-            return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
-                                        optimize=not has_small_layers, frees_tensors_early=True)
-        except OutOfMemoryError:
-            raise
-        except InputError:  # If two Convs are added, the fusions of ONNX Runtime can lose one that is also an output.
-            return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
-                                        optimize=False, frees_tensors_early=True)
-
-    def add_output(self, value: ir.Value) -> str:
-        """Makes a value an output of the cloned network and returns the name of that output."""
-        if value.is_graph_input():
-            value = self.append_operator("Identity", value)
-        self.model.graph.outputs.append(value)
-        return value_name(value)
-
-
-def declare_as_scalar(value: ir.Value) -> ir.Value:
-    """Declares that a value has no dimensions, and returns the value."""
-    value.shape = ir.Shape([])
-    return value
-
-
 @dataclass(frozen=True)
 class FeedSlice:
     """A slice of the feeds, from ``start`` up to but not including ``stop``, for one chunk of the tensors."""
@@ -183,23 +98,7 @@ class FeedSlice:
     stop: int
 
 
-class NonFiniteTensorError(InputError):
-    """The error for a tensor that contains NaN or an infinity (``value_kind``) in FP32 in a feed of the calibration
-    samples.
-
-    `trt_tui.core.calibration.non_finite.explain_non_finite_errors` names the constant or layer that causes the value.
-    """
-
-    def __init__(self, tensor: str, value_kind: str, feed_index: int, title: str = "", cause: str = "",
-                 next_step: str = "") -> None:
-        super().__init__(title or f"Tensor '{tensor}' holds {value_kind} in FP32",
-                         cause or "Seen while calibrating.",
-                         next_step or "Correct the network or the data: it has no usable range.")
-        self.tensor, self.value_kind, self.feed_index = tensor, value_kind, feed_index
-
-
-@dataclass(frozen=True)
-class _NonFiniteValue:
+class _NonFiniteValue(NamedTuple):
     tensor: str
     value_kind: str
     feed_index: int
@@ -254,21 +153,23 @@ def collect_tensors(
     collectors: Mapping[str, TensorCollector],
     samples: Samples,
     backend: Backend,
-    progress: RunProgress | None,
-    max_bytes: int,
+    progress: RunProgress | None = None,
     executor: Executor[CalibrationContext] | None = None,
 ) -> None:
     """Adds the values of each tensor in each feed to the collector of that tensor.
 
-    One pass over the feeds reads at most ``max_bytes`` bytes of tensors.
+    One pass over the feeds reads at most `MEMORY_LIMIT_BYTES` of tensors.
 
     Args:
         collectors: Empty collectors by tensor.
         executor: The executor of the feeds, with the same network and samples; this process by default.
+
+    Raises:
+        NonFiniteTensorError: A collector refuses NaN or an infinity.
     """
     if not collectors:
         return
-    chunks = list(_split_tensors_into_chunks(_measure_tensor_bytes(model, collectors, samples, backend), max_bytes))
+    chunks = list(_split_tensors_into_chunks(_measure_tensor_bytes(model, collectors, samples, backend)))
     feed_count, count = len(samples), min(MAX_SLICES, len(samples))
     bounds = [feed_count * number // count for number in range(count + 1)]
     slices = [FeedSlice(chunk, start, stop) for chunk in range(len(chunks))
@@ -276,11 +177,10 @@ def collect_tensors(
     task = _TensorCollectionTask(chunks, collectors)
     try:
         for _, collectors_of_slice in run_items_in_order(
-                executor if executor is not None else LocalExecutor(CalibrationInputs(model, samples, backend)), task,
+                executor or LocalExecutor(CalibrationInputs(model, samples, backend)), task,
                 slices, lambda feed_slice: feed_slice.stop - feed_slice.start, progress):
             if isinstance(collectors_of_slice, _NonFiniteValue):
-                raise NonFiniteTensorError(collectors_of_slice.tensor, collectors_of_slice.value_kind,
-                                           collectors_of_slice.feed_index)
+                raise make_non_finite_error(model, samples, backend, *collectors_of_slice)
             for tensor, collector in collectors_of_slice.items():
                 collectors[tensor].merge_values(collector)
     finally:
@@ -321,21 +221,17 @@ def _measure_tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samp
                           backend: Backend) -> dict[str, int]:
     """Measures the size of each tensor in bytes, as FP32 in the first feed."""
     probe = NetworkProbe(model)
-    outputs = {
-        tensor: probe.add_output(
-            declare_as_scalar(probe.append_operator("Size", probe.get_fp32_value(tensor), dtype=ir.DataType.INT64)))
-        for tensor in tensors
-    }
+    outputs = {tensor: probe.add_size(probe.get_fp32_value(tensor)) for tensor in tensors}
     with probe.load_probe_runner(backend, samples) as runner:
         sizes = runner.run(samples.read_feed(0))
     return {tensor: 4 * int(sizes[output]) for tensor, output in outputs.items()}
 
 
-def _split_tensors_into_chunks(bytes_by_tensor: Mapping[str, int], max_bytes: int) -> Iterator[list[str]]:
+def _split_tensors_into_chunks(bytes_by_tensor: Mapping[str, int]) -> Iterator[list[str]]:
     chunk: list[str] = []
     total = 0
     for tensor, size in bytes_by_tensor.items():
-        if chunk and total + size > max_bytes:
+        if chunk and total + size > MEMORY_LIMIT_BYTES:
             yield chunk
             chunk, total = [], 0
         chunk.append(tensor)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.calibration.statistics import collect_tensor_stats
-from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress, declare_as_scalar
+from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.guards.input_stats import select_evenly_spaced_feeds
 from trt_tui.core.guards.range_guards import MAX_RANGE_RATIO, is_range_mismatched
@@ -80,10 +81,8 @@ def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples
         value = probe.get_fp32_value(tensor)
         over = probe.append_operator("ThresholdedRelu", probe.append_operator("Abs", value),
                                      alpha=amax * CLIPPING_FACTOR)
-        outputs[tensor] = (probe.add_output(
-            declare_as_scalar(probe.append_operator("ReduceSum", probe.append_operator("Sign", over), keepdims=0))),
-                           probe.add_output(
-                               declare_as_scalar(probe.append_operator("Size", value, dtype=ir.DataType.INT64))))
+        outputs[tensor] = (*probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
+                           probe.add_size(value))
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
     with probe.load_probe_runner(backend, samples) as runner:
         for feed in samples.iterate_feeds():

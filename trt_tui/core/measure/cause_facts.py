@@ -8,13 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trt_tui.core.calibration.tensor_collection import (
-    DEFAULT_MEMORY_LIMIT_BYTES,
-    CalibrationContext,
-    NetworkProbe,
-    RunProgress,
-    collect_tensors,
-)
+from trt_tui.core.calibration.network_probe import NetworkProbe
+from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress, collect_tensors
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
@@ -98,7 +93,7 @@ def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], sample
     """
     layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
     collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}
-    collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    collect_tensors(network.model, collectors, samples, backend, progress, executor)
     return {name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
             for name, layers in layers_by_group.items()}
 

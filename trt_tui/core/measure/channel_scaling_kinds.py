@@ -70,10 +70,10 @@ class SmoothQuantKind(ZeroCostKind):
         network, subjects = context.network, self._find_smoothable_subjects(context)
         if not subjects:
             return
-        channel_maxima = context.get_measured_values("largest values of channels", (), subjects)
+        extrema = context.get_measured_values("largest values of channels", (), subjects)
         moves_by_strength = {strength: zero_cost_moves.measure_smoothquant_moves(
             network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
-            channel_maxima=channel_maxima, progress=context.make_progress("largest values of channels"),
+            extrema=extrema, progress=context.make_progress("largest values of channels"),
             executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
         norms = [name for name in subjects if name in network.zero_cost_support.norms]
         for names, place in ((norms, ""), ([name for name in subjects if name not in norms],

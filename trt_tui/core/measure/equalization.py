@@ -12,14 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.non_finite import explain_non_finite_errors
 from trt_tui.core.calibration.range_methods import choose_amax
-from trt_tui.core.calibration.tensor_collection import (
-    DEFAULT_MEMORY_LIMIT_BYTES,
-    CalibrationContext,
-    RunProgress,
-    collect_tensors,
-)
+from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress, collect_tensors
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
@@ -107,8 +101,7 @@ def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: S
     shapes = network.zero_cost_support.scaled_tensor_shapes
     collectors = {tensor: ChannelExtremaCollector(shapes[tensor])
                   for tensor in tensors if tensor not in known_extrema}
-    with explain_non_finite_errors(network.model, samples, backend):
-        collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    collect_tensors(network.model, collectors, samples, backend, progress, executor)
     known_extrema.update(collectors)
 
 
@@ -148,14 +141,14 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     is_fixed = np.zeros(scaling.channels, bool)
     for scaled in scaling.tensors:
         if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
-            shares = _channel_maxima(scaled, amax / amax.max(), scaling.channels)
+            shares = channel_maxima(scaled, amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
     for clip in scaling.clips:
         for bound, side in ((clip.high, "high"), (-clip.low, "low")):
             if bound == 0 or not np.isfinite(bound):
                 continue
             for collected in clip_extrema:
-                values = _channel_maxima(scaling.find_tensor(clip.tensor), getattr(collected[clip.tensor], side),
+                values = channel_maxima(scaling.find_tensor(clip.tensor), getattr(collected[clip.tensor], side),
                                          scaling.channels)
                 needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
                     scaling.channels, np.inf)
@@ -192,7 +185,7 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
     return factors
 
 
-def _channel_maxima(scaled_tensor: ScaledTensor, magnitudes: np.ndarray, channels: int, exponent: int = 1
+def channel_maxima(scaled_tensor: ScaledTensor, magnitudes: np.ndarray, channels: int, exponent: int = 1
                     ) -> np.ndarray:
     """Returns the largest of the magnitudes of a tensor that take each factor, float32 ``(channels,)``."""
     return scaled_tensor.channel_maxima(scaled_tensor.reduce_magnitudes(magnitudes), channels, exponent)
@@ -204,7 +197,7 @@ def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.nda
     read_tensors = {reader.activation for reader in scaling.readers}
     for scaled in scaling.tensors:
         if scaled.tensor in read_tensors:
-            np.maximum(amax, _channel_maxima(scaled, extrema[scaled.tensor].amax, scaling.channels), out=amax)
+            np.maximum(amax, channel_maxima(scaled, extrema[scaled.tensor].amax, scaling.channels), out=amax)
     return amax
 
 
@@ -233,7 +226,7 @@ class _WeightMagnitudes:
             for other_group, other in self._constants_by_port[constant.port]:
                 if other_group != group:
                     magnitudes = other.divide(magnitudes, factors[other_group])
-            np.maximum(result, _channel_maxima(constant, magnitudes, channels, exponent), out=result)
+            np.maximum(result, channel_maxima(constant, magnitudes, channels, exponent), out=result)
         return result
 
 
@@ -297,8 +290,7 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
     if source.method not in ("", "minmax"):
         histograms = {tensor: DividedHistograms([scaled.divisors(factors[group]) for factors in factor_sets])
                       for tensor, (group, scaled) in scaled_tensors.items()}
-        with explain_non_finite_errors(network.model, samples, backend):
-            collect_tensors(network.model, histograms, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+        collect_tensors(network.model, histograms, samples, backend, progress, executor)
     range_sets: list[dict[str, dict[str, float]]] = []
     for index, factors in enumerate(factor_sets):
         ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}

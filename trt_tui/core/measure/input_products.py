@@ -110,8 +110,8 @@ def _choose_rows(total: int, count: int) -> np.ndarray:
     return np.sort(np.random.default_rng(_SEED).choice(total, count, replace=False, shuffle=False))
 
 
-def find_matrix_form(network: Network, layer: Layer, site: QdqSite) -> MatrixForm | str:
-    """Returns the weight of a layer as matrices; the reason as text if the layer has no such form."""
+def find_matrix_form(network: Network, layer: Layer, site: QdqSite) -> MatrixForm | None:
+    """Returns the weight of a layer as matrices; None if it is not a kernel or a matrix behind the input."""
     shape = tuple(size for size in network.shape(site.tensor) or () if isinstance(size, int))
     node = network.node(layer.name)
     if layer.op_type == "Conv" and site.axis == 0 and site.index == 1:
@@ -126,7 +126,7 @@ def find_matrix_form(network: Network, layer: Layer, site: QdqSite) -> MatrixFor
     if layer.op_type in ("Gemm", "MatMul") and site.index == 1 and len(shape) == 2 and site.axis in (0, 1):
         return MatrixForm(shape, channel_axis=site.axis, transposes_input=layer.op_type == "Gemm"
                           and bool(node.attributes.get_int("transA", 0)))
-    return f"the weight of its {layer.op_type} is not a kernel or a matrix behind the input"
+    return None
 
 
 @dataclass

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import NetworkProbe, declare_as_scalar
+from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
@@ -233,10 +233,11 @@ class _MagnitudeSession(MagnitudeEvaluation):
         self._extreme_outputs: dict[str, list[str]] = {}
         for tensor in self.tensors:
             value = probe.get_fp32_value(tensor)
-            self._extreme_outputs[tensor] = _emit_max_and_min_outputs(probe, value)
+            self._extreme_outputs[tensor] = probe.add_reductions(value, "ReduceMax", "ReduceMin")
             if tensor in axes:
-                self._extreme_outputs[tensor] += _emit_max_and_min_outputs(
-                    probe, probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero))
+                self._extreme_outputs[tensor] += probe.add_reductions(
+                    probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero),
+                    "ReduceMax", "ReduceMin")
         self._shape_outputs = {
             tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor),
                                                            dtype=ir.DataType.INT64))
@@ -497,8 +498,7 @@ class _FiniteMagnitudeGraph:
             is_finite = probe.append_operator("Less", size, probe.add_constant(np.float32(np.inf)),
                                               dtype=ir.DataType.BOOL)
             finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
-            self._outputs[tensor] = probe.add_output(declare_as_scalar(probe.append_operator("ReduceMax", finite,
-                                                                                             keepdims=0)))
+            self._outputs[tensor], = probe.add_reductions(finite, "ReduceMax")
         self._runner: Runner = probe.load_probe_runner(analysis.backend, analysis.samples)
 
     def close(self) -> None:
@@ -508,10 +508,3 @@ class _FiniteMagnitudeGraph:
         """Returns the largest finite magnitudes by tensor."""
         scalars = self._runner.run(feed)
         return {tensor: float(scalars[output]) for tensor, output in self._outputs.items()}
-
-
-def _emit_max_and_min_outputs(probe: NetworkProbe, value: ir.Value) -> list[str]:
-    return [
-        probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
-        for operator in ("ReduceMax", "ReduceMin")
-    ]

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import NetworkProbe, declare_as_scalar
+from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.fp16_range import Fp16Overflow, Fp16RangeState
@@ -180,8 +180,7 @@ class OverflowEffect:
         for value in operands:
             is_finite = probe.append_operator("Less", probe.append_operator("Abs", value), infinity,
                                               dtype=ir.DataType.BOOL)
-            probe.add_output(declare_as_scalar(probe.append_operator(
-                "ReduceSum", probe.append_operator("Where", is_finite, zero, one), keepdims=0)))
+            probe.add_reductions(probe.append_operator("Where", is_finite, zero, one), "ReduceSum")
         graph.sort()  # the roundings of inputs and constants are behind the layers that read them
         self._runner = probe.load_probe_runner(context.backend, context.samples)
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.non_finite import explain_non_finite_errors
-from trt_tui.core.calibration.tensor_collection import DEFAULT_MEMORY_LIMIT_BYTES, RunProgress, collect_tensors
+from trt_tui.core.calibration.tensor_collection import CollectorFanout, RunProgress, collect_tensors
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
@@ -45,7 +45,6 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
-from trt_tui.formatting import byte_size_text
 
 METHODS = ("scales", "GPTQ")
 """The methods of `RoundingMove`, in the order of their proposals."""
@@ -77,28 +76,10 @@ class RoundingProposal:
 
     Attributes:
         moves: The moves by group, those that give most first.
-        gains: The share of the energy of each layer's output by which its error shrinks on the held-out samples.
-        output_errors: The error of the network's outputs on the held-out samples before and after, as a share of their
-            energy.
     """
 
     method: str
     moves: Mapping[str, RoundingMove]
-    gains: Mapping[str, float]
-    output_errors: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Roundings:
-    """The result of `measure_roundings`.
-
-    Attributes:
-        proposals: One proposal for each method that improves the outputs.
-        refusals: The reasons why a group has no rounding, by group, and why a method has no proposal, by method.
-    """
-
-    proposals: tuple[RoundingProposal, ...] = ()
-    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,25 +94,22 @@ class RoundedLayer:
 
 def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                       groups: Iterable[FusionGroup], samples: Samples, backend: Backend, *,
-                      methods: Sequence[str] = METHODS, progress: RunProgress | None = None) -> Roundings:
-    """Returns roundings of the weights of some groups, which reduce the error of their outputs.
+                      methods: Sequence[str] = METHODS, progress: RunProgress | None = None
+                      ) -> tuple[RoundingProposal, ...]:
+    """Returns roundings of the weights of some groups for each method that reduces the error of the outputs.
 
     Args:
         ranges: Calibrated amax by tensor name, in the units of the tensor.
-        groups: Groups of any kind; those without a possible rounding are named with the reason.
+        groups: Groups of any kind; those without a possible rounding are left out.
         samples: The calibration samples.
 
     Raises:
         InputError: a range is missing, a tensor contains NaN or an infinity, or the data cannot be read.
     """
-    refusals: dict[str, str] = {}
-    layers = list_rounded_layers(network, config, groups, refusals)
+    layers = list_rounded_layers(network, config, groups)
     parts = split_held_out_samples(network, samples)
-    if parts is None:
-        refusals |= dict.fromkeys((layer.group.name for layer in layers),
-                                  "it needs two samples, of which one is held out")
     if not layers or parts is None:
-        return Roundings((), refusals)
+        return ()
     base = config.without_moves(RoundingMove, [layer.group.name for layer in layers])
     waves = _split_into_waves(layers)
     steps = StepProgress(progress, len(waves) * (len(parts[0]) + len(parts[1])) + len(layers)
@@ -151,38 +129,31 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
             weight = folds.compute_constant((layer.site.layer, layer.site.index), with_rounding=False)
             assert weight is not None
             digest = find_weight_edits_digest(network, current, (layer.site.layer, layer.site.index))
-            candidates = _round_layer(layer, weight, scale, fit[layer.group.name].products,
-                                      held_out[layer.group.name].products, methods, steps.check)
-            for method, (candidate, gain) in candidates.items():
+            for method, (candidate, gain) in _round_layer(layer, weight, scale, fit[layer.group.name].products,
+                                                          held_out[layer.group.name].products, methods,
+                                                          steps.check).items():
                 moves[method][layer.group.name] = replace(candidate, weight_edits=digest, reason="user")
                 gains[method][layer.group.name] = gain
-            if not candidates:
-                refusals[layer.group.name] = "no other rounding has a smaller error on the held-out samples"
         del fit, held_out
         for method in methods:
             for name in _find_raised_scales(network, current.with_moves(moves[method]), ranges, wave):
-                refusals[name] = "its bias needs larger weight scales"
                 moves[method].pop(name, None)
                 gains[method].pop(name, None)
     proposals = []
     for method in methods:
         chosen = _choose_layers_by_gain(gains[method])
         if not chosen:
-            refusals[method] = "no layer improves on the held-out samples"
             continue
         kept = {name: moves[method][name] for name in chosen}
-        errors = measure_output_errors(network, (base, base.with_moves(kept)), ranges, parts[1], backend, steps)
-        if errors[1] < errors[0]:
-            proposals.append(RoundingProposal(method, kept, {name: gains[method][name] for name in chosen},
-                                              (errors[0], errors[1])))
-        else:
-            refusals[method] = "the outputs of the network do not improve on the held-out samples"
-    return Roundings(tuple(proposals), refusals)
+        before, after = measure_output_errors(network, (base, base.with_moves(kept)), ranges, parts[1], backend, steps)
+        if after < before:
+            proposals.append(RoundingProposal(method, kept))
+    return tuple(proposals)
 
 
 def count_simulated_configs(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> int:
     """Returns the maximum number of configs that `measure_roundings` simulates: one for each wave and each method."""
-    waves = _split_into_waves(list_rounded_layers(network, config, groups, {}))
+    waves = _split_into_waves(list_rounded_layers(network, config, groups))
     return len(waves) + len(METHODS) if waves else 0
 
 
@@ -233,26 +204,17 @@ def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[S
     return samples.select_feeds(sorted(order[held:])), samples.select_feeds(sorted(order[:held]))
 
 
-def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup],
-                         refusals: dict[str, str]) -> list[RoundedLayer]:
-    """Returns the layers whose weights can be rounded, in network order; adds the reasons for the other groups."""
+def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]
+                        ) -> list[RoundedLayer]:
+    """Returns the layers whose weights can be rounded, in network order."""
     names = {group.name for group in groups}
     layers = []
     for group in network.groups:
-        if group.name not in names:
-            continue
-        if refusal := rounding_refusal_reason(network, group, config):
-            refusals[group.name] = refusal
-            continue
         site = find_rounded_site(group)
-        assert site is not None  # the check above
+        if group.name not in names or site is None or rounding_refusal_reason(network, group, config):
+            continue
         form = find_matrix_form(network, network.get_layer(site.layer), site)
-        if isinstance(form, str):
-            refusals[group.name] = form
-        elif form.columns > MAX_COLUMNS:
-            refusals[group.name] = (f"an output channel has {form.columns} inputs, and the sums of their products take "
-                                    f"{byte_size_text(form.product_bytes)}")
-        else:
+        if form is not None and form.columns <= MAX_COLUMNS:
             layers.append(RoundedLayer(group, site, form, QUANTIZED_TYPES[config.precision_of(group)]))
     return layers
 
@@ -329,26 +291,10 @@ def collect_input_products(network: Network, model: ir.Model, wave: Sequence[Rou
             rows = max(MIN_ROWS, ROWS_PER_COLUMN * form.columns)
             shared[key] = InputProductCollector(form, max(math.ceil(rows / len(samples)), 1),
                                                 None if activation is None else activation.quantized_type, scale)
-            by_tensor.setdefault(tensor, CollectorFanout([])).collectors.append(shared[key])
+            by_tensor.setdefault(tensor, CollectorFanout()).append(shared[key])
         by_group[layer.group.name] = shared[key]
-    with explain_non_finite_errors(model, samples, backend):
-        collect_tensors(model, by_tensor, samples, backend, steps.make_pass_callback(), DEFAULT_MEMORY_LIMIT_BYTES)
+    collect_tensors(model, by_tensor, samples, backend, steps.make_pass_callback())
     return by_group
-
-
-@dataclass
-class CollectorFanout:
-    """A collector that passes each tensor to the collectors of all layers that read it."""
-
-    collectors: list[InputProductCollector]
-
-    def add_values(self, array: np.ndarray) -> None:
-        for collector in self.collectors:
-            collector.add_values(array)
-
-    def merge_values(self, later_collector: CollectorFanout) -> None:
-        for collector, later in zip(self.collectors, later_collector.collectors, strict=True):
-            collector.merge_values(later)
 
 
 def measure_output_errors(network: Network, configs: Sequence[PrecisionConfig], ranges: Mapping[str, float],
@@ -395,7 +341,7 @@ def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqSca
     matrices = form.convert_to_matrices(weight).astype(np.float32)
     nearest_steps = spread_scales(scale.values, scale, form)
     segments = _list_segments(scale, form)
-    round_steps = _make_scale_rounding(scale)
+    round_steps = partial(_round_steps, scale)
     nearest = quantized_type.quantize(matrices / nearest_steps) * nearest_steps
 
     def measure_errors(dequantized: np.ndarray) -> tuple[float, float]:
@@ -466,19 +412,16 @@ def _list_segments(scale: rulebook.QdqScale, form: MatrixForm) -> list[slice] | 
                                                           for start in range(0, form.columns, size)]
 
 
-def _make_scale_rounding(scale: rulebook.QdqScale) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that rounds scales to FP16 where FP16 holds them.
+def _round_steps(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
+    """Returns scales rounded to FP16 where FP16 holds them.
 
     The scales are then the same in every type in which a config may store them, and so are the quantized values.
     """
-    def round_steps(steps: np.ndarray) -> np.ndarray:
-        if scale.stored_type is Precision.BF16:
-            return rulebook.round_to_precision(steps, Precision.BF16)
-        if steps.min() < MIN_FP16_SCALE or scale.original_values is not None:
-            return steps
-        return rulebook.round_to_precision(steps, Precision.FP16)
-
-    return round_steps
+    if scale.stored_type is Precision.BF16:
+        return rulebook.round_to_precision(steps, Precision.BF16)
+    if steps.min() < MIN_FP16_SCALE or scale.original_values is not None:
+        return steps
+    return rulebook.round_to_precision(steps, Precision.FP16)
 
 
 def _find_raised_scales(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],

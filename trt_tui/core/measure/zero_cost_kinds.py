@@ -13,7 +13,7 @@ from trt_tui.core.measure.channel_scaling_kinds import (
     EqualizationKind,
     SmoothQuantKind,
 )
-from trt_tui.core.measure.weight_rounding import Roundings, count_simulated_configs, measure_roundings
+from trt_tui.core.measure.weight_rounding import RoundingProposal, count_simulated_configs, measure_roundings
 from trt_tui.core.measure.zero_cost_kind import (
     LEAVES_FILE_SUFFIX,
     ConfigProposal,
@@ -148,11 +148,11 @@ class RoundingKind(ZeroCostKind):
         if not context.budget.reserve_configs(count_simulated_configs(network, changed, groups)):
             return
         names = [group.name for group in groups]
-        roundings = context.find_or_measure(
-            self.title, changed, Roundings, lambda: measure_roundings(
+        proposals = context.find_or_measure(
+            self.title, changed, tuple[RoundingProposal, ...], lambda: measure_roundings(
                 network, changed, context.ranges, groups, context.samples, context.backend,
                 progress=context.make_progress("errors of rounded weights")), subjects=names)
-        for proposal in roundings.proposals:
+        for proposal in proposals:
             moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
             short_title = ROUNDING_SHORT_TITLES[proposal.method]
             title = (f"{short_title} ({len(moves)} of {len(names)} layers)" if len(names) > 1 else

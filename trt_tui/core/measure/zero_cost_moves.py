@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from trt_tui.core.calibration.non_finite import explain_non_finite_errors
 from trt_tui.core.calibration.tensor_collection import (
-    DEFAULT_MEMORY_LIMIT_BYTES,
     CalibrationContext,
+    CollectorFanout,
     RunProgress,
-    TensorCollector,
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.measure.equalization import ChannelExtrema, channel_maxima, measure_channel_extrema
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove
@@ -41,52 +40,12 @@ def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGrou
     }
 
 
-@dataclass
-class _CollectorFanout:
-    """A collector that passes each tensor to several collectors."""
-
-    collectors: list[TensorCollector]
-
-    def add_values(self, array: np.ndarray) -> None:
-        for collector in self.collectors:
-            collector.add_values(array)
-
-    def merge_values(self, later: _CollectorFanout) -> None:
-        for collector, later_collector in zip(self.collectors, later.collectors, strict=True):
-            collector.merge_values(later_collector)
-
-
 # -- SmoothQuant --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class ChannelMaxCollector:
-    """A collector of the largest magnitude of the values that share a divisor."""
-
-    scaled_tensor: ScaledTensor
-    maxima: np.ndarray | None = None
-
-    def add_values(self, array: np.ndarray) -> None:
-        """Adds the values of a float array, the tensor, to the maxima.
-
-        Raises:
-            ValueError: the array contains NaN or an infinity.
-        """
-        largest = self.scaled_tensor.reduce_magnitudes(array)
-        if not np.isfinite(largest).all():
-            raise ValueError("NaN or an infinity")
-        self.maxima = largest if self.maxima is None else np.maximum(self.maxima, largest)
-
-    def merge_values(self, later_collector: ChannelMaxCollector) -> None:
-        """Adds the maxima of another collector, which has seen later feeds."""
-        if later_collector.maxima is not None:
-            self.maxima = later_collector.maxima if self.maxima is None else np.maximum(
-                self.maxima, later_collector.maxima)
 
 
 def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples: Samples, backend: Backend, *,
                               strength: float = DEFAULT_STRENGTH, reason: str = "user",
-                              channel_maxima: MutableMapping[str, np.ndarray] | None = None,
+                              extrema: ChannelExtrema | None = None,
                               progress: RunProgress | None = None,
                               executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
     """Returns SmoothQuant moves from the magnitudes of channels, by the group that produces the channels.
@@ -94,45 +53,36 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
     Args:
         subjects: Groups whose channels can be scaled.
         strength: The exponent; see `trt_tui.core.moves.scaling_moves`.
-        channel_maxima: Known largest magnitudes by tensor and shape of the divisors. Newly measured ones are added.
+        extrema: Known extrema of channels. Newly measured ones are added.
         executor: The executor of the samples; this process by default.
 
     Raises:
         InputError: a tensor contains NaN or an infinity, or the data cannot be read.
     """
-    channel_maxima = {} if channel_maxima is None else channel_maxima
+    extrema = {} if extrema is None else extrema
     scalings = {name: network.zero_cost_support.channel_scalings[name] for name in subjects}
-    measured_tensors = {name: _list_measured_tensors(network, scaling) for name, scaling in scalings.items()}
-    collectors = {_maxima_key(tensor): ChannelMaxCollector(tensor) for tensors in measured_tensors.values()
-                  for tensor in tensors if _maxima_key(tensor) not in channel_maxima}
-    by_tensor: dict[str, _CollectorFanout] = {}
-    for collector in collectors.values():
-        by_tensor.setdefault(collector.scaled_tensor.tensor, _CollectorFanout([])).collectors.append(collector)
-    with explain_non_finite_errors(network.model, samples, backend):
-        collect_tensors(network.model, by_tensor, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
-    channel_maxima.update((key, collector.maxima) for key, collector in collectors.items()
-                          if collector.maxima is not None)
+    multiplied_names = {name: _find_multiplied_tensors(network, scaling) for name, scaling in scalings.items()}
+    measured_tensors = {name: [tensor for tensor in scaling.tensors if tensor.tensor in multiplied_names[name]
+                               or tensor.tensor in network.calibrated_tensors] for name, scaling in scalings.items()}
+    measure_channel_extrema(network, dict.fromkeys(tensor.tensor for tensors in measured_tensors.values()
+                                                   for tensor in tensors),
+                            samples, backend, extrema, progress=progress, executor=executor)
     moves = {}
     for name, scaling in scalings.items():
-        multiplied_tensors = _list_multiplied_tensors(network, scaling)
         activation, weight = np.zeros((2, scaling.channels), np.float32)
-        for tensor in multiplied_tensors:
-            for exponent, maxima in ((1, activation), (-1, weight)):
-                np.maximum(maxima, tensor.channel_maxima(channel_maxima[_maxima_key(tensor)], scaling.channels,
-                                                         exponent), out=maxima)
+        for tensor in measured_tensors[name]:
+            magnitudes = extrema[tensor.tensor].amax
+            for exponent, maxima in ((1, activation), (-1, weight)) if tensor.tensor in multiplied_names[name] else ():
+                np.maximum(maxima, channel_maxima(tensor, magnitudes, scaling.channels, exponent), out=maxima)
         for reader in scaling.readers:
+            magnitudes = _weight_magnitudes(network, reader)
             for exponent, maxima in ((-1, weight), (1, activation)):
-                np.maximum(maxima, reader.channel_maxima(_weight_magnitudes(network, reader), scaling.channels,
-                                                         exponent), out=maxima)
+                np.maximum(maxima, reader.channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         factors = smoothquant_factors(activation, weight, strength)
-        ranges = {tensor.tensor: float((channel_maxima[_maxima_key(tensor)] / tensor.divisors(factors)).max())
+        ranges = {tensor.tensor: float((extrema[tensor.tensor].amax / tensor.divisors(factors)).max())
                   for tensor in measured_tensors[name] if tensor.tensor in network.calibrated_tensors}
         moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)
     return moves
-
-
-def _maxima_key(tensor: ScaledTensor) -> str:
-    return f"{tensor.tensor} {tensor.shape}"
 
 
 def _weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
@@ -142,18 +92,10 @@ def _weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
     return reader.reduce_magnitudes(network.constant_value(reader.tensor))
 
 
-def _list_multiplied_tensors(network: Network, scaling: ChannelScaling) -> list[ScaledTensor]:
+def _find_multiplied_tensors(network: Network, scaling: ChannelScaling) -> set[str]:
     """Returns the tensors that the readers and products of a set multiply."""
-    names = {reader.activation for reader in scaling.readers}
-    names.update(tensor for layer in scaling.products for tensor in network.get_layer(layer).inputs)
-    return [tensor for tensor in scaling.tensors if tensor.tensor in names]
-
-
-def _list_measured_tensors(network: Network, scaling: ChannelScaling) -> list[ScaledTensor]:
-    """Returns the tensors of a set that are multiplied, and those that need a range."""
-    multiplied = {tensor.tensor for tensor in _list_multiplied_tensors(network, scaling)}
-    return [tensor for tensor in scaling.tensors
-            if tensor.tensor in multiplied or tensor.tensor in network.calibrated_tensors]
+    return {reader.activation for reader in scaling.readers}.union(
+        *(network.get_layer(layer).inputs for layer in scaling.products))
 
 
 # -- bias correction -------------------------------------------------------------------------------------------------
@@ -236,11 +178,10 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         conv = network.get_layer(bias.layer).op_type == "Conv"
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
         collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, divisors.get(inputs[0].tensor))
-    by_tensor: dict[str, _CollectorFanout] = {}
+    by_tensor: dict[str, CollectorFanout] = {}
     for name, collector in collectors.items():
-        by_tensor.setdefault(sites_by_group[name][0].tensor, _CollectorFanout([])).collectors.append(collector)
-    with explain_non_finite_errors(network.model, samples, backend):
-        collect_tensors(network.model, by_tensor, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+        by_tensor.setdefault(sites_by_group[name][0].tensor, CollectorFanout()).append(collector)
+    collect_tensors(network.model, by_tensor, samples, backend, progress, executor)
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
         weight = folds.compute_constant((site.layer, site.index), with_rounding=False)
