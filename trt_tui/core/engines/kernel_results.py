@@ -18,6 +18,7 @@ from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import DebugTensor
@@ -167,12 +168,9 @@ def _find_dequantize_scale(tensor_name: str, engine_layer: EngineLayer, network:
     It is the scale of the Quantize after the result, or after operators that only copy the values. None if there is no
     such Quantize, or if several have different scales.
     """
-    reached, waiting = {tensor_name}, [tensor_name]
-    while waiting:
-        for reader in map(network.get_layer, network.consumers.get(waiting.pop(), ())):
-            if reader.kind is LayerKind.COPY or reader.op_type in VALUE_PRESERVING:
-                waiting += [name for name in reader.outputs if name not in reached]
-                reached.update(reader.outputs)
+    reached = set(iterate_reachable([tensor_name], lambda tensor: [
+        name for reader in map(network.get_layer, network.consumers.get(tensor, ())) for name in reader.outputs
+        if reader.kind is LayerKind.COPY or reader.op_type in VALUE_PRESERVING]))
     named_scales = {name: scale for name, (source, scale) in quantized_tensors.items() if source in reached}
     own_scales = [scale for name, scale in named_scales.items() if name in engine_layer.added_nodes]
     scales = own_scales or list(named_scales.values())

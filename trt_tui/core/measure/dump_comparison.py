@@ -17,6 +17,7 @@ from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.run_sources import IterableRunSource
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.errors import InputError
 from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
@@ -334,18 +335,12 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
 
 def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
     """Returns the groups that compute with a tensor, also through copies of it, in network order."""
-    reader_groups: set[str] = set()
-    stack, visited = [tensor], {tensor}
-    while stack:
-        for name in network.graph.readers.get(stack.pop(), ()):
-            layer, group = network.get_layer(name), network.find_group(name)
-            if group is not None and layer.kind is not LayerKind.COPY:
-                reader_groups.add(group.name)
-                continue
-            reader_groups |= {group.name} if group is not None else set()
-            stack += [output for output in layer.outputs if output not in visited]
-            visited.update(layer.outputs)
-    return tuple(group.name for group in network.groups if group.name in reader_groups)
+    readers = network.graph.readers
+    copies = iterate_reachable([tensor], lambda name: [
+        output for layer in map(network.get_layer, readers.get(name, ())) for output in layer.outputs
+        if layer.kind is LayerKind.COPY or network.find_group(layer.name) is None])
+    reading_layers = {reader for name in copies for reader in readers.get(name, ())}
+    return tuple(group.name for group in network.groups if not reading_layers.isdisjoint(group.layers))
 
 
 def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]) -> bool:
@@ -375,21 +370,13 @@ def _find_nearest_measured_tensors(network: Network, tensor: str,
                                    measured_tensors: Mapping[str, float]) -> tuple[set[str], set[str]]:
     """Returns the measured tensors from which a tensor is computed, on each path back the first, and the groups on the
     paths."""
-    nearest_tensors: set[str] = set()
-    passed_groups: set[str] = set()
-    stack, visited = [tensor], {tensor}
-    while stack:
-        name = stack.pop()
-        if name not in network.producer:
-            continue
-        passed_groups.add(_find_producer_group(network, name))
-        for read in network.input_tensors(network.producer[name]):
-            if read in measured_tensors:
-                nearest_tensors.add(read)
-            elif read not in visited:
-                visited.add(read)
-                stack.append(read)
-    return nearest_tensors, passed_groups - {""}
+    def list_read_tensors(name: str) -> Sequence[str]:
+        return network.input_tensors(network.producer[name]) if name in network.producer else ()
+
+    passed = list(iterate_reachable([tensor], lambda name: [
+        read for read in list_read_tensors(name) if read not in measured_tensors]))
+    return ({read for name in passed for read in list_read_tensors(name) if read in measured_tensors},
+            {_find_producer_group(network, name) for name in passed} - {""})
 
 
 def comparison_advice_lines(differences: Sequence[TensorDifference], first_source: str, second_source: str,

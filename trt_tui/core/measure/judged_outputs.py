@@ -7,6 +7,7 @@ that differs.
 """
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from trt_tui.core.network.folded_shapes import FoldedShapes
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.errors import InputError
 
 FLOAT_KIND = "float"
@@ -221,8 +223,8 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
     reason = f"{output_name} is selected by {selector}" if selector else f"{output_name} holds {value_kind}"
     for tensor in before:
         parts = _split_tensor_into_concat_parts(network, tensor)
-        selected.extend(JudgedOutput(part.name, part.tensor, part.slices, part.kind, "; ".join(filter(None, (
-            f"{reason}: judged before it", part.note)))) for part in parts)
+        selected += [replace(part, note="; ".join(filter(None, (f"{reason}: judged before it", part.note))))
+                     for part in parts]
     return selected
 
 
@@ -231,24 +233,19 @@ def _select_judged_tensors_before_plugins(network: Network, output_name: str) ->
     plugin = network.get_layer(network.blocking_plugins[output_name])
     reason = (f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged "
               "before it")
-    tensors: set[str] = set()
-    stack, visited = [output_name], {output_name}
-    while stack:
-        for name in network.input_tensors(network.producer[stack.pop()]):
-            if name in network.blocking_plugins and name not in visited:
-                visited.add(name)
-                stack.append(name)
-            elif (name in network.producer and name not in network.static_tensors
-                  and name not in network.blocking_plugins and network.ir_value(name).dtype in FLOAT_TYPES):
-                tensors.add(name)
+    def list_read_tensors(name: str) -> Sequence[str]:
+        return network.input_tensors(network.producer[name])
+
+    behind = iterate_reachable([output_name], lambda name: [
+        read for read in list_read_tensors(name) if read in network.blocking_plugins])
+    tensors = {name for tensor in behind for name in list_read_tensors(tensor)
+               if name in network.producer and name not in network.static_tensors
+               and name not in network.blocking_plugins and network.ir_value(name).dtype in FLOAT_TYPES}
     parts = []
     for tensor in sorted(tensors, key=lambda name: (network.get_layer(network.producer[name]).index, name)):
         before, _ = _find_tensors_before_selection(network, tensor, False)
         parts += [part for name in before or [tensor] for part in _split_tensor_into_concat_parts(network, name)]
-    return [
-        JudgedOutput(part_output.name, part_output.tensor, part_output.slices, part_output.kind,
-                     "; ".join(filter(None, (reason, part_output.note)))) for part_output in parts
-    ]
+    return [replace(part, note="; ".join(filter(None, (reason, part.note)))) for part in parts]
 
 
 def _find_tensors_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[list[str], str]:
@@ -259,20 +256,9 @@ def _find_tensors_before_selection(network: Network, output_name: str, is_intege
     count. For an integer output, the nearest float tensors decide.
     """
     nearest, selector = _find_nearest_floats_before_selection(network, output_name, is_integer)
-    final: set[str] = set()
-    done: set[str] = set()
-    while nearest:
-        name = nearest.pop()
-        if name in done:
-            continue
-        done.add(name)
-        earlier, _ = _find_nearest_floats_before_selection(network, name, False)
-        if earlier:
-            nearest |= earlier
-        else:
-            final.add(name)
-    order = sorted(final, key=lambda name: (network.get_layer(network.producer[name]).index, name))
-    return order, selector
+    find_earlier = functools.cache(lambda name: _find_nearest_floats_before_selection(network, name, False)[0])
+    final = [name for name in iterate_reachable(nearest, find_earlier) if not find_earlier(name)]
+    return sorted(final, key=lambda name: (network.get_layer(network.producer[name]).index, name)), selector
 
 
 def _find_nearest_floats_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[set[str], str]:

@@ -9,7 +9,7 @@ Only operators that compute each value by itself, or move values, may read the i
 operator may compute NaN from them: a Winograd convolution subtracts infinities.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
@@ -27,6 +27,7 @@ from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import FP16_OVERFLOW
 from trt_tui.core.runner import Backend, Runner
@@ -103,13 +104,10 @@ class OverflowEffect:
     @cached_property
     def _judged_layers(self) -> frozenset[str]:
         """The layers that the judged outputs depend on."""
-        network, layers, pending = self._context.network, set[str](), list(self._judged_tensors)
-        while pending:
-            name = network.producer.get(pending.pop())
-            if name is not None and name not in layers:
-                layers.add(name)
-                pending += network.input_tensors(name)
-        return frozenset(layers)
+        network = self._context.network
+        judged_layers = filter(None, map(network.producer.get, self._judged_tensors))
+        return frozenset(iterate_reachable(judged_layers, lambda name: filter(None, map(
+            network.producer.get, network.input_tensors(name)))))
 
     @property
     def _judged_tensors(self) -> tuple[str, ...]:
@@ -232,29 +230,25 @@ def _find_exposed_operands(graph: ir.Graph, gates: set[str], judged_values: Iter
 
     Operators count only if a judged output depends on them. None if a tensor behind a gate is read by control flow.
     """
-    needed, pending = set[ir.Node](), [value.producer() for value in judged_values]
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in needed:
-            needed.add(node)
-            inner = (inner_node for subgraph in list_subgraphs(node) for inner_node in subgraph.all_nodes())
-            pending += [value.producer() for member in (node, *inner) for value in member.inputs if value is not None]
+    def list_read_nodes(node: ir.Node) -> Iterator[ir.Node]:
+        inner = (inner_node for subgraph in list_subgraphs(node) for inner_node in subgraph.all_nodes())
+        return _list_producers(value for member in (node, *inner) for value in member.inputs if value is not None)
+
+    needed = set(iterate_reachable(_list_producers(judged_values), list_read_nodes))
     exposed: list[ir.Value] = []
-    visited: set[ir.Value] = set()
-    values = [value for value in graph.inputs if value.name in gates]
-    while values:
-        value = values.pop()
-        if value in visited:
-            continue
-        visited.add(value)
+    for value in iterate_reachable((value for value in graph.inputs if value.name in gates), lambda value: (
+            output for use in value.uses() if use.node in needed for output in use.node.outputs)):
         for node in {use.node for use in value.uses()}:
             if node.graph is not graph or list_subgraphs(node):
                 return None
-            if node in needed:
-                if not _may_read_infinity(node) and value.dtype is ir.DataType.FLOAT and value not in exposed:
-                    exposed.append(value)
-                values += node.outputs
+            if (node in needed and not _may_read_infinity(node) and value.dtype is ir.DataType.FLOAT
+                    and value not in exposed):
+                exposed.append(value)
     return exposed
+
+
+def _list_producers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+    return (node for value in values if (node := value.producer()) is not None)
 
 
 def _may_read_infinity(node: ir.Node) -> bool:

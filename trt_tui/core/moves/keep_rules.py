@@ -17,6 +17,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import KEEP_PRECISIONS, KeepMove
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_reading_resources
@@ -56,22 +57,14 @@ def _find_head_groups(network: NamedNetwork) -> list[str]:
     producers = {tensor: group for group in network.groups for tensor in group.outputs}
     copied_inputs = {tensor: layer.inputs for layer in network.layers if network.find_group(layer.name) is None
                      for tensor in layer.outputs}
-    head_groups: set[str] = set()
-    visited: set[str] = set()
-    pending = [info.name for info in network.outputs]
-    while pending:
-        tensor = pending.pop()
-        if tensor in visited:
-            continue
-        visited.add(tensor)
+    def list_earlier_tensors(tensor: str) -> Iterable[str]:
         group = producers.get(tensor)
         if group is None:
-            pending.extend(input_tensor for input_tensor in copied_inputs.get(tensor, ()) if input_tensor)
-            continue
-        head_groups.add(group.name)
-        if not group.is_quantizable:
-            pending.extend(group.inputs)
-    return list(head_groups)
+            return filter(None, copied_inputs.get(tensor, ()))
+        return () if group.is_quantizable else group.inputs
+
+    tensors = iterate_reachable((info.name for info in network.outputs), list_earlier_tensors)
+    return [producers[tensor].name for tensor in tensors if tensor in producers]
 
 
 KEEP_RULES: dict[str, Callable[[NamedNetwork], list[str]]] = {
