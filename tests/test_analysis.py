@@ -20,7 +20,11 @@ from trt_tui.core.measure import simulation as simulation_module
 from trt_tui.core.measure import tensor_cache
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.error_metrics import compute_error_sums_by_sample, compute_sqnr_db_by_sample
+from trt_tui.core.measure.error_metrics import (
+    ERROR_METRICS,
+    compute_error_sums_by_sample,
+    compute_sqnr_db_by_sample,
+)
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.shares import measure_accuracy_per_raised_group
@@ -213,7 +217,10 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
     reference = np.concatenate([analysis.get_reference_outputs(i)["y"] for i in range(3)])
     test = np.concatenate([one["y"] for one in analysis.execute_config(INT8, ranges)])
     each = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
-    assert verdict.outputs["y"].errors == errors_between(reference, test)
+    for metric in ERROR_METRICS.values():
+        found, pooled = (errors.value(metric)
+                         for errors in (verdict.outputs["y"].errors, errors_between(reference, test)))
+        assert found == pytest.approx(pooled, rel=1e-12)
     assert verdict.outputs["y"].worst_index == int(each.argmin())
     assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())
     assert verdict.judged_error == pytest.approx(10 ** (-verdict.outputs["y"].errors.sqnr_db / 10))

@@ -8,7 +8,7 @@ determine the amax. ``p99.9`` is the 99.9th percentile of all magnitudes.
 import fnmatch
 import re
 
-from trt_tui.core.calibration.range_methods import list_range_methods
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
 from trt_tui.core.calibration.statistics import LARGEST_VALUE_COUNT, TensorStats
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
@@ -32,10 +32,10 @@ def parse_amax(text: str) -> float | None:
     try:
         amax = float(text)
     except ValueError:
-        if not _is_range_method(text):
+        if not is_data_dependent(text):
             raise InputError(
                 f"{text!r} is not a valid range", "it is neither a number nor a method that computes one",
-                f"Give an amax like 2.5, a method ({', '.join(_RANGE_METHOD_NAMES)}), p99.9 or top5-mean.") from None
+                f"Give an amax like 2.5, a method ({', '.join(RANGE_METHODS)}), p99.9 or top5-mean.") from None
         return None
     if not 0 <= amax <= MAX_AMAX:
         raise InputError(f"{text} is not a valid range", "an amax is a number from 0 to the "
@@ -67,20 +67,13 @@ def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: Quanti
     return stats.amax_by_range_method(quantized_type.precision)[method]
 
 
-_RANGE_METHOD_NAMES = ("minmax", "percentile", "entropy", "mse")
-
-
-def _is_range_method(text: str) -> bool:
-    if match := _PERCENTILE.fullmatch(text):
-        return 0 < float(match[1]) <= 100
-    if match := _TOP_MEAN.fullmatch(text):
-        return 1 <= int(match[1]) <= LARGEST_VALUE_COUNT
-    return text.lower() in _RANGE_METHOD_NAMES
-
-
-def is_data_dependent(range_method: str) -> bool:
+def is_data_dependent(range_text: str) -> bool:
     """Returns True if the text of a range needs data: any method, percentile or mean, but not a number."""
-    return _is_range_method(range_method)
+    if match := _PERCENTILE.fullmatch(range_text):
+        return 0 < float(match[1]) <= 100
+    if match := _TOP_MEAN.fullmatch(range_text):
+        return 1 <= int(match[1]) <= LARGEST_VALUE_COUNT
+    return range_text.lower() in RANGE_METHODS
 
 
 def find_named_tensors(network: NetworkOutline, name: str) -> tuple[str, ...]:

@@ -76,18 +76,9 @@ class BuildAttempt:
         """The difference between the attempt and the requested build, as text for reports."""
         if self.name != NAMED_GROUPS_CHANGED:
             return ATTEMPT_TITLES[self.name]
-        by_precision: dict[Precision, list[str]] = {}
-        for group, precision in self.raised_groups.items():
-            by_precision.setdefault(precision, []).append(group)
-        parts = [
-            f"{name_list_text(groups, _MAX_LISTED_GROUPS)} raised to {precision.label}"
-            for precision, groups in by_precision.items()
-        ]
-        return "; ".join([
-            *parts,
-            *([f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"]
-              if self.unconstrained else [])
-        ])
+        free_text = (f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"
+                     if self.unconstrained else "")
+        return "; ".join(filter(None, (_groups_by_precision_text(self.raised_groups, "raised to"), free_text)))
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:
         """Returns the config that is lowered for this attempt: the requested config with the raised groups."""
@@ -121,11 +112,15 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
 
 def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision]) -> str:
     """Returns the groups that run in a precision other than requested, as text grouped by precision."""
+    return _groups_by_precision_text(unrequested_precisions, "in") or "nothing that TensorRT reports"
+
+
+def _groups_by_precision_text(precisions: Mapping[str, Precision], preposition: str) -> str:
     by_precision: dict[Precision, list[str]] = {}
-    for group, precision in unrequested_precisions.items():
+    for group, precision in precisions.items():
         by_precision.setdefault(precision, []).append(group)
-    return "; ".join(f"{name_list_text(groups, _MAX_LISTED_GROUPS)} in {precision.label}"
-                     for precision, groups in by_precision.items()) or ("nothing that TensorRT reports")
+    return "; ".join(f"{name_list_text(groups, _MAX_LISTED_GROUPS)} {preposition} {precision.label}"
+                     for precision, groups in by_precision.items())
 
 
 class FallbackLadder:

@@ -69,11 +69,6 @@ class AccuracyReducer:
             for judged_output in judged_outputs
             if judged_output.kind != INTEGER_KIND
         } for _ in range(2))
-        self.mismatch_counts = {
-            judged_output.name: [0, 0]
-            for judged_output in judged_outputs
-            if judged_output.kind == INTEGER_KIND
-        }
         self.worst_samples: dict[str, tuple[SampleName, float]] = {}
         self.metric_outputs: list[Mapping[str, np.ndarray]] = []
         self.metric_feeds: list[int] = []
@@ -102,37 +97,28 @@ class AccuracyReducer:
         for judged_output in self.judged_outputs:
             expected = take_judged_slice(reference[judged_output.tensor], judged_output)
             if precomputed_sums and judged_output.name in precomputed_sums:
-                self._add_precomputed_sums(feed_index, judged_output.name, precomputed_sums[judged_output.name],
-                                           expected, rows)
+                columns = precomputed_sums[judged_output.name].T
+                count = np.full(columns.shape[1], expected.size / columns.shape[1])
+                self._add_error_sums(feed_index, judged_output.name, {
+                    "count": count, **dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), columns, strict=True))},
+                                     expected, rows)
                 continue
             got = take_judged_slice(outputs[judged_output.tensor], judged_output)
+            if judged_output.kind == INTEGER_KIND:
+                self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
+                continue
             if expected.shape != got.shape:
-                if judged_output.kind == INTEGER_KIND:
-                    self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
-                    self.mismatch_counts[judged_output.name][0] += expected.size
-                    self.mismatch_counts[judged_output.name][1] += expected.size
-                    continue
                 raise TrtTuiError(f"{judged_output.name} changed its shape",
                                   f"{expected.shape} in the reference, {got.shape} here",
                                   "Judge a tensor before the operator that selects values, with --judge.")
-            if judged_output.kind == INTEGER_KIND:
-                self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
-                self.mismatch_counts[judged_output.name][0] += int(np.count_nonzero(expected != got))
-                self.mismatch_counts[judged_output.name][1] += expected.size
-                continue
             counted = find_unmasked_elements(judged_output, self._samples, feed_index, reference[judged_output.tensor],
                                              outputs[judged_output.tensor])
-            feed_sums = ErrorSums()
             if counted is None:
-                feed_sums.add_tensor_pair(expected, got)
-                each_sums = error_metrics.compute_error_sums_by_sample(expected, got, rows)
+                sums = error_metrics.compute_error_sums(expected, got, rows)
             else:
-                feed_sums.add_tensor_pair(expected[counted], got[counted])
-                each_sums = error_metrics.compute_error_sums_by_sample(np.where(counted, expected, 0),
-                                                                       np.where(counted, got, 0), rows)
-                each_sums[:, -1] = flatten_each_sample(counted, rows).sum(1)
-            self._add_error_sums(feed_index, judged_output.name, vars(feed_sums))
-            self._add_error_sums_by_sample(feed_index, judged_output.name, each_sums, expected, rows)
+                sums = error_metrics.compute_error_sums(np.where(counted, expected, 0), np.where(counted, got, 0), rows)
+                sums["count"] = flatten_each_sample(counted, rows).sum(1)
+            self._add_error_sums(feed_index, judged_output.name, sums, expected, rows)
             if judged_output is self._classifier_output:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreement_count += int(np.count_nonzero(top == now))
@@ -165,32 +151,20 @@ class AccuracyReducer:
             if self.worst_samples.get(judged_output.name, (None, math.inf))[1] > -math.inf:
                 self.worst_samples[judged_output.name] = self._samples.sample_name(feed_index, row), -math.inf
 
-    def _add_error_sums(self, feed_index: int, output_name: str, sums: Mapping[str, float]) -> None:
-        """Adds the error sums of a judged output over one feed."""
-        self.error_sums[output_name].merge_sums(sums)
-        if feed_index in self._compared_feeds:
-            self._compared_sums[output_name].merge_sums(sums)
-
-    def _add_precomputed_sums(self, feed_index: int, output_name: str, precomputed_sums: np.ndarray,
-                              reference: np.ndarray, sample_count: int) -> None:
-        """Adds the error sums that the graph of a run computed itself for one judged output."""
-        columns = dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), precomputed_sums.T, strict=True))
-        self._add_error_sums(feed_index, output_name,
-                             {column: values.max() if column.endswith("_max") else values.sum()
-                              for column, values in columns.items()} | {"count": reference.size})
-        columns["count"] = np.full(len(precomputed_sums), reference.size / len(precomputed_sums))
-        sample_sums = np.stack([columns[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
-        if len(precomputed_sums) != sample_count:
-            sample_sums = sample_sums.sum(0, keepdims=True)
-        self._add_error_sums_by_sample(feed_index, output_name, sample_sums, reference, sample_count)
-
-    def _add_error_sums_by_sample(self, feed_index: int, output_name: str, sample_sums: np.ndarray,
-                                  reference: np.ndarray, sample_count: int) -> None:
-        """Adds the error sums of each sample, and updates the worst sample of the output.
+    def _add_error_sums(self, feed_index: int, output_name: str, sums: Mapping[str, np.ndarray],
+                        reference: np.ndarray, sample_count: int) -> None:
+        """Adds the error sums of a judged output over one feed, and updates its worst sample.
 
         Args:
-            sample_sums: Sums by `error_metrics.compute_error_sums_by_sample`.
+            sums: The sums of each row, by name; see `error_metrics.compute_error_sums`.
         """
+        pooled = {name: values.max() if name.endswith("_max") else values.sum() for name, values in sums.items()}
+        self.error_sums[output_name].merge_sums(pooled)
+        if feed_index in self._compared_feeds:
+            self._compared_sums[output_name].merge_sums(pooled)
+        sample_sums = np.stack([sums[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
+        if len(sample_sums) != sample_count:
+            sample_sums = sample_sums.sum(0, keepdims=True)
         self._bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
         if reference.ndim and len(reference) == sample_count:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
@@ -208,7 +182,7 @@ class AccuracyReducer:
         outputs = {}
         for judged_output in self.judged_outputs:
             if judged_output.kind == INTEGER_KIND:
-                differ, count = self.mismatch_counts[judged_output.name]
+                differ, count = self._bootstrap_sampler.count_mismatches(judged_output.name)
                 outputs[judged_output.name] = OutputErrors(
                     ErrorMetrics.from_sums({"differ": differ, "count": count or 1}, exact=differ == 0))
                 continue

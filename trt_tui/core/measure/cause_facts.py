@@ -19,7 +19,6 @@ from trt_tui.core.measure.causes import (
     ConstantFacts,
     GroupFacts,
     OffsetRounding,
-    ScaleBehindProduct,
     ValueRange,
     WeightScaleFacts,
 )
@@ -237,22 +236,21 @@ def _median_channel_sqnr_db(weight: np.ndarray, quantized: np.ndarray, channel_a
 
 
 def _find_attention_scale(network: Network, group: FusionGroup,
-                          value_ranges: Sequence[ValueRange]) -> ScaleBehindProduct | None:
-    """Returns the constant scale behind the product of Q and K; None if there is none."""
+                          value_ranges: Sequence[ValueRange]) -> tuple[ValueRange, ValueRange] | None:
+    """Returns the product of Q and K before and behind a constant scale; None if there is no such scale."""
     if group.attention_role != "QK":
         return None
-    amax_by_tensor = {values.tensor: values.amax for values in value_ranges}
+    ranges = {values.tensor: values for values in value_ranges}
     product = next((network.get_layer(name) for name in group.layers if network.get_layer(name).op_type == "MatMul"),
                    None)
     if product is None:
         return None
     for name in network.consumers.get(product.outputs[0], ()):
         layer = network.get_layer(name)
-        if (name in group.layers and layer.op_type in _SCALE_OPERATORS and layer.outputs[0] in amax_by_tensor
-                and product.outputs[0] in amax_by_tensor
+        if (name in group.layers and layer.op_type in _SCALE_OPERATORS
+                and ranges.keys() >= {product.outputs[0], layer.outputs[0]}
                 and any(tensor in network.constant_tensors for tensor in layer.inputs)):
-            return ScaleBehindProduct(_layer_text(product), _layer_text(layer), amax_by_tensor[product.outputs[0]],
-                                  amax_by_tensor[layer.outputs[0]])
+            return ranges[product.outputs[0]], ranges[layer.outputs[0]]
     return None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors
 from trt_tui.core.network.layers import FusionGroup
@@ -157,23 +158,6 @@ class WeightScaleFacts:
 
 
 @dataclass(frozen=True)
-class ScaleBehindProduct:
-    """A constant scale behind the product of Q and K.
-
-    Attributes:
-        product_layer: The operator and the name of the product.
-        scale_layer: The operator and the name of the layer that scales the product.
-        product_amax: The largest magnitude before the scale.
-        scaled_amax: The largest magnitude behind the scale.
-    """
-
-    product_layer: str
-    scale_layer: str
-    product_amax: float
-    scaled_amax: float
-
-
-@dataclass(frozen=True)
 class OffsetRounding:
     """The values behind a large offset, which FP16 rounds together with the offset.
 
@@ -211,14 +195,14 @@ class GroupFacts:
             a mask is written are left out.
         constants: The float constants that the layers read.
         weight_scales: The quantized weights of the group, in the file's scales if the group has a file precision.
-        attention_scale: The scale behind the product of an attention; None if there is none.
+        attention_scale: The product of Q and K before and behind a constant scale; None if there is no such scale.
         offsets: One entry for each layer of the group that subtracts an offset.
     """
 
     value_ranges: tuple[ValueRange, ...] = ()
     constants: tuple[ConstantFacts, ...] = ()
     weight_scales: tuple[WeightScaleFacts, ...] = ()
-    attention_scale: ScaleBehindProduct | None = None
+    attention_scale: tuple[ValueRange, ValueRange] | None = None
     offsets: tuple[OffsetRounding, ...] = ()
 
 
@@ -283,6 +267,11 @@ class CauseFacts:
             file_precision.label.startswith(precision.label) for precision in QUANTIZED_TYPES)
 
     @property
+    def isolated(self) -> ErrorMetrics | None:
+        """The isolated error of the group; None if it was not measured."""
+        return self.errors.isolated if self.errors is not None else None
+
+    @property
     def reaches_output(self) -> bool:
         """True if the measured loss of the group reaches a judged output."""
         return has_loss_at_outputs(self.errors, self.share, self.has_nonfinite_outputs, self.has_conclusive_shares)
@@ -290,13 +279,12 @@ class CauseFacts:
     @property
     def has_nonfinite_result(self) -> bool:
         """True if NaN or Inf arise in the group, and a judged output has NaN or Inf, or the group a relevant share."""
-        isolated = self.errors.isolated if self.errors is not None else None
-        return isolated is not None and isolated.nonfinite_count > 0 and self.reaches_output
+        return self.isolated is not None and self.isolated.nonfinite_count > 0 and self.reaches_output
 
     @property
     def is_lossy_in_fp16(self) -> bool:
         """True if FP16 alone costs the group more than roundings explain, and the loss reaches a judged output."""
-        isolated = self.errors.isolated if self.errors is not None else None
+        isolated = self.isolated
         if isolated is None or self.boundary_type is not Precision.FP16 or not self.reaches_output:
             return False
         if isolated.nonfinite_count:
@@ -582,8 +570,8 @@ def _find_range_cause(facts: CauseFacts) -> Cause | None:
 
 def _find_dominant_channel_cause(facts: CauseFacts, tensor_stats: TensorStats, amax: float) -> Cause | None:
     """Finds channels that set the range and most of the rms, so that the bits of the whole tensor hide the loss."""
-    isolated = facts.errors.isolated if facts.errors is not None else None
-    sentence, top_channels = _dominant_channels_text(tensor_stats), tensor_stats.dominant_channels
+    sentence, top_channels, isolated = (_dominant_channels_text(tensor_stats), tensor_stats.dominant_channels,
+                                        facts.isolated)
     if not sentence or top_channels is None or not top_channels.amaxes:
         return None
     median = statistics.median(top_channels.amaxes)
@@ -654,7 +642,7 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     The weights contribute if their error is at least a tenth of the isolated error of the group. A layer behind may
     scale small channels up; if the group loses much, the error of the median channel counts too.
     """
-    isolated = facts.errors.isolated if facts.errors is not None else None
+    isolated = facts.isolated
     if facts.precision is not Precision.INT8 or isolated is None or not facts.reaches_output:
         return
     for weight in facts.group_facts.weight_scales:
@@ -714,13 +702,14 @@ def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
     has to be multiplied with the attention scale, or both with its square root, before the first product, for numeric
     stability and performance.
     """
-    scale = facts.group_facts.attention_scale
-    if (scale is None or not facts.is_lossy_in_fp16
-            or not scale.product_amax >= FP16_OVERFLOW > scale.scaled_amax):
+    if facts.group_facts.attention_scale is None or not facts.is_lossy_in_fp16:
         return None
-    return Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scale.scale_layer}",
-                 f"{scale.product_layer} reaches {number_text(scale.product_amax, 2)}, beyond FP16's {FP16_MAX:.0f}, "
-                 f"and the scaled product {number_text(scale.scaled_amax, 2)}; {_loss_text(facts)}",
+    product, scaled = facts.group_facts.attention_scale
+    if not product.amax >= FP16_OVERFLOW > scaled.amax:
+        return None
+    return Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scaled.layer}",
+                 f"{product.layer} reaches {number_text(product.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and the "
+                 f"scaled product {number_text(scaled.amax, 2)}; {_loss_text(facts)}",
                  "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in "
                  "FP32")
 
@@ -801,10 +790,8 @@ def _find_nonfinite_cause(facts: CauseFacts) -> Cause | None:
 
 def _find_epsilon_cause(facts: CauseFacts) -> Cause | None:
     norm = facts.normalisation
-    if not facts.is_lossy_in_fp16:
+    if norm is None or not facts.is_lossy_in_fp16 or not 0 < norm.epsilon <= FP16_MIN / 2:
         return None
-    if norm is None or not 0 < norm.epsilon <= FP16_MIN / 2:
-        return _find_lost_epsilon_cause(facts)
     return Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
                  f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as small "
                  f"become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
@@ -815,7 +802,7 @@ def _find_lost_epsilon_cause(facts: CauseFacts) -> Cause | None:
     """
     constant = next((constant for constant in facts.group_facts.constants
                      if constant.is_epsilon and not constant.amax), None)
-    if constant is None or not facts.is_in_file_precision:
+    if constant is None or not facts.is_in_file_precision or not facts.is_lossy_in_fp16:
         return None
     return Cause("epsilon", f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
                  f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
@@ -878,7 +865,7 @@ def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:
 
 def _loss_text(facts: CauseFacts) -> str:
     """Returns the isolated error of a group as a clause: the NaN and Inf that arise, or the SQNR that is left."""
-    isolated = facts.errors.isolated if facts.errors is not None else None
+    isolated = facts.isolated
     if isolated is None:
         return ""
     counts = [f"{count:,} {word}" for count, word in ((isolated.nan, "NaN"), (isolated.inf, "Inf")) if count]
@@ -899,6 +886,7 @@ CAUSES: tuple[tuple[str, Callable[[CauseFacts], Cause | None]], ...] = (
     ("overflow", _find_offset_cause),
     ("underflow", _find_weight_underflow_cause),
     ("underflow", _find_epsilon_cause),
+    ("underflow", _find_lost_epsilon_cause),
     ("underflow", _find_underflow_cause),
     ("not finite", _find_nonfinite_cause),
     ("coordinates", _find_coordinate_cause),

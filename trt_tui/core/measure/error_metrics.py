@@ -274,32 +274,10 @@ class ErrorSums:
         Args:
             counts_values_beyond_fp16: Also count the values of the reference that FP16 cannot represent.
         """
-        expected = np.asarray(reference, np.float64).ravel()
-        actual = np.asarray(test, np.float64).ravel()
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference = actual - expected
-            diff2 = _sum_of_squares(difference)
-            if not math.isfinite(diff2):
-                self.nan += float(np.count_nonzero(np.isnan(actual) & ~np.isnan(expected)))
-                self.inf += float(np.count_nonzero(np.isinf(actual) & ~np.isinf(expected)))
-                difference[actual == expected] = 0.0
-                diff2 = _sum_of_squares(difference)
-            self.diff2 += diff2
-            ref2, test2 = _sum_of_squares(expected), _sum_of_squares(actual)
-            if not math.isfinite(ref2):  # infinities in both, as in a mask, are neither signal nor noise
-                same = np.isinf(expected) & (actual == expected)
-                ref2, test2 = _sum_of_squares(np.where(same, 0.0,
-                                                       expected)), _sum_of_squares(np.where(same, 0.0, actual))
-            self.ref2 += ref2
-            self.test2 += test2
-        size = np.abs(difference, out=difference)
-        self.diff1 += float(size.sum())
-        if size.size:
-            self.diff_max = max(self.diff_max, float(size.max()))
-            self.ref_max = max(self.ref_max, -float(expected.min()), float(expected.max()))
-        self.count += difference.size
+        sums = compute_error_sums(np.ravel(reference)[None], np.ravel(test)[None], 1)
+        self.merge_sums({name: float(values[0]) for name, values in sums.items()})
         if counts_values_beyond_fp16:
-            size = np.abs(expected)
+            size = np.abs(np.asarray(reference, np.float64))
             self.fp16_over += float(np.count_nonzero((size > FP16_MAX) & np.isfinite(size)))
             self.fp16_under += float(np.count_nonzero((size < FP16_MIN) & (size > 0)))
 
@@ -344,29 +322,35 @@ def compute_error_metrics_of_all(all_sums: Sequence[ErrorSums]) -> list[ErrorMet
 _SUM_NAMES = tuple(item.name for item in fields(ErrorSums))
 
 
-def _sum_of_squares(values: np.ndarray) -> float:
-    # einsum uses one thread. A BLAS dot product would wake threads that compete with the next execution.
-    return float(np.einsum("i,i->", values, values))
+def compute_error_sums(reference: np.ndarray, test: np.ndarray, sample_count: int) -> dict[str, np.ndarray]:
+    """Returns the sums of `ErrorSums` of each sample of a pair of arrays, by name: float64 ``(samples,)``.
 
-
-def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
-    """Returns `SAMPLE_SUMS` of each sample of a pair of arrays, float64 ``(samples, len(SAMPLE_SUMS))``.
-
-    The result has a single row if the first axis is not that of the samples. Infinities in both arrays are left out.
+    There is a single row if the first axis is not that of the samples. Infinities in both arrays, as in a mask, are
+    neither signal nor noise.
     """
     expected = flatten_each_sample(np.asarray(reference, np.float64), sample_count)
     actual = flatten_each_sample(np.asarray(test, np.float64), sample_count)
+    sums = {"count": np.full(len(expected), expected.shape[1], np.float64),
+            "ref_max": np.abs(expected).max(axis=1, initial=0.0)}
     with np.errstate(invalid="ignore", over="ignore"):
-        same = expected == actual
-        difference = np.where(same, 0.0, actual - expected)
-        both = same & np.isinf(expected)
-        if both.any():
+        difference = actual - expected
+        if not math.isfinite(float(difference.sum())):
+            sums |= {name: (is_broken(actual) & ~is_broken(expected)).sum(axis=1)
+                     for name, is_broken in (("nan", np.isnan), ("inf", np.isinf))}
+            same = expected == actual
+            difference[same] = 0.0
+            both = same & np.isinf(expected)
             expected, actual = np.where(both, 0.0, expected), np.where(both, 0.0, actual)
-        sums = {name: np.einsum("ij,ij->i", values, values)
-                for name, values in (("diff2", difference), ("ref2", expected), ("test2", actual))}
-        sums["diff1"] = np.abs(difference).sum(axis=1)
-        sums["count"] = np.full(len(difference), difference.shape[1], np.float64)
-        return np.stack([sums[name] for name in SAMPLE_SUMS], axis=1)
+        sums |= {name: np.einsum("ij,ij->i", values, values)  # by one thread; a BLAS dot product would wake others
+                 for name, values in (("diff2", difference), ("ref2", expected), ("test2", actual))}
+        size = np.abs(difference, out=difference)
+        return {**sums, "diff1": size.sum(axis=1), "diff_max": size.max(axis=1, initial=0.0)}
+
+
+def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
+    """Returns `SAMPLE_SUMS` of each sample from `compute_error_sums`, float64 ``(samples, len(SAMPLE_SUMS))``."""
+    sums = compute_error_sums(reference, test, sample_count)
+    return np.stack([sums[name] for name in SAMPLE_SUMS], axis=1)
 
 
 def compute_sqnr_db_by_sample(error_sums_by_sample: np.ndarray) -> np.ndarray:

@@ -398,41 +398,33 @@ def parse_target(target_text: str) -> Target:
     part = match["part"]
     if kind not in list_bounded_values():
         kind, part = "metric", part if part is not None else kind
-    elif part is not None and kind != "metric":
-        raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no parts, only a metric has",
-                         f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.")
-    if relative and match["number"][0] in "+-":
-        raise InputError(f"{target_text!r} is not a valid target", f"{match['step']} and {match['number']} contain two "
-                                                                   "signs",
-                         f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.")
-    value = -number if match["step"] == "-" else number
     bounded_value = list_bounded_values()[kind]
     sign = _bound_sign(bounded_value)
-    if match["sign"] != sign:
-        raise InputError(f"{target_text!r} is not a valid target",
-                         f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
-                         f"Write {kind}{sign}{value:g}.")
-    if relative and kind != "metric":
-        raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no baseline: it already compares with "
-                                                                   "FP32",
-                         f"Write {kind}>=NUMBER.")
-    if percent and not relative:
-        if not bounded_value.is_share:
-            raise InputError(f"{target_text!r} is not a valid target", f"{kind} cannot be a percentage",
-                             "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
-        value, percent = value / 100, False
-    if not math.isfinite(value):
-        raise InputError(f"{target_text!r} is not a valid target", "its bound is infinite",
-                         f"Write {kind}{sign}NUMBER.")
-    if not bounded_value.is_higher_better and value < 0:
-        raise InputError(f"{target_text!r} is not a valid target", f"{kind} is an error, which is never below 0",
-                         f"Write {kind}<={abs(value):g}.")
-    if bounded_value.is_share and not 0 <= value <= 1:
-        raise InputError(f"{target_text!r} is not a valid target", f"{kind} is between 0 and 1", f"Write {kind}>=0.99.")
-    if output is not None and kind not in ERROR_METRICS:
-        raise InputError(f"{target_text!r} is not a valid target", f"{kind} is one value for all outputs",
-                         f"Write {kind}>=NUMBER.")
-    return Target(kind, value, relative, percent, source=target_text.strip(), output_name=output, part_name=part)
+    signed_number = -number if match["step"] == "-" else number
+    value = signed_number / 100 if percent and not relative else signed_number
+    faults = (
+        (part is not None and kind != "metric", f"{kind} has no parts, only a metric has",
+         f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output."),
+        (relative and match["number"][0] in "+-", f"{match['step']} and {match['number']} contain two signs",
+         f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}."),
+        (match["sign"] != sign, f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
+         f"Write {kind}{sign}{signed_number:g}."),
+        (relative and kind != "metric", f"{kind} has no baseline: it already compares with FP32",
+         f"Write {kind}>=NUMBER."),
+        (percent and not relative and not bounded_value.is_share, f"{kind} cannot be a percentage",
+         "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %."),
+        (not math.isfinite(value), "its bound is infinite", f"Write {kind}{sign}NUMBER."),
+        (not bounded_value.is_higher_better and value < 0, f"{kind} is an error, which is never below 0",
+         f"Write {kind}<={abs(value):g}."),
+        (bounded_value.is_share and not 0 <= value <= 1, f"{kind} is between 0 and 1", f"Write {kind}>=0.99."),
+        (output is not None and kind not in ERROR_METRICS, f"{kind} is one value for all outputs",
+         f"Write {kind}>=NUMBER."),
+    )
+    for is_wrong, cause, next_step in faults:
+        if is_wrong:
+            raise InputError(f"{target_text!r} is not a valid target", cause, next_step)
+    return Target(kind, value, relative, percent and relative, source=target_text.strip(), output_name=output,
+                  part_name=part)
 
 
 def _bound_sign(bounded_value: BoundedValue) -> str:

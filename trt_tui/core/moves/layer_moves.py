@@ -10,7 +10,7 @@ from trt_tui.core.moves.move import (
     TENSOR_SUBJECTS,
     DefaultPrecisions,
     Move,
-    SubjectKind,
+    TensorSubjectKind,
     sort_names_in_order,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -115,23 +115,14 @@ class RangeMove(Move):
         amax_by_tensor.update(dict.fromkeys(tensors, self.amax))
 
 
-class _LayerOutputSubjectKind(SubjectKind):
+class _LayerOutputSubjectKind(TensorSubjectKind):
     """Layer outputs as the subjects of fusion barriers. The subjects of a fusion group are the tensors that leave the
     group."""
 
-    noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a barrier has no value"
-
-    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
-        return network.has_tensor(name)
+    shared_move_reason = "a barrier has no value"
 
     def list_subject_names(self, network: NetworkOutline) -> list[str]:
         return [output for layer in network.layers for output in layer.outputs if output]
-
-    def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
-        return name
-
-    def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
-        return (subject,)
 
     def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
         return tuple(dict.fromkeys((group.final_tensor, *group.outputs)))

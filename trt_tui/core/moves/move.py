@@ -141,7 +141,7 @@ class _GroupSubjectKind(SubjectKind):
         return sort_names_in_order([group.name for group in network.groups], subjects)
 
 
-class _TensorSubjectKind(SubjectKind):
+class TensorSubjectKind(SubjectKind):
     """Tensors as the subjects of moves. The subjects of a fusion group are the tensors that it reads through Q/DQ in
     INT8."""
 
@@ -174,7 +174,7 @@ def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> l
     return sorted(names, key=lambda name: (positions.get(name, len(positions)), name))
 
 
-GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), _TensorSubjectKind()
+GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), TensorSubjectKind()
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,8 @@ class Move(ABC):
         edits_constants: True if the move changes constants; see `find_constant_edits`.
         scales_channels: True if the move scales the channels that its subject produces. A subject has one such move.
         keeps_precision: True if the fusion group keeps the precision of this move, whatever other moves request.
+        is_normalisation_rewrite: True if the move replaces the decomposed normalisation of its group by the LayerNorm
+            or RMSNorm operator.
     """
 
     kind: ClassVar[str]
@@ -204,6 +206,7 @@ class Move(ABC):
     edits_constants: ClassVar[bool] = False
     scales_channels: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False
+    is_normalisation_rewrite: ClassVar[bool] = False
 
     # -- the effect of the move --
 
@@ -276,11 +279,6 @@ class Move(ABC):
         None if the move fixes no scales in that precision.
         """
         return None
-
-    @property
-    def is_normalisation_rewrite(self) -> bool:
-        """True if the move replaces the decomposed normalisation of its group by the LayerNorm or RMSNorm operator."""
-        return False
 
     # -- texts from `MOVE_TEXTS` --
 
