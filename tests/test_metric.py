@@ -16,13 +16,13 @@ def metric(tmp_path, body):
 @pytest.mark.parametrize("body", ["return 0.5", "return np.float32(0.5)", "return np.array([0.5])"])
 def test_number(tmp_path, body):
     result = metric(tmp_path, body)(OUTPUTS, LABELS)
-    assert result.value == 0.5 and type(result.value) is float and result.parts == {}
+    assert result == {"metric.py:f": 0.5} and type(result["metric.py:f"]) is float
 
 
 def test_mapping_begins_with_the_headline(tmp_path):
     body = "return {'hits': (outputs['y'] == labels['t']).mean(), 'n': len(labels['t'])}"
     result = metric(tmp_path, body)(OUTPUTS, LABELS)
-    assert result.value == 0.5 and result.parts == {"hits": 0.5, "n": 2.0}
+    assert [*result.items()] == [("hits", 0.5), ("n", 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_metrics_that_cannot_be_loaded(tmp_path):
             load_metric(spec)
         assert expected in str(error.value)
     loaded = load_metric(f"{tmp_path}/good.py:f")
-    assert loaded({}, {}).value == 2.0 and loaded.name == "good.py:f"
+    assert loaded({}, {}) == {"good.py:f": 2.0} and loaded.name == "good.py:f"
 
 
 def test_what_a_metric_imports_when_it_is_called_counts_from_then_on(tmp_path):
@@ -75,6 +75,6 @@ def test_what_a_metric_imports_when_it_is_called_counts_from_then_on(tmp_path):
     one = metric(tmp_path, "from parts.deep import VALUE; return VALUE")
     script, deep = tmp_path / "metric.py", tmp_path / "parts" / "deep.py"
     assert list_script_files(script) == (script,)
-    assert one(OUTPUTS, LABELS).value == 2 and list_script_files(script) == (script, deep)
+    assert one(OUTPUTS, LABELS) == {one.name: 2} and list_script_files(script) == (script, deep)
     deep.write_text("VALUE = 3.25\n")
-    assert load_metric(f"{script}:f")(OUTPUTS, LABELS).value == 3.25, "it is imported anew"
+    assert load_metric(f"{script}:f")(OUTPUTS, LABELS) == {one.name: 3.25}, "it is imported anew"

@@ -15,7 +15,6 @@ from trt_tui.core.measure.bootstrap import pair_each_sample_with_another
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput
 from trt_tui.core.measure.metric_scoring import SHUFFLED, MetricScorer
 from trt_tui.core.measure.sample_dependence import measure_sample_dependence
-from trt_tui.core.measure.user_metric import MetricResult
 from trt_tui.core.runner import TensorInfo
 
 RNG = np.random.default_rng(5)
@@ -80,7 +79,7 @@ def test_the_shuffled_run_gives_each_sample_what_another_one_has(tmp_path, batch
         name = "right"
 
         def __call__(self, outputs, labels):
-            return MetricResult(float((outputs["y"][:, 0] == labels["label"]).mean()), {})
+            return {"right": float((outputs["y"][:, 0] == labels["label"]).mean())}
 
     array = np.concatenate([np.arange(12)[:, None], np.full((12, 4), 20.0)], 1)
     integers = np.arange(12)

@@ -16,7 +16,7 @@ from trt_tui.core.measure.bootstrap import (
     draw_resamples,
     pair_each_sample_with_another,
 )
-from trt_tui.core.measure.user_metric import Metric, MetricResult
+from trt_tui.core.measure.user_metric import Metric
 from trt_tui.errors import InputError
 
 
@@ -84,7 +84,7 @@ class MetricScorer:
         Raises:
             InputError: the metric fails.
         """
-        return self._compute_metric_parts(*self._join_outputs_and_labels(feed_outputs, feed_indices))
+        return self._metric(*self._join_outputs_and_labels(feed_outputs, feed_indices))
 
     def compute_reference_metric(self, feed_indices: Sequence[int]) -> dict[str, float]:
         """Returns the metric of the reference on some feeds, which is computed only once."""
@@ -103,14 +103,11 @@ class MetricScorer:
         sample_count = self._count_samples_if_separable(joined_outputs, labels, feed_indices)
         count = sample_count or len(feed_indices)
         draws = draw_resamples(count, METRIC_RESAMPLE_COUNT) if count >= MIN_SAMPLES else ()
-        if sample_count:
-            yield from (self._metric_values_by_name(result) if result is not None else {}
-                        for result in self._metric.resample_metric(joined_outputs, labels, draws))
-            return
         for numbers in draws:
             try:
-                yield self.compute_metric([feed_outputs[number] for number in numbers],
-                                          [feed_indices[number] for number in numbers])
+                yield self._metric(*({name: array[numbers] for name, array in arrays.items()}
+                                     for arrays in (joined_outputs, labels))) if sample_count else self.compute_metric(
+                    [feed_outputs[number] for number in numbers], [feed_indices[number] for number in numbers])
             except InputError:  # for example, if no sample of a class was drawn
                 yield {}
 
@@ -131,7 +128,7 @@ class MetricScorer:
             metrics_by_kind: dict[str, dict[str, float]] = {}
             with contextlib.suppress(InputError):
                 if count > 1:
-                    metrics_by_kind[SHUFFLED] = self._compute_metric_parts(
+                    metrics_by_kind[SHUFFLED] = self._metric(
                         {name: array[other_samples]
                          for name, array in joined_outputs.items()}, labels)
                 elif len(feed_indices) > 1:
@@ -207,12 +204,6 @@ class MetricScorer:
                                   for arrays in labels])
             for name in labels[0]})
 
-    def _compute_metric_parts(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str,
-                                                                                       np.ndarray]) -> dict[str, float]:
-        return self._metric_values_by_name(self._metric(outputs, labels))
-
-    def _metric_values_by_name(self, metric_result: MetricResult) -> dict[str, float]:
-        return dict(metric_result.parts) or {self._metric.name: metric_result.value}
 
 
 def _select_part_intervals(intervals: Mapping[str, ConfidenceInterval | None],

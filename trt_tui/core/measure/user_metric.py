@@ -1,10 +1,7 @@
 """The user's metric: a Python function that computes a number from outputs and labels."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -12,34 +9,10 @@ from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.errors import InputError, exception_text
 
 
-@dataclass(frozen=True)
-class MetricResult:
-    """The value of a metric and its parts for one set of samples.
-
-    Attributes:
-        value: The headline: the returned number, or the first of the returned mapping.
-        parts: Every number by name, headline included; empty if the function returned one number.
-    """
-
-    value: float
-    parts: dict[str, float]
-
-
-class MetricFunction(Protocol):
-    """The function behind a metric: a function of the user or of this program. Its `str` is the name of the metric."""
-
-    @property
-    def path(self) -> Path:
-        """The file to correct if the function returns an invalid value."""
-
-    def __call__(self, outputs: dict[str, np.ndarray], labels: dict[str, np.ndarray], /) -> Any:
-        """Computes the metric from outputs and labels: a number, or a mapping of names to numbers."""
-
-
 class Metric:
     """A metric: a function ``(outputs, labels) -> float | mapping of names to floats`` with a check of its result."""
 
-    def __init__(self, function: MetricFunction) -> None:
+    def __init__(self, function: UserFunction) -> None:
         self._function = function
 
     @property
@@ -47,8 +20,10 @@ class Metric:
         """The name of the metric: ``FILE.py:FUNCTION``, without the folder."""
         return str(self._function)
 
-    def __call__(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> MetricResult:
-        """Calls the metric function, and returns its checked result.
+    def __call__(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Calls the metric function, and returns its checked numbers by name, the headline first.
+
+        A single number has the name of the metric.
 
         Args:
             outputs: The network's outputs by name, first axis samples.
@@ -58,25 +33,9 @@ class Metric:
             InputError: the function raised an error, or did not return a finite number or a mapping of names to finite
                 numbers.
         """
-        return self._parse_result(self._function(dict(outputs), dict(labels)))
-
-    def resample_metric(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
-                        resamples: Iterable[np.ndarray]) -> Iterator[MetricResult | None]:
-        """Yields the metric on each bootstrap draw of the samples; None if it fails on that draw.
-
-        Args:
-            resamples: For each draw, as many sample indices as there are samples, with repetitions.
-        """
-        for samples in resamples:
-            try:
-                yield self({name: array[samples] for name, array in outputs.items()},
-                           {name: array[samples] for name, array in labels.items()})
-            except InputError:  # for example, if no sample of a class was drawn
-                yield None
-
-    def _parse_result(self, returned_value: object) -> MetricResult:
+        returned_value: object = self._function(dict(outputs), dict(labels))
         if not isinstance(returned_value, Mapping):
-            return MetricResult(self._parse_number(returned_value, ""), {})
+            return {self.name: self._parse_number(returned_value, "")}
         try:
             items = list(returned_value.items())
         except Exception as error:
@@ -89,7 +48,7 @@ class Metric:
             if not isinstance(key, str):
                 raise self._invalid_result_error(f"a mapping with the key {_describe_value(key)}")
             parts[key] = self._parse_number(value, f" for {key!r}")
-        return MetricResult(next(iter(parts.values())), parts)
+        return parts
 
     def _parse_number(self, value: object, location: str) -> float:
         try:
