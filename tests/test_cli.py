@@ -110,10 +110,10 @@ def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layer
 
 @pytest.mark.parametrize(("options", "said"), [
     (("compare", "--calib-method", "entropy", "--tf32"),
-     "Ranges: calibrated on 4 samples of mlp.npz, entropy. Build flags: TF32 on."),
+     "Ranges: calibrated on 4 samples of mlp.npz, entropy. Build flags: TF32 on"),
     (("compare", "--calib-cache", "x.cache", "--samples", "4"), "Ranges: x.cache, minmax. Build"),
-    (("compare", "--runs", "fp16"), "\nBuild flags: TF32 off."),
-    (("preflight",), "Ranges: calibrated on 4 samples of mlp.npz, minmax.")])
+    (("compare", "--runs", "fp16"), "\n- Build flags: TF32 off\n"),
+    (("preflight",), "Ranges: calibrated on 4 samples of mlp.npz, minmax. Build")])
 def test_reports_name_the_ranges_and_the_build(run, mlp, tmp_path, options, said, monkeypatch):
     """With their method and samples, whatever the report and the source of the ranges."""
     monkeypatch.chdir(tmp_path)

@@ -16,9 +16,7 @@ from tests.driven import DrivenWorker, of, save_mlp, save_resnet
 from tests.test_free import CHANNELS, transformer
 from tests.test_plugins import middle
 from trt_tui.backends import onnxruntime_exported
-from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.formats import write_export
-from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors
 from trt_tui.core.measure.runs import RunKind
@@ -32,6 +30,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import executions
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
+from trt_tui.session.comparison_report import comparison_markdown, comparison_text
 from trt_tui.tui.state.summary import summary_lines
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -131,11 +130,11 @@ def test_a_file_that_needs_options_to_load_names_them_everywhere(session, tmp_pa
                                  disabled_optimizers=list(NORMALISATION_FUSIONS))
     record = driven.comparison_record()
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
-    report = comparison_markdown(record, driven.outline, driven.config)
+    report = comparison_markdown(driven)
     for name in NORMALISATION_FUSIONS:
         assert name in found.executor_name and any(name in note for note in written.notes)
-        assert name in comparison_table(driven) and name in report
-    assert "with default options" not in report and record["runs"]["config-exported-network"]["options"]
+        assert name in comparison_text(driven) and name in report
+    assert record["runs"]["config-exported-network"]["options"]
     assert schemas.mismatches(json.loads(driven.precision_json_text()), "precision-config-v2") == []
 
 
@@ -189,10 +188,9 @@ def test_records_name_it_and_hold_no_latency(session, tmp_path):
     assert not {"latency_ms", "engine_bytes", "build_s"} & run.keys() and "config-engine" not in record["runs"]
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
     assert json.loads(driven.precision_json_text())["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
-    text, report = comparison_table(driven), comparison_markdown(record, driven.outline, driven.config)
+    text, report = comparison_text(driven), comparison_markdown(driven)
     assert "exported network (ONNX Runtime" in text and " ms" not in text.split("\n\n")[1]
-    assert "INT8, exported network | onnxruntime-cpu (ONNX Runtime" in report
-    assert "| ms |" not in report and "## Engines" not in report
+    assert "exported network (ONNX Runtime" in report and "| ms |" not in report and "## Builds" not in report
     screen = "\n".join("".join(text for text, _ in line) for line in summary_lines(driven, 120))
     assert "exported" in screen.splitlines()[0] and " ms " not in screen and "built" not in screen
 

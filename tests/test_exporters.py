@@ -12,15 +12,13 @@ import pytest
 
 from tests import networks
 from tests.refusals import refused
-from tests.schemas import schema
 from trt_tui.core.exporters.formats import write_export
-from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note, split_off_weights
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.document import Section, Table, report_markdown
 from trt_tui.errors import InputError
 
 
@@ -191,110 +189,11 @@ def inline_or_external(request, tmp_path, external):
     return open_network(tmp_path / "inline.onnx")
 
 
-COMPARISON = {
-    "format": "trt-tui/comparison", "version": 1,
-    "stability": {"engines": ["a.plan", "b.plan"], "outputs": {"y": {"spread_db": 0.1}}},
-    "model": {"name": "mlp.onnx", "structure_sha256": "s", "sha256": "h", "nodes": 7}, "samples": 64,
-    "reference": {"backend": "onnxruntime", "provider": "CPUExecutionProvider", "precision": "fp32", "metric": 81.4},
-    "target": "sqnr>=40", "setup": {"ranges": "calibrated on 32 samples of d_1.npz, entropy", "build": "TF32 on"},
-    "simulation": {"level": "4 samples at a time", "reason": "memory is too small for 8 samples at a time"},
-    "runs": {
-        "fp16": {"source": "simulated", "outputs": {
-            "y[:, 0:4]": {"sqnr_db": 58.23, "cosine": 0.99999, "mse": 1e-6, "max_abs": 0.01, "mean_abs": 0.001,
-                          "nan": 0, "inf": 0, "worst_sample": {"index": 12, "sqnr_db": 51.0}},
-            "label": {"mismatch": 0.0156}}, "metric": 81.4},
-        "int8": {"source": "simulated", "outputs": {
-            "y[:, 0:4]": {"sqnr_db": 30.0, "cosine": 0.999, "nan": 0, "inf": 0,
-                          "worst_sample": {"index": 1, "sqnr_db": 20.0}},
-            "z": {"sqnr_db": None, "cosine": None, "nan": 3, "inf": 1}},
-            "layers": {"/fc1/Gemm": {"precision": "int8", "group": "/fc1/Gemm", "isolated": {"sqnr_db": 19.0},
-                                     "accumulated": {"sqnr_db": 18.0, "nan": 2, "inf": 0}},
-                       "/fc2/MatMul": {"precision": "int8", "group": "/fc2/MatMul", "isolated": {"sqnr_db": 40.0},
-                                       "accumulated": {"sqnr_db": None, "cosine": 1}}},
-            "groups": {"/fc2/MatMul": {"owns": 0.052}, "/fc1/Gemm": {"owns": 0.523, "impact_kept": {"sqnr_db": 35.5}}}},
-        "config": {"source": "engine", "outputs": {"y[:, 0:4]": {"sqnr_db": None, "cosine": 1, "nan": 0, "inf": 0}},
-                   "latency_ms": {"median": 1.23, "min": 1.2, "max": 1.3}, "engine_bytes": 44_100_000},
-    },
-    "stages": [
-        {"name": "q|dq", "kind": "network", "cause": "quantization", "metric": 80.1, "outputs": {
-            "y": {"sqnr_db": 30.0, "cosine": 0.999, "mse": 0.5, "max_abs": 2.0}, "z": {"sqnr_db": None, "cosine": 1}},
-         "before": {"outputs": {"y": {"sqnr_db": 31.0, "cosine": 0.9991}}}},
-        {"name": "production", "kind": "outputs", "cause": "the engine of production", "beside": {
-            "its engine": {"outputs": {"y": {"sqnr_db": None, "cosine": None, "nan": 2, "inf": 0}}}}}],
-    "stages_say": ["first diverges: q|dq: quantization"]}
-
-
-def cells(report: str, start: str) -> list[str]:
-    line = next(line for line in report.splitlines() if line.startswith(start))
-    return [cell.strip() for cell in line.split("|")[1:-1]]
-
-
-def test_the_report_says_which_run_is_how_bad():
-    report = comparison_markdown(COMPARISON)
-    assert "Ranges: calibrated on 32 samples of d\\_1.npz, entropy. Build flags: TF32 on." in report
-    assert "Simulated: 4 samples at a time; memory is too small for 8 samples at a time." in report
-    header = cells(report, "| run | source | SQNR")
-    fp16, int8, config = (dict(zip(header, cells(report, f"| {name} |"), strict=True))
-                          for name in ("FP16", "INT8", "config"))
-    assert fp16["SQNR"] == "~58.2" and fp16["worst sample"] == "~51.0 #12"
-    assert fp16["integers that differ"] == "~1.56%" and fp16["metric"] == "~81.40" and fp16["NaN/Inf"] == "0"
-    assert int8["SQNR"] == "NaN" and int8["output"] == "`z`" and int8["NaN/Inf"] == "4"
-    assert config["SQNR"] == "exact" and config["ms"] == "1.23" and config["MB"] == "44.1"
-    assert "Metric in FP32: 81.40." in report and "64 samples" in report
-
-
-def test_the_report_has_the_stages_at_their_worst_output():
-    report = comparison_markdown(COMPARISON)
-    section = report[report.index("## Stages"):]
-    stage = next(line for line in section.splitlines() if "q\\|dq" in line)
-    assert [cell.strip() for cell in stage.replace("\\|", "").split("|")[2:9]] == [
-        "30.0", "0.99900", "0.500", "2.00", "80.10", "31.0", "0.99910"]
-    assert cells(section, "| against")[:2] == ["against its engine", "NaN"]
-    assert "first diverges: q\\|dq: quantization" in section
-
-
-def test_the_report_lists_what_owns_the_loss_first(tmp_path):
-    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
-    network = open_network(tmp_path / "mlp.onnx")
-    report = comparison_markdown(COMPARISON, network)
-    section = report[report.index("## Where INT8 loses"):]
-    assert "## Where FP16 loses" not in report
-    assert cells(section, "| `/fc1") == ["`/fc1/Gemm`", "Gemm", "INT8", "~52%", "~19.0", "NaN", "~35.5",
-                                        "2 nan"]
-    assert cells(section, "| `/fc2")[5] == "exact"
-    assert section.index("/fc1") < section.index("/fc2")
-    config = PrecisionConfig().with_moves({"/fc1/Gemm": PrecisionMove(Precision.FP32, "search:greedy")}).with_range(
-        "x", RangeMove(1.5, "percentile"))
-    report = comparison_markdown(COMPARISON, network, config)
-    assert cells(report[report.index("## Config"):], "| `/fc1") == ["`/fc1/Gemm`", "Gemm", "FP32", "search:greedy"]
-
-
-def test_a_long_list_is_cut_and_counted():
-    groups = {f"n{i}": {"owns": 0.01} for i in range(20)}
-    report = comparison_markdown({**COMPARISON, "runs": {"int8": {"source": "simulated", "groups": groups}}})
-    assert "5 more, together ~5%." in report
-    assert "Nothing was measured." not in report.split("## Where")[1]
-
-
 def test_names_cannot_break_the_tables():
-    errors = {"sqnr_db": 1.0}
-    report = comparison_markdown({"model": {"name": "a*b|c"}, "samples": 1, "reference": {},
-                                  "runs": {"int8": {"source": "simulated", "outputs": {"a|b`c\nd": errors}}}})
-    outputs = report[report.index("## Judged outputs"):]
-    header, rule, row = (line for line in outputs.splitlines() if line.startswith("|"))
+    report = report_markdown("a*b|c", [Section("", [Table([["output", "dB"], ["a|b`c\nd", "1"]]), ["  # x"]])])
+    header, rule, row = (line for line in report.splitlines() if line.startswith("|"))
     assert header.count("|") == rule.count("|") == row.replace("\\|", "").count("|")
-    assert "`` a\\|b`c\\nd ``" in report and "# Precision of a\\*b\\|c" in report and "1 sample," in report
-
-
-def test_the_sample_record_is_one_of_the_schema():
-    described = schema("comparison-v1")
-    errors = set(described["$defs"]["errors"]["properties"])
-    run_keys = described["$defs"]["run"]["properties"]
-    assert set(COMPARISON) == set(described["properties"]) - {"guards"} >= set(described["required"])
-    for one in COMPARISON["runs"].values():
-        assert set(one) <= set(run_keys)
-        for output in one["outputs"].values():
-            assert set(output) <= errors
+    assert "a\\|b\\`c\\\\nd" in row and report.startswith("# a\\*b\\|c\n") and "\n  - # x\n" in report
 
 
 @pytest.mark.parametrize(("perm", "warned"), [([1, 0, 2], True), ([1, 2, 0, 3], True), ([2, 0, 1], False),

@@ -8,8 +8,6 @@ from hypothesis.extra import numpy as arrays
 
 from tests import local
 from tests.measuring import errors_between
-from trt_tui.cli.report import comparison_table
-from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
 from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
 from trt_tui.core.measure import error_metrics
@@ -21,6 +19,7 @@ from trt_tui.core.measure.error_metrics import (
 )
 from trt_tui.core.report import run_columns
 from trt_tui.formatting import number_text
+from trt_tui.session.comparison_report import comparison_markdown, comparison_text
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.summary import summary_lines
 
@@ -133,15 +132,15 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
     monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
     session = local.measured(tmp_path, target="rel_l2<=1e-6", metric=False)
-    int8 = (record := session.comparison_record())["runs"]["int8"]
+    int8 = session.comparison_record()["runs"]["int8"]
     value, low_and_high = int8["outputs"]["logits"]["rel_l2"], int8["intervals"]["worst"]["rel_l2"]
     assert value == pytest.approx(10**(-int8["outputs"]["logits"]["sqnr_db"] / 20))
     assert low_and_high[0] < value < low_and_high[1] and int8["result"]["outcome"] == "FAIL"
-    lines = comparison_table(session).splitlines()
+    lines = comparison_text(session).splitlines()
     assert "target: relative L2 ≤ 1e-06" in lines
     titles, row = (next(line for line in lines if line.startswith(start)) for start in ("run ", "INT8 "))
     assert "relative L2" in titles and number_text(value) in row.split()
-    report = comparison_markdown(record)
+    report = comparison_markdown(session)
     assert "| relative L2 |" in report and f"| ~{number_text(value)} |" in report
     header, (shown, *_) = config_table(session, 100)
     assert "relative L2" in [text.strip() for text, _ in header]
@@ -151,15 +150,15 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
 def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, measured_before):
     """The number of samples, of which nothing but its entry in the table knows."""
     column = run_columns.RunColumn("on samples", "accuracy.samples", lambda count, mark: f"{mark}{count}",
-                                   ("runs", "verdict", "simulated", "config list"), key="sample_count", width=10)
+                                   ("runs", "simulated", "config list"), key="sample_count", width=10)
     monkeypatch.setattr(run_columns, "RUN_COLUMNS", (*run_columns.RUN_COLUMNS, column))
     session = local.measured(tmp_path)
     record, samples = session.comparison_record(), session.get_run_results("int8").accuracy.samples
     assert record["runs"]["int8"]["sample_count"] == samples
-    titles, row = (next(line for line in comparison_table(session).splitlines() if line.startswith(start))
+    titles, row = (next(line for line in comparison_text(session).splitlines() if line.startswith(start))
                    for start in ("run ", "INT8 "))
     assert "on samples" in titles and f"~{samples}" in row.split()
-    verdict = comparison_markdown(record).partition("## Judged")[0]
+    verdict = comparison_markdown(session).partition("## Judged")[0]
     assert "| on samples |" in verdict and f"| ~{samples} |" in verdict
     header, (shown, *_) = config_table(session, 100)
     assert "on samples" in [text.strip() for text, _ in header]

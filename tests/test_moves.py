@@ -11,7 +11,6 @@ import pytest
 from tests import networks
 from tests.refusals import refused
 from trt_tui.backends.registry import get_simulation_backend
-from trt_tui.core.exporters.markdown import moves_markdown
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -28,6 +27,7 @@ from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS, MoveTexts
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.config_report import config_markdown
 from trt_tui.errors import InputError
 from trt_tui.session.history import ChangeHistory, ConfigNames
 from trt_tui.session.saved_sessions import SavedSession
@@ -135,9 +135,9 @@ def test_a_new_kind_has_its_words_in_comparisons_rows_and_reports(network, confi
     assert [move.row_note for _, move in config.find_moves_on_group(group)] == ["rule range > 3 by a rule"]
     session = SimpleNamespace(choice_reasons={}, outline=network, opened=SimpleNamespace(outline=network))
     assert other_moves_text(session, config, group) == "; rule range > 3 by a rule"
-    report = moves_markdown(config, network)
+    report = config_markdown(network, config, "", "")
     assert "| layer | operator | rule | set by |" in report
-    assert f"| `{FC2}` | MatMul | range \\> 3 | a rule |" in report
+    assert f"| {FC2} | MatMul | range \\> 3 | a rule |" in report
 
 
 def test_lowerings_read_a_new_kind_and_refuse_it_where_it_does_not_apply(network, config, tmp_path):

@@ -180,7 +180,7 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
                             "--markdown", tmp_path / "m.md")
     rows = json.loads(out.read_text())["calibration_methods"]
     page = (tmp_path / "m.md").read_text()
-    assert f"calibrated on {rows[0]['calibration_samples']}." in page and "Build flags" in page
+    assert f"calibrated on {rows[0]['calibration_samples']}\n" in page and "Build flags" in page
     assert code == 0 and [row["method"] for row in rows] == ["minmax", "percentile", "entropy", "mse"]
     best = max(rows, key=lambda row: row["sqnr_db"])["method"]
     assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told

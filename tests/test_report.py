@@ -1,4 +1,4 @@
-"""Engines in the table of compare and in the Markdown report: trt_tui.cli.report, trt_tui.core.exporters.markdown."""
+"""Engines in the table of compare and in the Markdown report: trt_tui.session.comparison_report."""
 
 import math
 from dataclasses import replace
@@ -9,8 +9,6 @@ import pytest
 from tests import local
 from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
-from trt_tui.cli.report import comparison_table
-from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
 from trt_tui.core.measure.group_sweep import GroupEffect
 from trt_tui.core.measure.results import ErrorShare
@@ -21,6 +19,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.formatting import duration_text, megabytes_text, number_text, percent_text
 from trt_tui.jobs import events as ev
+from trt_tui.session.comparison_report import comparison_markdown, comparison_text
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.detail import detail_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
@@ -62,7 +61,7 @@ def decibels(verdict) -> str:
 
 def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     session = built(H200)
-    rows, check = rows_of(table := comparison_table(session)), session.results.fp32_engine
+    rows, check = rows_of(table := comparison_text(session)), session.results.fp32_engine
     assert list(rows) == ["run", "FP32 engine", "FP16", "INT8", "INT8 engine", "config", "config engine"]
     as_int8, result = session.get_run_results("int8").engine_result, session.results[session.config].engine_result
     assert rows["run"].endswith(" ms MB") and rows["INT8"].endswith("FAIL?")
@@ -76,33 +75,28 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     assert shares.split()[5:7] == [f"{count},", percent_text(time)]
     assert session.list_engine_checks() == {} and "not a precision problem" not in table
 
-    record = session.comparison_record()
-    report = comparison_markdown(record, VIT, session.config)
+    report = comparison_markdown(session)
     verdict = report[report.index("## Accuracy"):report.index("## Judged outputs")]
-    row = next(line for line in verdict.splitlines() if line.startswith("| INT8 engine |"))
+    row = next(line for line in verdict.splitlines() if line.startswith(f"| INT8 engine{BUILT_BY} | logits |"))
     assert (f"| {decibels(as_int8.accuracy)} |" in row and "~" not in row
             and f"| {megabytes_text(as_int8.engine_bytes)} |" in row)
-    assert "| engine (TensorRT 11.4.0.21, H200) |" in row
-    section = report[report.index("## Engines"):]
+    section = report[report.index("## Builds"):]
     memory = megabytes_text(check.device_memory_bytes)
-    assert (f"| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | {memory} MB |"
-            in section)
-    titles = next(line for line in section.splitlines() if line.startswith("| engine | ") and "reformats" in line)
+    assert (f"| FP32 engine{BUILT_BY} | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | "
+            f"{memory} MB |" in section)
+    titles = next(line for line in report.splitlines() if line.startswith("| engine layers") and "reformats" in line)
     assert {"INT8", "FP16", "FP32", "unknown", "unfused Q/DQ"} <= set(titles.strip("| ").split(" | "))
-    assert "## What to check" not in report
-    record["runs"]["int8-engine"]["to_check"] = ["the *ranges*"]
-    report = comparison_markdown(record, VIT, session.config)
-    assert "## What to check in the INT8 engine\n\n- the \\*ranges\\*\n" in report
+    assert "what to check" not in report
 
 
 def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=10")
-    table = comparison_table(session)
+    table = comparison_text(session)
     assert list(rows_of(table)) == ["run", "FP16", "INT8"]
     assert " ms " not in table and "engine" not in table
     assert ", calibrated on 32" in table
     session.options = replace(session.options, calib_cache="/folder/net.cache")
-    assert ", ranges of net.cache" in comparison_table(session) and "calibrated" not in comparison_table(session)
+    assert ", ranges of net.cache" in comparison_text(session) and "calibrated" not in comparison_text(session)
     assert "ranges of net.cache" in "".join(text for text, _ in header_line(session, 160))
 
 
@@ -112,9 +106,9 @@ def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, meas
                                                                       "no CUDA graph: a node is on the CPU")):
         session.apply_event(ev.ExecutionModeChanged(1, level))
         session.apply_event(ev.ExecutionModeChanged(2, level))
-        assert f", {level.name}; ~ marks" in comparison_table(session)
+        assert f", {level.name}; ~ marks" in comparison_text(session)
         assert level.name in "".join(text for text, _ in header_line(session, 160))
-    assert comparison_table(session).splitlines()[2] == bound.reason
+    assert comparison_text(session).splitlines()[2] == bound.reason
     assert session.comparison_record()["simulation"] == {"level": bound.name, "reason": bound.reason}
     session.apply_event(ev.ExecutionModeChanged(3, ExecutionMode("on the CPU", "too large")))
     assert session.warnings[-1] == "Simulated on the CPU: too large"
@@ -124,39 +118,41 @@ def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, meas
 def test_what_to_check_is_listed_once(built):
     noisy = replace(H200, worse=0.8, otherwise={QKV: Precision.FP16})
     session = built(noisy)
-    table = comparison_table(session)
+    table = comparison_text(session)
     gap = sqnr_gap_of_engine_db(
         session.get_run_results("int8").accuracy,
         session.get_run_results("int8").engine_result.accuracy)
     assert set(session.list_engine_checks()) == {"int8", "config"}
     assert f"INT8 engine: {gap:.1f} dB worse than simulated; what to check:" in table
     assert f"  layers that run in another precision than requested: {QKV}" in table
+    assert f"  - layers that run in another precision than requested: {QKV}" in comparison_markdown(
+        session).replace("\\", "")
     assert "not a precision problem" not in table
     alone = built(noisy, mixed=False)  # the config is the INT8 run then, and stands in no row of its own
     assert set(alone.list_engine_checks()) == {"int8", "config"}
-    table = comparison_table(alone)
+    table = comparison_text(alone)
     assert "config" not in rows_of(table) and table.count("what to check") == 1
     differing = built(replace(H200, check=0.3), mixed=False)
-    assert "not a precision problem: the FP32 engine differs" in comparison_table(differing)
+    assert "not a precision problem: the FP32 engine differs" in comparison_text(differing)
 
 
 def test_engines_that_cannot_run_are_called_so(built):
     session = built(NO_GPU, mixed=False)
     size = megabytes_text(session.get_run_results("int8").engine_result.engine_bytes)
     title = "INT8 engine (TensorRT-RTX 1.7.1.35)"
-    assert rows_of(comparison_table(session))[title] == f"{title} built, cannot run here {size}"
-    report = comparison_markdown(session.comparison_record(), VIT, session.config)
-    assert "it cannot run on this machine" in report and "| INT8 engine | engine (TensorRT-RTX 1.7.1.35) |" in report
+    assert rows_of(comparison_text(session))[title] == f"{title} built, cannot run here {size}"
+    report = comparison_markdown(session)
+    assert "it cannot run on this machine" in report and f"| {title} | built, cannot run here |" in report
 
 
 def test_a_share_that_is_not_finite_is_said_in_words(built):
     session = built(mixed=False)
     session.get_run_results("int8").shares = {QKV: ErrorShare(-math.inf)}
     session.target = parse_target("sqnr>=50")
-    table = comparison_table(session)
+    table = comparison_text(session)
     assert "NaN/Inf in FP32" in table and "inf %" not in table
     assert percent_text(-math.inf) == percent_text(math.nan) == "–"
-    report = comparison_markdown(session.comparison_record(), VIT, session.config)
+    report = comparison_markdown(session)
     assert "inf %" not in report and "nan" not in report.lower().replace("nan/inf", "").replace("| nan |", "")
 
 
@@ -174,13 +170,13 @@ def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     other = VIT.groups[0].name
     session.get_run_results("int8").shares = {other: ErrorShare(0.5, samples=64), QKV: wide}
     session.target = parse_target("sqnr>=50")
-    table = comparison_table(session)
+    table = comparison_text(session)
     assert "unknown" in table and "±213,723 points" in table and "631974" not in table
     record = session.comparison_record()
     group = record["runs"]["int8"]["groups"][QKV]
     assert group["owns"] is None and "213,723" in group["owns_unknown"]
     assert not mismatches(record, "comparison-v1")
-    report = comparison_markdown(record, VIT, session.config)
+    report = comparison_markdown(session)
     assert "| unknown |" in report and "631974" not in report
     shown = build_row_values(session, TreeModel(VIT), ColourMeasure.SHARE, "int8")
     line = VisibleRow("x", 0, shown.model.rows_by_group[QKV])

@@ -25,8 +25,8 @@ from trt_tui.cli.search_report import (
     list_pareto_points,
     pareto_plot_lines,
     pareto_rows,
-    search_report,
-    search_table,
+    search_markdown,
+    search_text,
 )
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.target import parse_target
@@ -82,7 +82,8 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
     assert evidence["simulated"]["outputs"]["logits"]["sqnr_db"] >= 40 and "engine" not in evidence
     assert evidence["search"]["why"].keys() == set(raised) and evidence["search"]["met"] is True
     text = report.read_text()
-    assert all(f"`{name}`" in text for name in raised) and "## Evaluations" in text and "all raised" in text
+    assert all(f"\n| {name.rpartition('/')[0].lstrip('/')} |" in text for name in raised)
+    assert "## Evaluations" in text and "all raised" in text
     assert "tried; best so far: " in told and f"Wrote {out}" in told
 
 
@@ -285,7 +286,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     status = session.rest().search_status
     assert session.adopt_search_config(status.best_config, status.best_evaluation)
     result = session.results[session.config].engine_result
-    for text in (search_table(session), search_report(session)):
+    for text in (search_text(session), search_markdown(session)):
         assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
         assert "└───" in text and f"{number_text(result.latency_ms[0])} ms" in text and "engine" in text
     record = json.loads(session.precision_json_text())["evidence"]

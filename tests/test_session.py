@@ -13,10 +13,8 @@ from tests import networks
 from tests.driven import LocalSession, of, save_mlp
 from tests.schemas import mismatches
 from trt_tui.cli.main import main
-from trt_tui.cli.report import comparison_table
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.guards.guard import FloatWorkShare
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.runs import RunKind
@@ -32,6 +30,7 @@ from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session import results, state
+from trt_tui.session.comparison_report import comparison_markdown, comparison_text
 from trt_tui.session.history import ConfigNames
 from trt_tui.session.results import SessionResults
 from trt_tui.session.session import Session
@@ -78,10 +77,10 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     runs = driven.comparison_record()["runs"]
     assert runs["config"]["as_in_file"] and runs["exported"]["source"] == "simulated" and not mismatches(
         driven.comparison_record(), "comparison-v1")
-    report = comparison_markdown(driven.comparison_record(), driven.outline, driven.config)
-    assert all(f"\n| {name} | simulated | ~" in report for name in ("file precision", "as exported"))
+    report = comparison_markdown(driven)
+    assert all(f"\n| {name} | logits | ~" in report for name in ("file precision", "as exported"))
     assert "## Where the file loses" in report and "| config |" not in report
-    table = [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith(("as ", "file "))]
+    table = [row.split("  ")[0] for row in comparison_text(driven).splitlines() if row.startswith(("as ", "file "))]
     assert table[:2] == ["file precision", "as exported"]
     group = next(group for group in driven.outline.groups if group.activation_qdq_sites()
                  and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)

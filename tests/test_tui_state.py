@@ -10,7 +10,6 @@ from rich.color import Color, ColorSystem
 
 from tests import local
 from tests.measuring import verdict
-from trt_tui.cli.report import _error_share_cells
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
@@ -35,6 +34,7 @@ from trt_tui.formatting import cell_width, decibels_text, number_text, percent_t
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.what_if import list_toggled_configs
+from trt_tui.session.comparison_report import _error_share_cells
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes
 from trt_tui.tui.state import charts, detail, detail_pane, summary

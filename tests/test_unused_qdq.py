@@ -19,7 +19,7 @@ from tests.screen import LARGE, answered, opened, settle, status
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal, build_preview, find_added_kernels
-from trt_tui.core.exporters.preview_report import preview_markdown, preview_record, preview_summary_lines
+from trt_tui.core.exporters.preview_report import config_preview_sections, preview_record, preview_summary_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.unused_qdq import (
@@ -35,6 +35,7 @@ from trt_tui.core.moves.keep_rules import apply_keep_rules
 from trt_tui.core.moves.layer_moves import PrecisionMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.report import json_record
+from trt_tui.core.report.document import report_markdown
 from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -280,7 +281,8 @@ def test_reports_name_the_layers_and_what_their_qdq_cost(recorded) -> None:
     assert json_record.preview_record(network, ALL_INT8, before)["unused_qdq"] == said
     lines = preview_summary_lines(network, ALL_INT8, before)
     assert all(f"{group}: {text}" in lines for group, text in said.items())
-    assert all(text in preview_markdown(network, ALL_INT8, before, {}) for text in said.values())
+    report = report_markdown("", config_preview_sections(network, ALL_INT8, before, {}, None))
+    assert all(text in report for text in said.values())
     assert "unused_qdq" not in preview_record(network, changed, recorded("odd")[1][1])
 
 

@@ -71,9 +71,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec
     from trt_tui.cli.headless_session import open_comparison_session
-    from trt_tui.cli.report import accumulated_error_table, comparison_table
-    from trt_tui.cli.stage_report import stage_table_lines
-    from trt_tui.core.exporters.markdown import comparison_markdown
+    from trt_tui.session.comparison_report import accumulated_error_text, comparison_markdown, comparison_text
     from trt_tui.session.results import RESULT_SUFFIXES
 
     config_path = config_paths[0] if config_paths else None
@@ -105,24 +103,21 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     quiet = "-" in (json_path, markdown_path)
 
     def print_first_errors(session: Session, run: str) -> None:
-        if not quiet and (table := accumulated_error_table(session, run)):
+        if not quiet and (table := accumulated_error_text(session, run)):
             print_table("\n".join(filter(None, (escape_hidden_characters(session.fp32_miss_text), f"{table}\n"))))
 
     with open_comparison_session(collect_options(model, 0, arguments), config_path, target, force, layer_detail=layers,
                                  build_engines=engines, marked_engines=marked, written_paths=written_paths,
                                  saved_outputs_path=outputs_path, saved_runs=saved_runs,
                                  print_first_errors=print_first_errors) as session:
-        record = session.comparison_record()
         if outputs_path is not None and not session.was_interrupted:
             print_messages(f"Wrote {outputs_path}")
         stopped = session.was_interrupted
         run = session.judged_run
-        write_text_outputs([(json_path, lambda session: json_text(record)),
-                (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
-               session, overwrite=not stopped)
+        write_text_outputs([(json_path, lambda session: json_text(session.comparison_record())),
+                            (markdown_path, comparison_markdown)], session, overwrite=not stopped)
         if not quiet:
-            print_table("\n".join(
-                [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session))]))
+            print_table(comparison_text(session))
         if stopped:
             print_messages("Stopped; shows what was measured so far. The same command goes on from here.")
             sys.exit(int(ExitCode.CANCELLED))
@@ -157,8 +152,8 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
     """Prints and writes the table of calibration methods."""
     from trt_tui.cli.headless_session import open_method_comparison_session
     from trt_tui.core.calibration.range_methods import RANGE_METHODS
-    from trt_tui.core.exporters.markdown import markdown_table, setup_text, text_cell
-    from trt_tui.formatting import counted_noun_text, table_lines
+    from trt_tui.core.report.document import Section, Table, report_markdown, report_text
+    from trt_tui.formatting import counted_noun_text
     from trt_tui.session.result_tables import (
         find_best_range_method,
         method_comparison_record,
@@ -174,21 +169,17 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
                          f"available: {', '.join(RANGE_METHODS)}", "Name some of them with commas, or all.")
     with open_method_comparison_session(options, config_path, target, force, methods,
                                         written_paths=written_paths) as session:
-        rows = method_comparison_table(session)
+        opened, miss_text = session.opened_network, session.fp32_miss_text
+        sections = [Section("", [list(filter(None, [miss_text])), Table(method_comparison_table(session))])]
+        setup = [f"{counted_noun_text(opened.data.what_if_count, 'sample')} of {opened.data.source}",
+                 f"calibrated on {method_comparison_record(session)['calibration_methods'][0]['calibration_samples']}",
+                 session.setup_text]
         write_text_outputs([
             (json_path, lambda session: json_text(method_comparison_record(session))),
-            (markdown_path, lambda session: "\n".join([
-                f"# Calibration methods of {text_cell(session.opened_network.outline.name)}", "",
-                f"{counted_noun_text(session.opened_network.data.what_if_count, 'sample')} of "
-                f"{text_cell(session.opened_network.data.source)}, calibrated on "
-                f"{method_comparison_record(session)['calibration_methods'][0]['calibration_samples']}. "
-                f"{text_cell(setup_text(session.setup_record))}.", "",
-                *markdown_table([text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])
-            ]) + "\n")],
-            session)
+            (markdown_path, lambda _: report_markdown(f"Calibration methods of {opened.outline.name}",
+                                                      [Section("", [setup]), *sections]))], session)
         if "-" not in (json_path, markdown_path):
-            miss_text = escape_hidden_characters(session.fp32_miss_text)
-            print_table("\n".join([*filter(None, [miss_text]), *table_lines(rows)]))
+            print_table(report_text(sections))
             best = find_best_range_method(session)
             if not miss_text:
                 print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method "

@@ -7,7 +7,6 @@ from pathlib import Path
 from trt_tui.cli.headless_session import open_comparison_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.core.exporters.markdown import markdown_table, setup_text, text_cell
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
@@ -16,10 +15,11 @@ from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.document import Section, Table, report_markdown, report_text
 from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, escape_hidden_characters, table_lines
+from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK
 from trt_tui.options import Options
 from trt_tui.session.results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
 from trt_tui.session.session import Session
@@ -41,7 +41,7 @@ class ComparedConfig:
     measured: ConfigResults
     reduces_no_precision: bool
     results: Mapping[RunKind, TargetOutcome]
-    setup: Mapping[str, str]
+    setup_text: str
     target_misses: Mapping[RunKind, str]
 
     @property
@@ -103,41 +103,48 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
                 require_measurable_target(session, session.config, target)
             compared_configs.append(
                 ComparedConfig(name, session.config, session.get_run_results("config"), not is_reduced,
-                               session.config_target_outcomes(session.config), session.setup_record,
+                               session.config_target_outcomes(session.config), session.setup_text,
                                session.missed_target_reasons(session.config)))
             if index < len(config_paths) - 1:
                 continue
             if target is not None and all(entry.reduces_no_precision for entry in compared_configs):
                 require_reduced_precision(session, "config", target)
-            write_text_outputs([
-                (json_path, lambda session: _comparison_json(session.opened_network.outline, compared_configs)),
-                (markdown_path, lambda session: _comparison_markdown(session.opened_network.outline, compared_configs))
-            ], session)
-            if "-" not in (json_path, markdown_path):
-                layers = _config_difference_rows(session.opened_network.outline, compared_configs)
-                print_table("\n".join([
-                    *filter(None, [escape_hidden_characters(session.fp32_miss_text)]),
-                    *table_lines(_config_table_rows(compared_configs)), "", *_outcome_reason_lines(compared_configs),
-                    *(table_lines(layers, left_aligned_columns=len(layers[0])) if len(layers) > 1 else
-                      ["They are the same."]), *(line for name, change in _list_kernel_changes(compared_configs)
-                                                 for line in ("", _kernel_change_title(compared_configs, name, change),
-                                                              *change.diff_lines(_MAX_LISTED_KERNELS)))
-                ]))
+            _write_report(session, compared_configs, json_path, markdown_path)
     for entry in compared_configs:
         for kind, reason in entry.target_misses.items():
             print_messages(f"Target not met by {entry.name}{RESULT_SUFFIXES[kind]}: {reason}")
     return ExitCode.TOLERANCE_NOT_MET if any(entry.target_misses for entry in compared_configs) else ExitCode.DONE
 
 
-def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[str]:
-    """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
-    lines = [
-        escape_hidden_characters(f"{compared_config.name}{RESULT_SUFFIXES[kind]}: {result.text}")
+def _write_report(session: Session, compared_configs: Sequence[ComparedConfig], json_path: str | None,
+                  markdown_path: str | None) -> None:
+    """Prints and writes the report of a comparison of configs."""
+    outline = session.opened_network.outline
+    sections = [Section("", [list(filter(None, [session.fp32_miss_text]))]),
+                *_comparison_sections(outline, compared_configs)]
+    setup = Section("", [[f"{entry.name}: {entry.setup_text}" for entry in compared_configs]])
+    write_text_outputs([
+        (json_path, lambda _: _comparison_json(outline, compared_configs)),
+        (markdown_path, lambda _: report_markdown(f"Configs of {outline.name}", [setup, *sections]))], session)
+    if "-" not in (json_path, markdown_path):
+        print_table(report_text(sections))
+
+
+def _comparison_sections(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[Section]:
+    """Returns the report: the results, a line for each result with reasons, and the differences of layers and
+    kernels."""
+    reason_lines = [
+        f"{compared_config.name}{RESULT_SUFFIXES[kind]}: {result.text}"
         for compared_config in compared_configs
         for kind, result in compared_config.results.items()
         if result.reasons
     ]
-    return [*lines, ""] if lines else []
+    differences = _config_difference_rows(outline, compared_configs)
+    kernels = [[f"{compared_configs[0].name} and {name}: {change.description}",
+                *change.diff_lines(_MAX_LISTED_KERNELS)] for name, change in _list_kernel_changes(compared_configs)]
+    return [Section("Accuracy", [Table(_config_table_rows(compared_configs)), reason_lines]),
+            Section("Layers that differ", [Table(differences, len(differences[0])) if len(differences) > 1 else
+                                           ["They are the same."]]), Section("Kernels", kernels)]
 
 
 def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
@@ -194,10 +201,6 @@ def _list_kernel_changes(compared_configs: Sequence[ComparedConfig]) -> list[tup
     return [(name, change) for name, change in changes if change is not None]
 
 
-def _kernel_change_title(compared_configs: Sequence[ComparedConfig], config_name: str, kernel_diff: KernelDiff) -> str:
-    return f"{compared_configs[0].name} and {config_name}: {kernel_diff.description}"
-
-
 def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
     """Returns the tables and kernels of a comparison as JSON; unknown values are null."""
     config_records = []
@@ -221,26 +224,3 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
     record = {"configs": config_records, "differ": [dict(zip(header, row, strict=True)) for row in rows],
               "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)}}
     return json_text(record)
-
-
-def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
-    """Returns the tables and kernels of a comparison in Markdown."""
-    layers = _config_difference_rows(outline, compared_configs)
-    kernels: list[str] = []
-    for name, change in _list_kernel_changes(compared_configs):
-        kernels += ["", f"## {text_cell(_kernel_change_title(compared_configs, name, change))}", ""]
-        kernels += [
-            f"- {'lost' if line[0] == '-' else 'gained'} {text_cell(line[2:])}"
-            for line in change.diff_lines(_MAX_LISTED_KERNELS)
-        ]
-    return "\n".join([
-        f"# Configs of {text_cell(outline.name)}", "",
-        *(f"- {text_cell(entry.name)}: {text_cell(setup_text(entry.setup))}." for entry in compared_configs), "",
-        *_markdown_table_lines(_config_table_rows(compared_configs)), "",
-        *(f"- {text_cell(line)}" if line else "" for line in _outcome_reason_lines(compared_configs)),
-        "## Layers that differ", "", *(_markdown_table_lines(layers) if len(layers) > 1 else ["None."]), *kernels
-    ]) + "\n"
-
-
-def _markdown_table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    return markdown_table([text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])

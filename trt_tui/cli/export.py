@@ -1,5 +1,6 @@
 """The command `export`, which writes a config in the format of another tool."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,8 +55,8 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
            start: str | None, stop: str | None, **arguments: Any) -> None:
     """Write a config as precision.json or in the format of another tool."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
-    from trt_tui.cli.report import config_markdown
     from trt_tui.core.network.target_release import parse_release
+    from trt_tui.core.report.config_report import config_markdown
 
     refuse_ineffective_options()
     require_config_or_precision("export", config_path, precision)
@@ -86,8 +87,8 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     written_paths = check_output_paths(model, arguments, config_path, output, export_format=kind)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths) as writer:
         if kind == "markdown":
-            written = writer.write_text(config_markdown(writer.outline, writer.config, config_path or "",
-                                                        writer.setup_record), output)
+            name = Path(config_path or "").name
+            written = writer.write_text(config_markdown(writer.outline, writer.config, name, writer.setup_text), output)
         else:
             written = writer.export_config(kind, output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)

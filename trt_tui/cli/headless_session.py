@@ -510,8 +510,8 @@ class ConfigWriter:
         return self._send_request(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
 
     @property
-    def setup_record(self) -> dict[str, str]:
-        return self._session.setup_record
+    def setup_text(self) -> str:
+        return self._session.setup_text
 
     def add_calibration_cache_ranges(self) -> None:
         """Adds the ranges of the calibration cache of the command line to those of the config."""

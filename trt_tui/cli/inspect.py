@@ -112,9 +112,10 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     for note in network.notes:
         click.echo(f"  {escape_hidden_characters(note)}")
     if engine_report is not None:
-        from trt_tui.cli.engine_report import engine_table
+        from trt_tui.core.report.document import Section, report_text
+        from trt_tui.session.engine_report import engine_blocks
 
-        click.echo(engine_table(network, engine_report))
+        click.echo(report_text([Section("", engine_blocks(network, engine_report))]))
         return
     click.echo(render_tree(build_scope_tree(network.layers, network.groups), network.shape, show_nodes=nodes))
     for line in defect_lines:
@@ -140,17 +141,13 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
                   markdown_path: str | None) -> ExitCode:
     """Prints the requested precisions of a config and the preview of its engine."""
     from trt_tui.core.exporters.preview_report import (
-        PREVIEW_HEADER,
-        preview_markdown,
+        config_preview_sections,
         preview_record,
-        preview_rows,
-        preview_summary_lines,
-        quantization_scheme_lines,
         quantization_scheme_record,
     )
     from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
     from trt_tui.core.network.known_defects import known_defects_record, known_defects_table
-    from trt_tui.formatting import table_lines
+    from trt_tui.core.report.document import Section, report_markdown, report_text
 
     network, config = writer.outline, writer.config
     engine_preview = writer.preview_engine() if shows_preview else None
@@ -165,21 +162,12 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
     record = {**(preview_record(network, config, engine_preview) if engine_preview is not None else {}),
               **({"scheme": requested_scheme} if requested_scheme is not None else {}),
               **({"known_defects": known_defects_record(target, defect_matches)} if defect_lines else {})}
-    write_text_outputs([
-        (json_path, lambda _: json_text(record)),
-        (markdown_path, lambda _: preview_markdown(network, config, engine_preview, titles_by_group, requested_scheme))
-    ], writer)
+    sections = [*config_preview_sections(network, config, engine_preview, titles_by_group, requested_scheme),
+                Section("Known defects", [defect_lines])]
+    write_text_outputs([(json_path, lambda _: json_text(record)),
+                        (markdown_path, lambda _: report_markdown(f"Config of {network.name}", sections))], writer)
     if "-" not in (json_path, markdown_path):
-        lines = [f"{network.name}: {config.defaults_text}", ""]
-        if engine_preview is not None:
-            lines += [
-                *table_lines([PREVIEW_HEADER, *preview_rows(network, config, engine_preview, titles_by_group)],
-                             left_aligned_columns=7), "", *preview_summary_lines(network, config, engine_preview)
-            ]
-        if requested_scheme is not None:
-            lines += [*([""] if engine_preview is not None else []), *quantization_scheme_lines(requested_scheme)]
-        lines += ["", *defect_lines] if defect_lines else []
-        click.echo("\n".join(map(escape_hidden_characters, lines)))
+        click.echo(report_text(sections))
     if engine_preview is not None and engine_preview.find_groups_in_unrequested_precision(network, config):
         return ExitCode.TOLERANCE_NOT_MET
     return ExitCode.DONE

@@ -39,8 +39,9 @@ def preflight(model: str, config_path: str | None, force: bool, target: str | No
 
     Other commands run only the guards that need no additional runs; this command runs every guard.
     """
-    from trt_tui.cli.guard_report import preflight_markdown, preflight_record, preflight_table
+    from trt_tui.cli.guard_report import preflight_markdown, preflight_record, preflight_sections
     from trt_tui.cli.headless_session import open_preflight_session
+    from trt_tui.core.report.document import report_text
 
     refuse_ineffective_options()
     json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
@@ -50,6 +51,6 @@ def preflight(model: str, config_path: str | None, force: bool, target: str | No
         write_text_outputs([(json_path, lambda session: json_text(preflight_record(session))),
                             (markdown_path, preflight_markdown)], session)
         if "-" not in (json_path, markdown_path):
-            click.echo(preflight_table(session))
+            click.echo(report_text(preflight_sections(session)))
         if strict and session.guard_warnings:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -129,7 +129,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """
     from trt_tui.cli.headless_session import open_search_session
-    from trt_tui.cli.search_report import search_report, search_table
+    from trt_tui.cli.search_report import search_markdown, search_text
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
@@ -158,7 +158,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         search_status = session.search_status
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
         reports = [(markdown_path,
-                    search_report)] if search_status.end_event is not None else []  # the report needs the end event
+                    search_markdown)] if search_status.end_event is not None else []  # the report needs the end event
         write_text_outputs([(output_path, Session.precision_json_text), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",
@@ -168,7 +168,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
             click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         if "-" not in (output_path, markdown_path):
-            print_table(search_table(session))
+            print_table(search_text(session))
         if not search_status.is_target_met:
             held_out, description = search_status.end_event.held_out, search_status.end_event.result.summary
             title = "Tolerance not met"

@@ -3,22 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from trt_tui import formatting
-from trt_tui.core.exporters.markdown import search_markdown, setup_text
-from trt_tui.core.guards.guard import warning_record
+from trt_tui.core.guards.guard import warning_lines
 from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.metric_scoring import metric_part_rows
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.report.document import Plot, Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import Evaluation, SearchOutcome
 from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.errors import InputError
-from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, table_lines
+from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.loss_causes import find_raise_causes
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text, reduction_table
@@ -27,40 +26,51 @@ from trt_tui.session.session import Session
 PLOT_WIDTH_CELLS, PLOT_HEIGHT_ROWS = 48, 8
 
 
-def search_table(session: Session) -> str:
-    """Returns the report of a search: raised layers with reasons, ranges, the parts of the metric, and the built
-    engines."""
+def search_text(session: Session) -> str:
+    """Returns the report of a search for a terminal."""
+    return report_text(_search_sections(session, with_times=True))
+
+
+def search_markdown(session: Session) -> str:
+    """Returns the report of a search in Markdown, the same for equal searches, with setup and warnings."""
+    warnings = [warning_lines(warning) for warning in session.guard_warnings]
+    return report_markdown(f"Fix for {session.opened_network.outline.name}", [
+        *_search_sections(session, with_times=False), Section("Setup", [[session.setup_text]]),
+        Section("Warnings", warnings)])
+
+
+def _search_sections(session: Session, with_times: bool) -> list[Section]:
+    """Returns the report of a search: the evidence, all evaluations, the config with reasons, the parts of the metric,
+    and the built engines.
+
+    Args:
+        with_times: True adds the time that zero-cost changes took.
+    """
     ended, outline = _get_end_event(session), session.opened_network.outline
     result = ended.result
     strategy_text = f"{ended.description}; " if ended.used_method else ""
-    lines = [
-        *filter(None, [session.fp32_miss_text]),
-        search_headline(session),
-        f"  {strategy_text}{formatting.counted_noun_text(len(ended.evaluations), 'evaluation')}"
-    ]
-    lines += [f"  {line}" for line in (*search_evidence_lines(session), *ended.remarks)]
+    head = [*filter(None, [session.fp32_miss_text]), search_headline(session)]
+    head += [f"  {line}" for line in (
+        f"{strategy_text}{formatting.counted_noun_text(len(ended.evaluations), 'evaluation')}",
+        *search_evidence_lines(session), *(line for remark in ended.remarks for line in remark.splitlines()))]
     if effort_text := ended.zero_cost_effort.text:
         seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
         predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
-        lines.append(f"  {effort_text} ({seconds} with the measurement of the changes; the configs of the whole budget "
-                     f"were predicted to take {predicted})")
-    reductions = precision_reduction_rows(session)
-    lines += ["", *table_lines(reductions or evaluation_rows(session), left_aligned_columns=3 if reductions else 4)]
+        head.append(f"  {effort_text}" + (f" ({seconds} with the measurement of the changes; the configs of the whole "
+                                          f"budget were predicted to take {predicted})" if with_times else ""))
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
-    for header, rows in move_tables(result.config, outline):
-        lines += [
-            "", *table_lines([(*header, "why"), *(
-                (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
-                for row in rows)], left_aligned_columns=len(header) + 1)
-        ]
-    if causes_by_group := find_raise_causes(session, result.config):
-        lines += ["", "causes of the losses for which layers are raised", *cause_lines(
-            {titles_by_group.get(name, name): causes for name, causes in causes_by_group.items()})]
-    if len(metric_rows := search_metric_rows(session)) > 1:
-        lines += ["", *table_lines(metric_rows)]
-    if points := list_pareto_points(session):
-        lines += ["", *table_lines(pareto_rows(points)), *([""] + pareto_plot_lines(points) if len(points) > 1 else [])]
-    return "\n".join(map(partial(formatting.escape_hidden_characters, keep_line_breaks=True), lines))
+    causes = cause_lines({titles_by_group.get(name, name): causes
+                          for name, causes in find_raise_causes(session, result.config).items()})
+    points, reductions = list_pareto_points(session), precision_reduction_rows(session)
+    return [
+        Section("", [head]),
+        Section("Evaluations", [Table(reductions, 3) if reductions else Table(evaluation_rows(session), 4)]),
+        Section("Config", [Table([(*header, "why"), *(
+            (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
+            for row in rows)], len(header) + 1) for header, rows in move_tables(result.config, outline)]),
+        Section("Causes", [["causes of the losses for which layers are raised", *causes] if causes else []]),
+        Section("Metric", [Table(search_metric_rows(session))]),
+        Section("Engines", [Table(pareto_rows(points)), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
 
 
 def precision_reduction_rows(session: Session) -> list[list[str]]:
@@ -247,18 +257,3 @@ def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
 
 def _point_letters(points: Sequence[BuiltConfigPoint]) -> list[str]:
     return [chr(ord("A") + index % 26) for index in range(len(points))]
-
-
-def search_report(session: Session) -> str:
-    """Returns the report of a search with its evidence in Markdown."""
-    points = list_pareto_points(session)
-    ended = _get_end_event(session)
-    lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks,
-             *filter(None, [ended.zero_cost_effort.text]),
-             setup_text(session.setup_record)]
-    return search_markdown(session.opened_network.outline, ended.result, evaluation_rows(session),
-                           precision_reduction_rows(session), search_headline(session), lines,
-                           search_metric_rows(session), pareto_rows(points),
-                           pareto_plot_lines(points) if len(points) > 1 else [],
-                           [warning_record(alarm) for alarm in session.guard_warnings],
-                           find_raise_causes(session, ended.result.config))

@@ -105,7 +105,7 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     bundle = BundleContents(request.release, network, config, ranges, request.config_text,
                             calibration.method, workspace.shape_profile,
                             _choose_builder_options(workspace, store, request, ranges), workspace.samples.source,
-                            iterations, request.with_samples, request.comparison_record)
+                            iterations, request.with_samples, request.comparison_report)
     with fill_folder_atomically(destination) as folder:
         written_paths = write_bundle(folder, bundle)
     paths = [destination / path.relative_to(folder) for path in written_paths]

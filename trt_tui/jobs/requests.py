@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import SampleName
@@ -392,7 +392,7 @@ class WriteBundle(Request):
         path: The path of the folder, which must be new or empty.
         release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
         config_text: The config as the text of a precision.json.
-        comparison_record: The measured values, as ``compare --json`` writes them.
+        comparison_report: The report of the measured values in Markdown.
         with_samples: True to add samples and their outputs.
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
@@ -403,7 +403,7 @@ class WriteBundle(Request):
     release: str
     config: PrecisionConfig
     config_text: str
-    comparison_record: Mapping[str, Any]
+    comparison_report: str
     with_samples: bool = True
     config_calibration: Calibration | None = None
 

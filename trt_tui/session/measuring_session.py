@@ -10,7 +10,6 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain
 from trt_tui.core.measure.results import ExportedRun, failed_build_result
@@ -30,6 +29,7 @@ from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
+from trt_tui.session.comparison_report import comparison_markdown
 from trt_tui.session.reporting_session import ReportingSession
 from trt_tui.session.search_status import SearchStatus
 
@@ -250,9 +250,7 @@ class MeasuringSession(ReportingSession):
         if format_name == "json":
             self.send_request(rq.WriteTextFile(str(path), self.precision_json_text()))
         elif format_name == "markdown":
-            self.send_request(
-                rq.WriteTextFile(
-                    str(path), comparison_markdown(self.comparison_record(), self.opened_network.outline, self.config)))
+            self.send_request(rq.WriteTextFile(str(path), comparison_markdown(self)))
         else:
             self.send_request(rq.ExportConfig(format_name, str(path), self.config))
 
@@ -266,7 +264,7 @@ class MeasuringSession(ReportingSession):
             config_calibration: The ranges of the config file; see `trt_tui.jobs.requests.ExportConfig`.
         """
         self.send_request(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, self.precision_json_text(),
-                                         self.comparison_record(), with_samples, config_calibration))
+                                         comparison_markdown(self), with_samples, config_calibration))
 
     def export_group(self, path: Path, group: FusionGroup) -> None:
         """Requests that the background process writes a fusion group as a folder that reproduces the group's error by

@@ -159,6 +159,20 @@ def method_comparison_record(session: SessionState) -> dict[str, Any]:
     }
 
 
+def metric_titles(session: SessionState) -> dict[str, str]:
+    """Returns the titles of the columns of the metric, the agreement and the samples; "" hides a column.
+
+    At most one of metric and agreement is shown, and the samples only if a run is not judged on all that are in use.
+    """
+    metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
+    judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
+    accuracies = [accuracy for run in session.list_distinct_runs()
+                  if (accuracy := session.get_run_results(run).accuracy) is not None]
+    names_samples = any(accuracy.total != session.opened_network.data.what_if_count for accuracy in accuracies)
+    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else "",
+            "samples": "samples" if names_samples else ""}
+
+
 def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
     """Returns the title, mark and accuracy of each run and engine with a metric, as columns of a table.
 

@@ -225,6 +225,13 @@ class SessionState:
             record["ranges"] = ", ".join(filter(None, (source, method or file_method, samples_text)))
         return record
 
+    @property
+    def setup_text(self) -> str:
+        """The ranges in use and the flags of builds, as a text for reports."""
+        record = self.setup_record
+        return ". ".join(f"{title}: {record[key]}" for key, title in (("ranges", "Ranges"), ("build", "Build flags"))
+                         if key in record)
+
     # -- activity and errors --------------------------------------------------------------------------------------
 
     @property

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from trt_tui.core.calibration.cache import calibration_algorithm, write_calibrat
 from trt_tui.core.data.polygraphy_json import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
 from trt_tui.core.engines.profile_report import GRAPH_SUFFIX
-from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script
@@ -43,6 +41,7 @@ from trt_tui.core.lowering.typed_network import TypedNetwork
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.document import Section, Table, sections_markdown
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file, file_sha256
@@ -135,7 +134,7 @@ class BundleContents:
         sample_source: The source of the samples, as text.
         sample_runs: The samples from which the tolerance is computed.
         includes_samples: True if inputs and reference outputs are written into the folder.
-        comparison: The measured results in the form of `compare --json`.
+        comparison_report: The report of the measured results in Markdown.
     """
 
     release: str
@@ -149,7 +148,7 @@ class BundleContents:
     sample_source: str = ""
     sample_runs: Sequence[SampleRun] = ()
     includes_samples: bool = True
-    comparison: Mapping[str, Any] = field(default_factory=dict)
+    comparison_report: str = ""
 
 
 def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
@@ -519,33 +518,20 @@ _FILE_DESCRIPTIONS = {
 
 def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, float], unjudged_outputs: Sequence[str],
                  notes: Sequence[str]) -> str:
-    """Returns the text of `report.md`: the comparison, the list of files, and the tolerances of
-    `verify.sh`."""
-    lines = [comparison_markdown(bundle.comparison, bundle.network, bundle.config).rstrip(), ""]
+    """Returns the text of `report.md`: the comparison, the list of files, and the tolerances of `verify.sh`."""
     file_names = {path.name for path in folder.iterdir()} | {"report.md", *([CHECKSUM_FILE] if tolerances else [])}
-    rows = [(f"`{name}`", description) for name, description in _FILE_DESCRIPTIONS.items() if name in file_names]
-    lines += [f"## This folder, for {RELEASE_TITLES[bundle.release]}", "",
-              f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if tolerances else 'there is no check'}.",
-              "",
-              *markdown_table(("file", "what"), rows), ""]
-    if tolerances:
-        samples = f"{counted_noun_text(len(bundle.sample_runs), 'feed')} of {text_cell(bundle.sample_source)}"
-        lines += ([
-            "## Tolerances of verify.sh", "",
-            f"Mean absolute error against FP32 on "
-            f"{samples}: {number_text(TOLERANCE_FACTOR)} times that of the simulation, and a "
-            f"share of the output's mean magnitude "
-            f"({FLOAT_TOLERANCE_SHARE:g}, for integers {INTEGER_TOLERANCE_SHARE:g}).",
-            "", *markdown_table(
-                ("output", "at most"), [(code_cell(name), f"{value:.4g}") for name, value in tolerances.items()]), ""
-        ])
-    if unjudged_outputs:
-        lines += [
-            "Not verified, since FP32 itself has NaN, infinities or masks there: "
-            f"{', '.join(map(code_cell, unjudged_outputs))}. `trt-tui compare --engines` measures the values that are "
-            "not masked.",
-                
-        ]
-    for note in filter(None, notes):
-        lines += [text_cell(note), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    unverified_lines = [
+        f"Not verified, since FP32 itself has NaN, infinities or masks there: {', '.join(unjudged_outputs)}. "
+        "trt-tui compare --engines measures the values that are not masked."] if unjudged_outputs else []
+    sections = [
+        Section(f"This folder, for {RELEASE_TITLES[bundle.release]}", [
+            [f"sh build.sh builds the engine, {'sh verify.sh checks it' if tolerances else 'there is no check'}."],
+            Table([("file", "what"), *(row for row in _FILE_DESCRIPTIONS.items() if row[0] in file_names)])]),
+        Section("Tolerances of verify.sh", [
+            [f"Mean absolute error against FP32 on {counted_noun_text(len(bundle.sample_runs), 'feed')} of "
+             f"{bundle.sample_source}: {number_text(TOLERANCE_FACTOR)} times that of the simulation, and a share of "
+             f"the output's mean magnitude ({FLOAT_TOLERANCE_SHARE:g}, for integers {INTEGER_TOLERANCE_SHARE:g})."],
+            Table([("output", "at most"), *((name, f"{value:.4g}") for name, value in tolerances.items())])
+        ] if tolerances else []),
+        Section("Notes", [[*unverified_lines, *filter(None, notes)]])]
+    return "\n".join([bundle.comparison_report, *sections_markdown(sections)]).rstrip() + "\n"

@@ -1,19 +1,19 @@
 """Reports of a preview as text, Markdown and JSON: the requested precisions, and the engine that the builder lists."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
 from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
-from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.formatting import counted_noun_text, name_list_text, percent_text, table_lines
+from trt_tui.core.report.document import Block, Section, Table
+from trt_tui.formatting import counted_noun_text, name_list_text, percent_text
 
 PREVIEW_FORMAT, PREVIEW_VERSION = "trt-tui/preview", 1
 
@@ -92,22 +92,22 @@ def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precis
             or uses_file_precision and quantized_precision in QUANTIZED_TYPES and nearest in QUANTIZED_TYPES)
 
 
-def quantization_scheme_lines(scheme_record: Mapping[str, Any]) -> list[str]:
-    """Returns a record of `quantization_scheme_record` as lines of text."""
+def quantization_scheme_blocks(scheme_record: Mapping[str, Any]) -> list[Block]:
+    """Returns a record of `quantization_scheme_record` as a table by operator, and lines."""
     columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
     rows = [["operator", *columns]]
     rows += [[operator, *(str(counts.get(label, "")) for label in columns)]
              for operator, counts in scheme_record["operators"].items()]
     quantized_label = scheme_record["quantized"].upper()
-    lines = [*table_lines(rows), ""]
+    lines = _skipped_group_lines(scheme_record)
     if "macs" in scheme_record:
         macs = scheme_record["macs"]
         builder_text = (f"; the builder computes {percent_text(macs['made'] / macs['all'])} in it"
                         if "made" in macs else "")
         share = percent_text(macs["asked"] / macs["all"])
         verb = "in the file" if scheme_record["as_in_file"] else "asked"
-        lines += [f"{share} of {macs['all'] / 1e6:.4g} million MACs {verb} in {quantized_label}{builder_text}"]
-    return [*lines, *_skipped_group_lines(scheme_record)]
+        lines.insert(0, f"{share} of {macs['all'] / 1e6:.4g} million MACs {verb} in {quantized_label}{builder_text}")
+    return [Table(rows), lines]
 
 
 def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
@@ -275,22 +275,12 @@ def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, previ
     return lines
 
 
-def preview_markdown(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
-                     group_titles: Mapping[str, str], scheme: Mapping[str, Any] | None = None) -> str:
-    """Returns the report of a preview in Markdown."""
-    lines = [f"# Engine preview of {text_cell(network.name)}", ""]
+def config_preview_sections(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
+                            group_titles: Mapping[str, str], scheme: Mapping[str, Any] | None) -> list[Section]:
+    """Returns the report of a preview, and of the requested precisions; None for one that is not requested."""
+    preview_blocks: list[Block] = []
     if preview is not None:
-        lines += [f"- {text_cell(line)}" for line in preview_summary_lines(network, config, preview)]
-        rows = [list(map(text_cell, row)) for row in preview_rows(network, config, preview, group_titles)]
-        lines += ["", *markdown_table(PREVIEW_HEADER, rows), ""]
-    if scheme is not None:
-        lines += ["## Requested precisions", "", *_quantization_scheme_markdown(scheme), ""]
-    return "\n".join(lines)
-
-
-def _quantization_scheme_markdown(scheme_record: Mapping[str, Any]) -> list[str]:
-    columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
-    rows: Sequence[Sequence[str]] = [[text_cell(operator), *(str(counts.get(label, "")) for label in columns)]
-                                     for operator, counts in scheme_record["operators"].items()]
-    lines = quantization_scheme_lines(scheme_record)[len(rows) + 2:]
-    return [*markdown_table(("operator", *columns), rows), "", *(f"- {text_cell(line)}" for line in lines)]
+        preview_blocks = [Table([PREVIEW_HEADER, *preview_rows(network, config, preview, group_titles)], 7),
+                          preview_summary_lines(network, config, preview)]
+    return [Section("", [[f"{network.name}: {config.defaults_text}"]]), Section("Engine preview", preview_blocks),
+            Section("Requested precisions", quantization_scheme_blocks(scheme) if scheme is not None else [])]

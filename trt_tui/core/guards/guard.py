@@ -263,6 +263,11 @@ def warning_record(warning: GuardWarning) -> dict[str, str]:
     return {"guard": warning.guard_name, "what": warning.summary, "why": warning.reason, "next": warning.next_step}
 
 
+def warning_lines(warning: GuardWarning) -> list[str]:
+    """Returns a warning as lines of a report."""
+    return [f"{warning.guard_name}: {warning.summary}", f"  Why: {warning.reason}", f"  Next: {warning.next_step}"]
+
+
 class MissingFactsError(Exception):
     """The facts are not sufficient for a guard. The text is the reason."""
 

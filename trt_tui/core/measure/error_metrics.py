@@ -29,11 +29,11 @@ not measured may exceed them by any amount."""
 MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: the number of elements that differ, and the number of all elements."""
 
-RunTable = Literal["runs", "stages", "dumps", "verdict", "outputs", "stage report", "engines", "configs", "search",
+RunTable = Literal["runs", "stages", "dumps", "outputs", "engines", "configs", "search",
                    "simulated", "built", "config list"]
-"""The tables of runs. Printed: "runs", "stages" and "dumps". In Markdown: "verdict", "outputs" (the judged outputs),
-"stage report" and "engines". Both: "configs" (side by side) and "search" (its engines). In the app: "simulated" and
-"built" (the two sides of the header) and "config list"."""
+"""The tables of runs. Printed: "runs", "stages" and "dumps". In Markdown also: "outputs" (the judged outputs)
+and "engines". Both: "configs" (side by side) and "search" (its engines). In the app: "simulated" and "built" (the two
+sides of the header) and "config list"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,21 +139,21 @@ ERROR_METRICS = {metric.name: metric for metric in (
         name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
         noise_ratio=lambda value, bound: 10**min(300.0, (bound - value) / 10), is_always_recorded=True,
-        tables=("runs", "verdict", "outputs", "stages", "stage report", "configs", "config list", "simulated", "built",
+        tables=("runs", "outputs", "stages", "configs", "config list", "simulated", "built",
                 "dumps")),
     ErrorMetric(
         name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
         format_value=cosine_text, exact_value=1.0,
         noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "stage report", "dumps")),
+        tables=("runs", "outputs", "stages", "dumps")),
     ErrorMetric(
         name="mse", key="mse", title="MSE", is_higher_better=False, sums=("diff2", "count"), formula=np.divide,
-        noise_ratio=_energy_ratio, tables=("stages", "stage report")),
+        noise_ratio=_energy_ratio, tables=("stages", )),
     ErrorMetric(
         name="max_abs", key="max_abs", title="max error", description="largest error", heading="max abs",
         is_higher_better=False, sums=("diff_max", "count"),
         formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan), noise_ratio=_squared_ratio,
-        tables=("outputs", "stages", "stage report", "dumps")),
+        tables=("outputs", "stages", "dumps")),
     ErrorMetric(
         name="mean_abs", key="mean_abs", title="mean error", heading="mean abs", is_higher_better=False,
         sums=("diff1", "count"), formula=np.divide, noise_ratio=_squared_ratio, tables=("outputs", "dumps")),

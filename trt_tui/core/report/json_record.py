@@ -31,7 +31,7 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.report import run_columns
 from trt_tui.core.report.run_columns import RunRow
-from trt_tui.formatting import EXPORTED, SIMULATED_MARK, executed_run_key
+from trt_tui.formatting import EXPORTED, executed_run_key
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -70,14 +70,6 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
     return record if is_of_integers else {**record, "nan": error_metrics.nan, "inf": error_metrics.inf}
 
 
-def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
-    """Returns the errors of a record. Floats without an SQNR are an exact copy if their cosine is 1 or unknown."""
-    keys = ("nan", "inf", *(metric.key for metric in ERROR_METRICS.values()))
-    is_exact = record["mismatch"] == 0 if "mismatch" in record else (
-        record.get("sqnr_db") is None and record.get("cosine", 1) == 1)
-    return ErrorMetrics.from_values({key: record[key] for key in keys if key in record}, is_exact)
-
-
 def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
     """Returns the JSON record of the errors of a judged output, with its worst sample."""
     record = error_metrics_record(output_errors.errors)
@@ -105,25 +97,6 @@ def _column_record(run_row: RunRow) -> dict[str, Any]:
     values = {column.key: column.value(run_row) for column in run_columns.RUN_COLUMNS if column.key}
     return {key: dict(zip(_LATENCY_KEYS, value, strict=True)) if key.endswith("_ms") else value
             for key, value in values.items() if value is not None}
-
-
-def read_run_row(record: Mapping[str, Any]) -> RunRow:
-    """Returns what tables say of a run or a stage, from its record; what the record lacks was not measured."""
-    outputs = {}
-    for name, errors in record.get("outputs", {}).items():
-        sample, variation_db = errors.get("worst_sample", {}), errors.get("variation_db")
-        outputs[name] = OutputErrors(
-            read_error_metrics(errors), sample.get("index"), sample.get("sqnr_db"),
-            -math.inf if "variation_db" in errors and variation_db is None else variation_db, sample.get("file", ""))
-    metric = {"": record["metric"]} if "metric" in record else {}
-    accuracy = Accuracy(outputs, metric, record.get("agreement"), record.get("samples", 0)) if outputs else None
-    values = {column.path.partition(".")[2]: record[column.key] for column in run_columns.RUN_COLUMNS
-              if column.key in record and column.source == "engine"}
-    attributes: dict[str, Any] = {
-        name: tuple(value[key] for key in _LATENCY_KEYS) if isinstance(value, Mapping) else value
-        for name, value in values.items()}
-    engine = EngineResult(accuracy, record.get("backend", ""), **attributes)
-    return RunRow(accuracy, SIMULATED_MARK if "simulated" in (record.get("source"), record.get("kind")) else "", engine)
 
 
 def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB
-from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetric, RunTable, list_error_columns
+from trt_tui.core.measure.error_metrics import ErrorMetric, RunTable, list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun, OutputErrors
 from trt_tui.formatting import (
     EXPORTED_NETWORK,
@@ -141,11 +141,6 @@ def _varying_sqnr_text(name: str, output: OutputErrors, mark: str) -> str:
     return decibels_text(value_db, mark=mark) if value_db is not None and math.isfinite(value_db) else ""
 
 
-def _mismatch_of_run_text(accuracy: Accuracy, mark: str) -> str:
-    mismatch = accuracy.find_worst_value(ERROR_METRICS["mismatch"])
-    return mismatch_text(mismatch, mark) if mismatch is not None else ""
-
-
 def _metric_or_agreement_text(accuracy: Accuracy, mark: str) -> str:
     if accuracy.headline_metric is not None:
         return metric_text(accuracy.headline_metric, mark)
@@ -165,35 +160,33 @@ def _sqnr_as_executed_text(accuracy: Accuracy, _: str) -> str:
 
 
 RUN_COLUMNS: tuple[RunColumn, ...] = (
-    _output_column("output", lambda name, output, mark: _text_of_floats(output, name), "verdict"),
     _output_column("NaN", lambda name, output, mark: _text_of_floats(output, str(output.errors.nan)), "outputs"),
     _output_column("Inf", lambda name, output, mark: _text_of_floats(output, str(output.errors.inf)), "outputs"),
     RunColumn("samples", "accuracy", lambda accuracy, mark: str(accuracy.samples or ""),
-              ("runs", "verdict", "configs")),
-    RunColumn("worst sample", "accuracy", _worst_sample_text, ("runs", "verdict", "outputs")),
+              ("runs", "configs")),
+    RunColumn("worst sample", "accuracy", _worst_sample_text, ("runs", "outputs")),
     _output_column("worst sample", lambda name, output, mark: _worst_sample_text(Accuracy({name: output}), mark),
                    "simulated", width=13, narrow_title="worst", narrow_width=6),
     _output_column("variation", lambda name, output, mark: output_variation_text(output.variation_db)
                    if output.variation_db is not None else "", "outputs"),
     _output_column("SQNR of what varies", _varying_sqnr_text, "outputs"),
-    RunColumn("integers that differ", "accuracy", _mismatch_of_run_text, ("verdict", )),
-    RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs", "verdict")),
+    RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs", )),
     RunColumn("gap", "sqnr_gap_db", lambda gap_db, mark: decibels_text(
         gap_db, mark="") + ("!" if gap_db > UNEXPLAINED_GAP_DB else ""), ("built", ), width=5),
     RunColumn("metric", "accuracy.headline_metric", metric_text,
-              ("runs", "verdict", "stages", "stage report", "configs"), key="metric"),
+              ("runs", "stages", "configs"), key="metric"),
     RunColumn("metric by part", "accuracy.metric", _plain_text, key="metric_parts"),
-    RunColumn("top-1 agreement", "accuracy.agreement", agreement_text, ("runs", "verdict", "stages"), key="agreement"),
+    RunColumn("top-1 agreement", "accuracy.agreement", agreement_text, ("runs", "stages"), key="agreement"),
     RunColumn("metric", "accuracy", _metric_or_agreement_text, ("simulated", "built")),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("stages", )),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count",
               lambda count, mark: str(count) if count < 1e5 else number_text(float(count)), ("simulated", ),
               narrow_title="bad", narrow_width=4),
     RunColumn("engine", "engine.accuracy", _sqnr_as_executed_text, ("configs", )),
-    RunColumn("ms", "engine.latency_ms", _median_text, ("runs", "verdict", "stages", "configs", "search", "built"),
+    RunColumn("ms", "engine.latency_ms", _median_text, ("runs", "stages", "configs", "search", "built"),
               key="latency_ms", width=6, narrow_width=5),
     RunColumn("MB", "engine.engine_bytes", lambda byte_count, mark: megabytes_text(byte_count),
-              ("runs", "verdict", "configs", "search", "built"), key="engine_bytes", width=6, narrow_width=5),
+              ("runs", "configs", "search", "built"), key="engine_bytes", width=6, narrow_width=5),
     RunColumn(EXPORTED_NETWORK, "exported_run.accuracy", _sqnr_as_executed_text, ("configs", ),
               missing_text="not executed"),
     RunColumn("builder", "engine.builder_name", _plain_text, ("engines", )),
