@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.operators import COPIES, POINTWISE, PRODUCTS
 from trt_tui.core.precision import FP16_MAX, FP16_MIN
 from trt_tui.core.runner import Backend
@@ -246,34 +247,6 @@ class ConstantValues:
 
     def _build_expression_model(self, tensor_names: Sequence[str]) -> ir.Model:
         """Builds a model that computes constant tensors from the stored ones."""
-        layer_graph = self._graph
-        needed_layers: set[str] = set()
-        stack = list(tensor_names)
-        while stack:
-            name = layer_graph.producer.get(stack.pop())
-            if name is not None and name not in needed_layers:
-                needed_layers.add(name)
-                stack.extend(input_name for input_name in layer_graph.by_name[name].inputs if input_name)
-        values: dict[str, ir.Value] = {}
-        stored_values = []
-        nodes = []
-        for layer in (needed_layer for needed_layer in layer_graph.layers if needed_layer.name in needed_layers):
-            for name in layer.inputs:
-                if name and name not in values:
-                    source_value = layer_graph.ir_value(name)
-                    values[name] = ir.Value(name=name, type=source_value.type, shape=source_value.shape,
-                                            const_value=source_value.const_value)
-                    stored_values.append(values[name])
-            original = layer_graph.node(layer.name)
-            node = ir.Node(original.domain, original.op_type,
-                           [values[input_name] if input_name else None for input_name in layer.inputs],
-                           list(original.attributes.values()), num_outputs=len(layer.outputs), name=layer.name)
-            for name, output in zip(layer.outputs, node.outputs, strict=True):
-                output.name = name
-                if name:
-                    output.type = layer_graph.ir_value(name).type
-                    values[name] = output
-            nodes.append(node)
-        graph = ir.Graph([], [values[name] for name in tensor_names], nodes=nodes, initializers=stored_values,
-                         name="constants", opset_imports=dict(self._model.graph.opset_imports))
-        return ir.Model(graph, ir_version=self._model.ir_version)
+        model = extract_subgraph_of_outputs(self._model, tensor_names)
+        model.graph.inputs.clear()
+        return model

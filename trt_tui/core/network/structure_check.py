@@ -15,6 +15,7 @@ tensors.
 import functools
 import math
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx_ir as ir
@@ -449,21 +450,10 @@ def _find_node_on_cycle(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | Non
     predecessors = [{producers[name] for name in _iterate_input_names(node) if name in producers} for node in nodes]
     if all(max(predecessor, default=-1) < index for index, predecessor in enumerate(predecessors)):
         return None  # the nodes are sorted, as in nearly all files
-    is_finished: set[int] = set()
-    is_entered: set[int] = set()
-    stack = list(range(len(nodes)))
-    while stack:
-        index = stack[-1]
-        if index in is_finished:
-            stack.pop()
-        elif index in is_entered:
-            is_finished.add(stack.pop())
-        else:
-            is_entered.add(index)
-            for predecessor in predecessors[index] - is_finished:
-                if predecessor in is_entered:
-                    return nodes[predecessor]
-                stack.append(predecessor)
+    try:
+        TopologicalSorter(dict(enumerate(predecessors))).prepare()
+    except CycleError as error:
+        return nodes[error.args[1][0]]
     return None
 
 
