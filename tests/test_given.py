@@ -109,6 +109,19 @@ def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
     rtx.build(lowered.model)
 
 
+def test_isolated_errors_take_the_scales_of_each_group_in_both_forms(tmp_path, backend):
+    onnx.save(networks.quantized(), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx", lambda: backend)
+    tables = []
+    for data in (False, True):
+        gated = build_gated_graph(network, float_types=(FILE,), boundary_types=(FILE,), gates_as_data=data,
+                                  with_reference=True, with_isolated=True)
+        with backend.load(gated.model, low_memory=True) as runner:
+            feeds = {**networks.feeds(onnx.load(network.path)), **gated.make_feed(AS_GIVEN, {})}
+            tables.append(runner.run(feeds, [gated.isolated_sums])[gated.isolated_sums])
+    np.testing.assert_allclose(*tables, rtol=1e-3)
+
+
 def test_what_is_touched_loses_its_own_and_the_rest_stays(given, backend):
     network, model, feeds = given
     reference = run(backend, lower_from_source_model(network, PrecisionConfig.from_precision(FP32), {}).model, feeds)

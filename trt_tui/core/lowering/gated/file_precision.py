@@ -21,7 +21,6 @@ class QdqEmitter:
     def __init__(self, emitter: NodeEmitter, rounding: RoundingEmitter) -> None:
         self.emitter = emitter
         self.rounding = rounding
-        self._step_constants: dict[QdqStep, tuple[ir.Value, ir.Value]] = {}
 
     def emit_qdq_step(self, step: QdqStep, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Emits a conversion step and returns its result: quantized values, or float32 with values of the step's type.
@@ -36,15 +35,13 @@ class QdqEmitter:
                                                             nodes)
         if step.scale is None or step.zero_point is None:  # they are computed at run time
             return self.round_to_type(value, step.dtype, nodes)
-        if step not in self._step_constants:
-            number = len(self._step_constants)
-            self._step_constants[step] = (self.emitter.get_array_constant(step.scale, f"file/scale/{number}"),
-                                          self.emitter.get_array_constant(step.zero_point, f"file/zero/{number}"))
+        pair = [self.emitter.get_array_constant(array, f"file/{step.node_name}/{name}")
+                for name, array in (("scale", step.scale), ("zero", step.zero_point))]
         operator = "QuantizeLinear" if step.operator == "quantize" else "DequantizeLinear"
         attributes = {"axis": step.axis} if step.scale.ndim else {}
         if step.block_size:
             attributes["block_size"] = step.block_size
-        result = self.emitter.add_operator(nodes, operator, [value, *self._step_constants[step]], "file", **attributes)
+        result = self.emitter.add_operator(nodes, operator, [value, *pair], "file", **attributes)
         return result if step.operator == "quantize" else self.round_to_type(result, step.dtype, nodes)
 
     def round_to_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
